@@ -1,0 +1,234 @@
+"""
+The step contract: what goes into a step's process and what comes out. Standard library only.
+
+In: one JSON document (:class:`StepInput`), by file, its path the last argument of the process.
+Out: one JSON document, ``{"v": 1, "ref": {...}}`` or ``{"v": 1, "error": {...}}``, written to the file named by
+``MLOPS_RESULT_PATH``. No document at all (out of memory, kill, eviction) is an infrastructure failure: retry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlops_provider.refs import (
+    CheckpointRef,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    Ref,
+    ReportRef,
+    ValidationRef,
+    digest_of,
+    ref_from_wire,
+)
+
+DOCUMENT_VERSION = 1
+
+RESULT_PATH_VARIABLE = "MLOPS_RESULT_PATH"
+"""Names the file for the result document."""
+STORE_VARIABLE = "MLOPS_STORE"
+"""URI of the object store's root, ``file:///...`` or ``s3://bucket/prefix``."""
+HOME_VARIABLE = "MLOPS_HOME"
+"""Folder that holds ``include/``; relative paths in a pipeline start there."""
+PARENT_VARIABLE = "MLOPS_PARENT_PID"
+"""Process id of the launcher; the step ends when that process does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepType:
+    """The one input and the one output of a step, and the runtime it needs."""
+
+    consumes: type[Ref] | None
+    produces: type[Ref]
+    runtime: str
+
+
+STEPS: Mapping[str, StepType] = {
+    "ingest": StepType(None, DatasetRef, "training"),
+    "validate": StepType(DatasetRef, ValidationRef, "validation"),
+    "features": StepType(ValidationRef, FeaturesRef, "training"),
+    "train": StepType(FeaturesRef, CheckpointRef, "training"),
+    "evaluate": StepType(CheckpointRef, ReportRef, "training"),
+    "register": StepType(ReportRef, ModelVersionRef, "training"),
+}
+
+
+class StepError(Exception):
+    """
+    A step failed, and knows why.
+
+    :param message: what happened, the value and the fix: it is what the user reads
+    :param details: further facts as JSON, e.g. the anomalies of a validation
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class BadDataError(StepError):
+    """The data is wrong: trying again cannot help."""
+
+    retryable = False
+
+
+class BadConfigError(StepError):
+    """The pipeline asks for something impossible: trying again cannot help."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunIdentity:
+    """Which run a step belongs to, as far as Airflow is concerned."""
+
+    pipeline: str
+    run_key: str
+    """See :func:`run_key`."""
+    interval_start: str
+    """Start of the data interval, ISO 8601, UTC."""
+    interval_end: str
+    timezone: str
+    """IANA name of the zone whose calendar days the pipeline works in, e.g. ``America/New_York``."""
+    dag_id: str
+    task_id: str
+    run_id: str
+    try_number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInput:
+    """Everything a step's process is told."""
+
+    step: str
+    run: RunIdentity
+    config: Mapping[str, Any]
+    ref: Ref | None = None
+    v: int = field(default=DOCUMENT_VERSION)
+
+    @property
+    def place(self) -> str:
+        return place(self.run.pipeline, self.run.run_key, self.step)
+
+    def dump(self) -> str:
+        document = {
+            "v": self.v,
+            "step": self.step,
+            "run": asdict(self.run),
+            "config": self.config,
+            "ref": self.ref.to_wire() if self.ref else None,
+        }
+        return json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def load(cls, text: str) -> StepInput:
+        document = json.loads(text)
+        if document.get("v") != DOCUMENT_VERSION:
+            raise BadConfigError(
+                f"step input has version {document.get('v')!r}, this runtime reads {DOCUMENT_VERSION}: "
+                "deploy the provider and the runtime images from one release"
+            )
+        ref = document["ref"]
+        return cls(
+            step=document["step"],
+            run=RunIdentity(**document["run"]),
+            config=document["config"],
+            ref=ref_from_wire(ref) if ref is not None else None,
+        )
+
+
+def place(pipeline: str, run_key: str, step: str) -> str:
+    """The step's folder in the store: never a function of the try number."""
+    return f"pipelines/{pipeline}/{step}/{run_key}"
+
+
+def run_key(step: str, interval_end: str, config: Mapping[str, Any], ref: Ref | None, code: str) -> str:
+    """
+    Name the work: the data interval's end, and a digest of all that decides the result.
+
+    Equal work has an equal key, so that a retry, a cleared task or a second run of the same night finds what is
+    committed; changed parameters, code or input give another key, so that nothing stale is ever returned.
+
+    :param interval_end: ISO 8601
+    :param code: digest of the user's files that the step runs, see :func:`code_digest`
+    """
+    work = {"step": step, "config": config, "ref": ref.digest() if ref else None, "code": code}
+    compact = interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
+    return f"{compact}-{digest_of(work)[:12]}"
+
+
+def code_files(folder: Path) -> list[Path]:
+    """The files of a recipe folder that decide what it does, sorted."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in {".py", ".sql", ".pbtxt"} and "__pycache__" not in path.parts and path.is_file()
+    )
+
+
+def code_digest(paths: Iterable[Path]) -> str:
+    """SHA-256 over names and contents of files and folders; a missing one counts as missing."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in code_files(path) if path.is_dir() else [path]:
+            content = file.read_bytes() if file.is_file() else b"\0missing"
+            digest.update(f"{file.relative_to(path) if file != path else file.name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error half of a result document."""
+
+    type: str
+    message: str
+    retryable: bool
+    details: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        if isinstance(error, StepError):
+            return cls(type(error).__name__, str(error), error.retryable, error.details)
+        return cls(type(error).__name__, str(error) or repr(error), True, {})
+
+
+def write_result(path: Path, outcome: Ref | Failure) -> bool:
+    """
+    Write the result document whole or not at all. The first writer wins: with several ranks it is the first to fail.
+
+    :return: whether this call wrote it
+    """
+    body = {"ref": outcome.to_wire()} if isinstance(outcome, Ref) else {"error": asdict(outcome)}
+    text = json.dumps({"v": DOCUMENT_VERSION, **body}, default=str)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        file.write(text)
+    try:
+        os.link(file.name, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(file.name)
+    return True
+
+
+def read_result(path: Path) -> Ref | Failure | None:
+    """The outcome, or None where the process ended without one."""
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    if document.get("v") != DOCUMENT_VERSION:
+        return Failure("ContractError", f"result document has version {document.get('v')!r}", False, {})
+    if "error" in document:
+        return Failure(**document["error"])
+    return ref_from_wire(document["ref"])

@@ -1,0 +1,63 @@
+"""What every process of a step needs from its operating system and its deployment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlops_provider.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, STORE_VARIABLE, BadConfigError
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """The places this process works with; all that is read from the environment."""
+
+    home: Path
+    """Folder that holds ``include/``."""
+    store: str
+    """URI of the object store."""
+    tracking_uri: str
+    """MLflow server."""
+    result_path: Path
+    rank: int
+    """Rank within the torchrun gang; 0 where there is none."""
+
+    @classmethod
+    def from_environment(cls) -> Deployment:
+        """:raises BadConfigError: naming the variable that is not set"""
+        required = {name: os.environ.get(name) for name in (HOME_VARIABLE, STORE_VARIABLE, RESULT_PATH_VARIABLE)}
+        for name, value in required.items():
+            if not value:
+                raise BadConfigError(f"the environment variable {name} is not set; the launcher sets it")
+        return cls(
+            home=Path(os.environ[HOME_VARIABLE]),
+            store=os.environ[STORE_VARIABLE],
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", ""),
+            result_path=Path(os.environ[RESULT_PATH_VARIABLE]),
+            rank=int(os.environ.get("RANK", "0")),
+        )
+
+
+def die_with_parent() -> None:
+    """
+    Have the kernel kill this process when its parent ends, however it ends.
+
+    Without it, killing Airflow or torchrun by SIGKILL would leave the step running beside its own retry.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    launcher = os.environ.get(PARENT_VARIABLE)
+    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    # The parent may have ended before the call: then this process already belongs to another one.
+    if parent == 1 or (launcher and not under_torchrun and parent != int(launcher)):
+        os._exit(143)

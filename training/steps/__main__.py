@@ -1,0 +1,62 @@
+"""``python -m training.steps INPUT.json``: run one step and write its result document."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from mlops_provider.refs import Ref
+from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
+
+from training.process import Deployment, die_with_parent
+from training.steps import StepContext
+from training.store import Store
+
+logger = logging.getLogger("training")
+
+
+def execute(document: StepInput, deployment: Deployment) -> Ref | None:
+    """
+    Run the step and commit its ref, or return the ref that is already committed.
+
+    :return: the committed ref; None on the ranks other than 0
+    """
+    store = Store(deployment.store)
+    if (done := store.committed(document.place)) is not None:
+        logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
+        return done
+    step = importlib.import_module(f"training.steps.{document.step}")
+    with tempfile.TemporaryDirectory(prefix=f"{document.step}-") as scratch:
+        context = StepContext(input=document, deployment=deployment, store=store, scratch=Path(scratch))
+        ref: Ref | None = step.run(context)
+    if ref is None:
+        assert deployment.rank != 0, f"step {document.step} returned no ref"
+        return None
+    assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
+    return store.commit(ref)
+
+
+def main() -> int:
+    die_with_parent()
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    deployment = Deployment.from_environment()
+    sys.path.insert(0, str(deployment.home))  # include/ is imported from there
+    try:
+        ref = execute(StepInput.load(Path(sys.argv[1]).read_text()), deployment)
+    except Exception as error:
+        if not isinstance(error, StepError) or error.retryable:
+            traceback.print_exc(file=sys.stdout)
+        if write_result(deployment.result_path, Failure.of(error)):
+            logger.error("%s: %s", type(error).__name__, error)
+        return 1
+    if ref is not None:
+        write_result(deployment.result_path, ref)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""
+The object store: a local folder or an S3 bucket behind one small interface, and the atomic commit of a step.
+
+Every object a ref names is written under a name that holds its own digest, and ``ref.json`` is written last by a
+conditional put: its presence is the commit. Killed at any point, a step leaves nothing that a reader would find.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import obstore
+from mlops_provider.refs import Artifact, Ref, ref_from_wire
+from mlops_provider.step import BadConfigError, BadDataError, StepError
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+REF_FILE: Final = "ref.json"
+
+
+class StoreError(StepError):
+    """The store cannot be read or written just now: retried, for stores come back."""
+
+
+class DamagedObjectError(BadDataError):
+    """An object's bytes are not those that were written."""
+
+
+class Store:
+    """
+    Keys are paths below the root, with ``/`` between the parts.
+
+    :param uri: ``file:///folder`` or ``s3://bucket/prefix``; credentials come from the environment
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._root: Path | None = None
+        if uri.startswith("file://"):
+            self._root = Path(uri.removeprefix("file://"))
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"cannot make the store's folder {self._root}: {error.strerror}") from error
+            self._backend: ObjectStore = LocalStore(self._root)
+        elif uri.startswith("s3://"):
+            self._backend = from_url(uri)
+        else:
+            raise BadConfigError(f"store {uri!r} is neither file:///folder nor s3://bucket/prefix")
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Write an object whole; an older one of that key is replaced."""
+        try:
+            obstore.put(self._backend, key, data)
+            self._flush(key)
+        except Exception as error:
+            raise self._failure("write", key, error) from error
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write an object unless the key is taken; of several writers exactly one is told True."""
+        try:
+            obstore.put(self._backend, key, data, mode="create")
+            self._flush(key)
+        except AlreadyExistsError:
+            return False
+        except Exception as error:
+            raise self._failure("write", key, error) from error
+        return True
+
+    def get(self, key: str) -> bytes:
+        """:raises FileNotFoundError: where there is no such object"""
+        try:
+            return bytes(obstore.get(self._backend, key).bytes())
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._failure("read", key, error) from error
+
+    def exists(self, key: str) -> bool:
+        try:
+            obstore.head(self._backend, key)
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise self._failure("read", key, error) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Keys below a folder, sorted."""
+        try:
+            found = [entry["path"] for page in obstore.list(self._backend, prefix) for entry in page]
+        except Exception as error:
+            raise self._failure("list", prefix, error) from error
+        yield from sorted(found)
+
+    def put_artifact(self, place: str, name: str, data: bytes | Path) -> Artifact:
+        """
+        Store a step's file under ``place``, its digest in its key, so that no other attempt can overwrite it.
+
+        :param name: e.g. ``report.html``; stored as ``report.<12 hex digits>.html``
+        """
+        sha256, size = _digest(data)
+        path = PurePosixPath(name)
+        key = f"{place}/{path.stem}.{sha256[:12]}{path.suffix}"
+        self.put(key, data)
+        return Artifact(key=key, sha256=sha256, num_bytes=size)
+
+    def put_blob(self, data: bytes | Path, suffix: str = "") -> Artifact:
+        """Store content that many owners may share, once, under ``blobs/sha256``."""
+        sha256, size = _digest(data)
+        key = f"blobs/sha256/{sha256[:2]}/{sha256}{suffix}"
+        if not self.exists(key):
+            self.put(key, data)
+        return Artifact(key=key, sha256=sha256, num_bytes=size)
+
+    def read(self, artifact: Artifact) -> bytes:
+        """
+        Read an artifact and check its digest.
+
+        :raises DamagedObjectError: naming the object
+        """
+        try:
+            data = self.get(artifact.key)
+        except FileNotFoundError as error:
+            raise DamagedObjectError(f"{artifact.key} is missing from {self.uri}") from error
+        if hashlib.sha256(data).hexdigest() != artifact.sha256:
+            raise DamagedObjectError(
+                f"{artifact.key} in {self.uri} is damaged: {len(data)} bytes whose SHA-256 is not "
+                f"{artifact.sha256[:12]}...; restore it from a backup or run its step again"
+            )
+        return data
+
+    def local_file(self, artifact: Artifact, cache: Path) -> Path:
+        """A checked local file with the artifact's bytes, to be memory-mapped; fetched to ``cache`` where need be."""
+        if self._root is not None:
+            path = self._root / artifact.key
+            if not path.is_file():
+                raise DamagedObjectError(f"{artifact.key} is missing from {self.uri}")
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != artifact.sha256:
+                    raise DamagedObjectError(f"{artifact.key} in {self.uri} is damaged; run its step again")
+            return path
+        path = cache / artifact.sha256
+        if not path.exists():
+            partial = cache / f"{artifact.sha256}.{os.getpid()}"
+            partial.write_bytes(self.read(artifact))
+            partial.rename(path)
+        return path
+
+    def committed(self, place: str) -> Ref | None:
+        """The ref that was committed at a step's place, if any."""
+        try:
+            return ref_from_wire(json.loads(self.get(f"{place}/{REF_FILE}")))
+        except FileNotFoundError:
+            return None
+
+    def commit(self, ref: Ref) -> Ref:
+        """Make a step's work visible. Where another attempt was first, its ref is returned instead."""
+        # ref.json last: its presence is the commit.
+        if self.put_new(f"{ref.place}/{REF_FILE}", json.dumps(ref.to_wire(), indent=1, sort_keys=True).encode()):
+            return ref
+        winner = self.committed(ref.place)
+        assert winner is not None, "a ref.json never disappears"
+        return winner
+
+    def _flush(self, key: str) -> None:
+        # A rename is atomic but not durable: after a power cut ref.json could be there and its data not.
+        if self._root is None:
+            return
+        path = self._root / key
+        for target in (path, path.parent):
+            descriptor = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _failure(self, verb: str, key: str, error: Exception) -> StoreError:
+        cause = str(error).split("\n", 1)[0]
+        return StoreError(
+            f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
+            "that it has space, and that this user may write to it"
+        )
+
+
+def _digest(data: bytes | Path) -> tuple[str, int]:
+    if isinstance(data, Path):
+        with data.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest(), data.stat().st_size
+    return hashlib.sha256(data).hexdigest(), len(data)
