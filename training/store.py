@@ -15,10 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import obstore
-from mlops_provider.refs import Artifact, Ref, ref_from_wire
-from mlops_provider.step import BadConfigError, BadDataError, StepError
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
+
+from mlops_provider.refs import Artifact, Ref, ref_from_wire
+from mlops_provider.step import BadConfigError, BadDataError, StepError
 
 REF_FILE: Final = "ref.json"
 
@@ -113,7 +114,7 @@ class Store:
     def put_blob(self, data: bytes | Path, suffix: str = "") -> Artifact:
         """Store content that many owners may share, once, under ``blobs/sha256``."""
         sha256, size = _digest(data)
-        key = f"blobs/sha256/{sha256[:2]}/{sha256}{suffix}"
+        key = blob_key(sha256, suffix)
         if not self.exists(key):
             self.put(key, data)
         return Artifact(key=key, sha256=sha256, num_bytes=size)
@@ -186,6 +187,11 @@ class Store:
             f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
+
+
+def blob_key(sha256: str, suffix: str = "") -> str:
+    """Where content of that digest lies, whoever stored it."""
+    return f"blobs/sha256/{sha256[:2]}/{sha256}{suffix}"
 
 
 def _digest(data: bytes | Path) -> tuple[str, int]:

@@ -1,0 +1,1 @@
+"""Which of a route's flights of a day are punctual? A nightly ranking pipeline."""

@@ -1,0 +1,118 @@
+"""
+One row per flight: what a traveller's search could have known of it, and how it turned out.
+
+A query is a route and a day. Known at ranking time are the schedule, the flight's last aircraft, the history of route,
+carrier and hour up to the day before, and the weather as last observed before the scheduled departure. The outcome
+columns (``arr_delay``, ``dep_delay``, ``cancelled``, ``relevance``) are for the label only.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import polars as pl
+
+from training.features.point_in_time import last_known, trailing_sums
+
+HISTORY_DAYS = 28
+"""Four whole weeks: every weekday counts alike."""
+WEATHER_TOLERANCE = timedelta(hours=3)
+MAX_DELAY = 180
+"""Minutes. A longer delay counts as this in the history: one night's delay should not colour four weeks."""
+
+HISTORIES = {
+    "route": ["origin", "dest"],
+    "carrier": ["origin", "carrier"],
+    "route_carrier": ["origin", "dest", "carrier"],
+    "hour": ["origin", "hour"],
+    "flight": ["carrier", "flight", "origin", "dest"],
+}
+WEATHER = ["temp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
+OUTCOMES = ["arr_delay", "dep_delay", "cancelled", "relevance"]
+
+
+def documents(sources: dict[str, pl.LazyFrame]) -> pl.LazyFrame:
+    """Flights with aircraft, weather, history and outcome; ``scheduled_departure`` is the event time."""
+    flights = sources["flights"].with_columns(
+        scheduled_departure=pl.col("time_hour") + pl.duration(minutes="minute"),
+        day=pl.date("year", "month", "day"),
+        cancelled=pl.col("dep_time").is_null(),
+        relevance=relevance(pl.col("arr_delay")),
+    )
+    rows = flights.select(
+        "scheduled_departure",
+        "day",
+        weekday=pl.col("day").dt.weekday(),
+        scheduled_arrival=pl.col("sched_arr_time"),
+        **{name: pl.col(name) for name in ("hour", "carrier", "flight", "origin", "dest", "distance")},
+        **{name: pl.col(name) for name in OUTCOMES},
+    )
+    rows = _with_aircraft(rows, flights, sources["planes"])
+    rows = last_known(
+        rows,
+        sources["weather"].select("origin", "time_hour", *(pl.col(name).cast(pl.Float64) for name in WEATHER)),
+        time="scheduled_departure",
+        observed="time_hour",
+        by=["origin"],
+        tolerance=WEATHER_TOLERANCE,
+    )
+    for name, by in HISTORIES.items():
+        rows = _with_history(rows, flights, name, by)
+    known = pl.all().exclude(OUTCOMES)
+    return rows.select(known, *OUTCOMES)
+
+
+def relevance(arr_delay: pl.Expr) -> pl.Expr:
+    """
+    Grade by minutes of arrival delay: 4 at most 0; 3 at most 15, which the US DOT counts as on time; 2 at most 45;
+    1 at most 120; 0 later, cancelled or diverted (no arrival at the destination, hence null).
+    """
+    graded = (
+        pl.when(arr_delay <= 0).then(4).when(arr_delay <= 15).then(3).when(arr_delay <= 45).then(2)
+        .when(arr_delay <= 120).then(1).otherwise(0)
+    )  # fmt: skip
+    return graded.cast(pl.Int8)
+
+
+def _with_aircraft(rows: pl.LazyFrame, flights: pl.LazyFrame, planes: pl.LazyFrame) -> pl.LazyFrame:
+    """
+    Add the aircraft that last flew this flight on an earlier day.
+
+    Not the one of the day itself: only cancelled flights have no tail number, so that it gives the outcome away.
+    """
+    by = ["carrier", "flight", "origin", "dest"]
+    flown = flights.filter(pl.col("tailnum").is_not_null()).select(*by, "tailnum", flown="scheduled_departure")
+    rows = last_known(
+        rows, flown, time="scheduled_departure", observed="flown", by=by, tolerance=timedelta(days=HISTORY_DAYS)
+    )
+    aircraft = planes.select(
+        "tailnum", built=pl.col("year"), seats=pl.col("seats"), engines=pl.col("engines"), maker=pl.col("manufacturer")
+    ).unique("tailnum", keep="first", maintain_order=True)
+    return rows.join(aircraft, on="tailnum", how="left", maintain_order="left")
+
+
+def _with_history(rows: pl.LazyFrame, flights: pl.LazyFrame, name: str, by: list[str]) -> pl.LazyFrame:
+    """Add ``<name>_flights``, and null where there were none: ``_mean_delay``, ``_on_time`` and ``_cancelled``."""
+    count, arrived, delay, on_time, cancelled = (
+        f"{name}_{part}" for part in ("flights", "arrived", "delay_sum", "on_time_sum", "cancelled_sum")
+    )
+    rows = trailing_sums(
+        rows,
+        flights,
+        day="day",
+        days=HISTORY_DAYS,
+        by=by,
+        sums={
+            count: pl.col("day").is_not_null(),
+            arrived: pl.col("arr_delay").is_not_null(),
+            delay: pl.col("arr_delay").clip(-60, MAX_DELAY),
+            on_time: pl.col("arr_delay") <= 15,
+            cancelled: pl.col("cancelled"),
+        },
+    )
+    some, landed = pl.col(count) > 0, pl.col(arrived) > 0
+    return rows.with_columns(
+        pl.when(landed).then(pl.col(delay) / pl.col(arrived)).alias(f"{name}_mean_delay"),
+        pl.when(some).then(pl.col(on_time) / pl.col(count)).alias(f"{name}_on_time"),
+        pl.when(some).then(pl.col(cancelled) / pl.col(count)).alias(f"{name}_cancelled"),
+    ).drop(arrived, delay, on_time, cancelled)

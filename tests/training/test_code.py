@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from mlops_provider.step import BadConfigError
+from training.code import bundle, load_attribute, load_bundled, recipe_folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with one recipe, whose modules are forgotten afterwards."""
+    recipe = tmp_path / "project/include/toy"
+    (recipe / "parts").mkdir(parents=True)
+    (recipe / "model.py").write_text("from .parts.scale import FACTOR\n\ndef build(): return FACTOR\n")
+    (recipe / "parts/scale.py").write_text("FACTOR = 2\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    # include is a namespace package: other tests may have loaded it from elsewhere.
+    monkeypatch.delitem(sys.modules, "include", raising=False)
+    yield tmp_path / "project"
+    for name in [name for name in sys.modules if name.startswith(("include.toy", "_bundle_"))]:
+        del sys.modules[name]
+
+
+def call(function: object) -> object:
+    return cast(Callable[[], object], function)()
+
+
+def test_bundled_code_survives_a_changed_checkout(home: Path, tmp_path: Path) -> None:
+    """Otherwise the champion would be run with the candidate's code."""
+    data = bundle(recipe_folder(home, "include.toy.model:build"))
+    (home / "include/toy/parts/scale.py").write_text("FACTOR = 30\n")
+
+    live = load_attribute("include.toy.model:build", home)
+    stored = load_bundled(data, "include.toy.model:build", tmp_path / "scratch")
+
+    assert (call(live), call(stored)) == (30, 2)
+    assert sys.modules["include.toy.model"].build is live
+
+
+def test_two_bundles_live_side_by_side(home: Path, tmp_path: Path) -> None:
+    """Otherwise candidate and champion could not be compared in one process."""
+    first = bundle(home / "include/toy")
+    (home / "include/toy/parts/scale.py").write_text("FACTOR = 30\n")
+    second = bundle(home / "include/toy")
+
+    builds = [load_bundled(data, "include.toy.model:build", tmp_path / "scratch") for data in (first, second)]
+
+    assert [call(build) for build in builds] == [2, 30]
+
+
+def test_bundle_with_package_init(home: Path, tmp_path: Path) -> None:
+    """A recipe that is a regular package must work like one without __init__.py."""
+    (home / "include/toy/__init__.py").write_text("NAME = 'toy'\n")
+    (home / "include/toy/model.py").write_text("from . import NAME\n")
+
+    assert load_bundled(bundle(home / "include/toy"), "include.toy.model:NAME", tmp_path / "scratch") == "toy"
+
+
+def test_equal_files_give_equal_bytes(home: Path) -> None:
+    """Otherwise unchanged code would count as a new version of the features."""
+    folder = home / "include/toy"
+    before = bundle(folder)
+    for file in folder.rglob("*.py"):
+        file.write_text(file.read_text())
+    (folder / "notes.txt").write_text("no code")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/model.py").write_text("no code")
+
+    assert bundle(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param(
+            "from include.other.features import X\n", r"model.py:1: imports 'include.other.features'", id="from"
+        ),
+        pytest.param("import os\nimport include.toy.parts\n", r"model.py:2: imports .* import relatively", id="import"),
+        pytest.param("def build(:\n", r"model.py:1: invalid syntax", id="syntax"),
+    ],
+)
+def test_a_recipe_that_cannot_be_run_from_its_bundle_is_refused(home: Path, source: str, message: str) -> None:
+    """Otherwise the stored code would mix with the checkout of another day."""
+    (home / "include/toy/model.py").write_text(source)
+
+    with pytest.raises(BadConfigError, match=message):
+        bundle(home / "include/toy")
+
+
+@pytest.mark.parametrize(
+    ("import_path", "message"),
+    [
+        pytest.param(
+            "include.toy.modell:build", "cannot import 'include.toy.modell'.*ModuleNotFoundError", id="module"
+        ),
+        pytest.param("include.toy.model:biuld", "no 'biuld'; did you mean 'build'", id="name"),
+        pytest.param("include.toy.broken:build", "RuntimeError: no licence", id="raises"),
+    ],
+)
+def test_an_import_that_fails_names_path_and_fix(home: Path, import_path: str, message: str) -> None:
+    """The user must learn from the message which path is wrong and what would be right."""
+    (home / "include/toy/broken.py").write_text("raise RuntimeError('no licence')\n")
+
+    with pytest.raises(BadConfigError, match=message):
+        load_attribute(import_path, home)
+
+
+@pytest.mark.parametrize(
+    ("import_path", "message"),
+    [
+        pytest.param("model:build", "not in a recipe", id="top-level"),
+        pytest.param("include.nothing.model:build", "there is no folder .*include/nothing", id="no folder"),
+    ],
+)
+def test_recipe_folder_refuses_a_path_without_recipe(home: Path, import_path: str, message: str) -> None:
+    """Otherwise the whole checkout, or nothing, would be stored as the recipe."""
+    with pytest.raises(BadConfigError, match=message):
+        recipe_folder(home, import_path)

@@ -1,0 +1,156 @@
+"""
+The user's code: imported from the checkout, packed into the store, and run again out of the store.
+
+A recipe is the folder ``include/<pipeline>/``. It is stored whole beside what it produced, so that a model in
+production is always run with the code it was trained with, whatever the checkout holds by then.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import io
+import sys
+import zipfile
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+from mlops_provider.step import BadConfigError, code_files
+
+RECIPES = "include"
+"""Top-level package of the recipes; within a recipe, imports of it must be relative."""
+# The oldest date a zip can hold: with it, equal files give equal bytes.
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def recipe_folder(home: Path, import_path: str) -> Path:
+    """
+    The folder that is stored with what the import path names: ``home/include/<pipeline>``.
+
+    :raises BadConfigError: where the path names no module in a folder, or the folder is not there
+    """
+    folder = home.joinpath(*_split(import_path)[0])
+    if not folder.is_dir():
+        raise BadConfigError(f"{import_path!r}: there is no folder {folder}; check the path and {home}")
+    return folder
+
+
+def load_attribute(import_path: str, home: Path) -> object:
+    """
+    Import ``package.module:name`` from the checkout.
+
+    :raises BadConfigError: with module, name, reason and fix where that fails
+    """
+    module_name, _, name = import_path.partition(":")
+    if str(home) not in sys.path:
+        sys.path.insert(0, str(home))
+    importlib.invalidate_caches()
+    return _attribute(_import(module_name, import_path, str(home)), name, import_path)
+
+
+def bundle(folder: Path) -> bytes:
+    """
+    Pack a recipe's code files into a zip. Equal files give equal bytes.
+
+    :raises BadConfigError: where a file imports ``include...`` absolutely: run out of the bundle it would mix stored
+        code with whatever the checkout then holds
+    """
+    buffer = io.BytesIO()
+    # Stored, not deflated: the bytes must not depend on the version of zlib.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for file in code_files(folder):
+            if file.suffix == ".py":
+                _check_imports(file)
+            archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix(), _ZIP_DATE), file.read_bytes())
+    return buffer.getvalue()
+
+
+def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
+    """
+    Import ``package.module:name`` out of a bundle, as a package of its own name beside the live modules.
+
+    :param scratch: a folder for the unpacked files; must stay as long as the code is in use
+    """
+    package = f"_bundle_{hashlib.sha256(data).hexdigest()[:12]}"
+    folder = scratch / package
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        archive.extractall(folder)
+    importlib.invalidate_caches()
+    if package in sys.modules:
+        # Loaded before, perhaps from a scratch folder that is gone.
+        sys.modules[package].__path__ = [str(folder)]
+    else:
+        _create_package(package, folder)
+    _, inner = _split(import_path)
+    module = _import(".".join((package, *inner)), import_path, "the stored bundle")
+    return _attribute(module, import_path.partition(":")[2], import_path)
+
+
+def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Recipe folder and module within it, as path parts."""
+    parts = tuple(import_path.partition(":")[0].split("."))
+    if len(parts) < 2:
+        raise BadConfigError(f"{import_path!r} is not in a recipe; write it as {RECIPES}.<pipeline>.<module>:<name>")
+    depth = min(2, len(parts) - 1)
+    return parts[:depth], parts[depth:]
+
+
+def _import(module_name: str, import_path: str, origin: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:  # a user's module may raise anything
+        raise BadConfigError(
+            f"cannot import {module_name!r} of {import_path!r} from {origin}: {type(error).__name__}: {error}. "
+            "Check the path in the pipeline, and that the module imports by itself"
+        ) from error
+
+
+def _attribute(module: ModuleType, name: str, import_path: str) -> object:
+    if hasattr(module, name):
+        return getattr(module, name)
+    public = [known for known in vars(module) if not known.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(public)) or 'nothing'}"
+    raise BadConfigError(f"{import_path!r}: module {module.__name__!r} has no {name!r}; {hint}")
+
+
+def _create_package(package: str, folder: Path) -> None:
+    init = folder / "__init__.py"
+    if not init.exists():
+        module = ModuleType(package)
+        module.__path__ = [str(folder)]
+        sys.modules[package] = module
+        return
+    spec = importlib.util.spec_from_file_location(package, init, submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[package]
+        raise
+
+
+def _check_imports(file: Path) -> None:
+    try:
+        tree = ast.parse(file.read_text(), filename=str(file))
+    except SyntaxError as error:
+        raise BadConfigError(f"{file}:{error.lineno}: {error.msg}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if PurePosixPath(name.replace(".", "/")).parts[:1] == (RECIPES,):
+                raise BadConfigError(
+                    f"{file}:{node.lineno}: imports {name!r}; within a recipe import relatively "
+                    f"(from .{name.rpartition('.')[2]} import ...), and keep recipes independent of each other"
+                )
