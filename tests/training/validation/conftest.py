@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from training.validation.schema import Schema, read_schema
+
+DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]
+
+SCHEMA = """
+feature { name: "departure" type: INT time_domain { integer_format: UNIX_SECONDS } presence { min_count: 1 } }
+feature { name: "carrier" type: BYTES domain: "carrier" presence { min_fraction: 1 min_count: 1 } }
+feature { name: "distance" type: INT int_domain { min: 1 max: 5000 } presence { min_fraction: 1 min_count: 1 } }
+feature { name: "gust" type: FLOAT float_domain { min: 0 max: 200 disallow_nan: true } presence { min_fraction: 0.5 } }
+feature { name: "cancelled" type: INT bool_domain { } }
+string_domain { name: "carrier" value: "AA" value: "UA" }
+"""
+
+
+def day_frame(day: str, num_rows: int = 100) -> pl.DataFrame:
+    start = datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC)
+    return pl.DataFrame(
+        {
+            "departure": [start + timedelta(minutes=row) for row in range(num_rows)],
+            "carrier": ["AA" if row % 3 else "UA" for row in range(num_rows)],
+            "distance": [100 + row for row in range(num_rows)],
+            "gust": [None if row % 4 == 0 else float(row) for row in range(num_rows)],
+            "cancelled": [row % 10 == 0 for row in range(num_rows)],
+        }
+    )
+
+
+@pytest.fixture
+def days() -> list[str]:
+    return list(DAYS)
+
+
+@pytest.fixture
+def frames() -> dict[str, pl.DataFrame]:
+    """Five days of 100 rows that fit the schema."""
+    return {day: day_frame(day) for day in DAYS}
+
+
+@pytest.fixture
+def schema_of(tmp_path: Path) -> Callable[[str], Schema]:
+    """Read a schema from its text."""
+
+    def read(text: str) -> Schema:
+        path = tmp_path / "schema.pbtxt"
+        path.write_text(text)
+        return read_schema(path, "include/flights/schema.pbtxt")
+
+    return read
+
+
+@pytest.fixture
+def schema(schema_of: Callable[[str], Schema]) -> Schema:
+    return schema_of(SCHEMA)

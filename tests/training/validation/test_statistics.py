@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+
+import polars as pl
+import pytest
+
+from mlops_provider.step import BadDataError
+from training.validation.statistics import NUM_RANKED_VALUES, NUM_TOP_VALUES, FeatureType, dataset_statistics
+
+
+def describe(values: pl.Series):
+    return dataset_statistics(values.alias("x").to_frame(), "window").features[0]
+
+
+def test_numbers_are_described_without_their_missing_values():
+    """A wrong share of missing values, mean or median would let bad data pass."""
+    stats = describe(pl.Series([1, None, 3, 0, 4])).num_stats
+    assert (stats.common_stats.num_missing, stats.common_stats.num_non_missing) == (1, 4)
+    assert (stats.min, stats.median, stats.max, stats.mean, stats.num_zeros) == (0, 2, 4, 2, 1)
+    assert stats.std_dev == pytest.approx(math.sqrt(2.5))  # population, as TFDV has it
+
+
+def test_nan_is_counted_and_does_not_hide_the_range():
+    """One NaN would make every other statistic NaN, and the range check blind."""
+    stats = describe(pl.Series([1.0, math.nan, -5.0, None])).num_stats
+    assert (stats.min, stats.max) == (-5, 1)
+    assert [histogram.num_nan for histogram in stats.histograms] == [1, 1]
+    assert stats.common_stats.num_missing == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([float(value) for value in range(101)], id="spread"),
+        pytest.param([2.5] * 7, id="constant"),
+        pytest.param([1e308, -1e308, 0.0], id="huge"),
+        pytest.param([0.1, 0.1 + 1e-17, 0.3], id="near"),
+    ],
+)
+def test_histograms_hold_every_value_once(values):
+    stats = describe(pl.Series(values)).num_stats
+    for histogram in stats.histograms:
+        assert sum(bucket.sample_count for bucket in histogram.buckets) == pytest.approx(len(values))
+        assert histogram.buckets[0].low_value == min(values)
+        assert histogram.buckets[-1].high_value == max(values)
+
+
+def test_infinite_values_stay_out_of_the_equal_widths():
+    """An infinite bucket has no width: the report could not draw it."""
+    stats = describe(pl.Series([1.0, 2.0, math.inf])).num_stats
+    assert stats.max == math.inf
+    assert sum(bucket.sample_count for bucket in stats.histograms[0].buckets) == 2
+
+
+def test_few_integers_get_a_bucket_each():
+    stats = describe(pl.Series([1, 2, 2, 3, 4, 5, 6, 7])).num_stats
+    assert [bucket.sample_count for bucket in stats.histograms[0].buckets] == [1, 2, 1, 1, 1, 1, 1]
+
+
+def test_strings_are_ranked_by_count_then_by_value():
+    """Equal data in another order must give equal bytes."""
+    values = ["b", "a", "c", None, "c"]
+    feature = describe(pl.Series(values))
+    assert [(value.value, value.frequency) for value in feature.string_stats.top_values] == [
+        ("c", 2),
+        ("a", 1),
+        ("b", 1),
+    ]
+    assert feature.string_stats.unique == 3
+    assert feature == describe(pl.Series(values[::-1]))
+
+
+def test_the_validator_sees_rare_strings():
+    """It looks for unexpected values among the ranked ones only."""
+    stats = describe(pl.Series([f"v{value:05}" for value in range(3_000)])).string_stats
+    assert len(stats.rank_histogram.buckets) == 3_000 <= NUM_RANKED_VALUES
+    assert len(stats.top_values) == NUM_TOP_VALUES
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        pytest.param([datetime(2013, 2, 9, 1, 2, 3, tzinfo=UTC)], 1360371723, id="instant"),
+        pytest.param([date(1970, 1, 2)], 86_400, id="date"),
+        pytest.param([True], 1, id="boolean"),
+    ],
+)
+def test_instants_and_booleans_are_integers(values, seconds):
+    feature = describe(pl.Series(values))
+    assert (feature.type, feature.num_stats.max) == (FeatureType.INT, seconds)
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Int64, pl.String], ids=str)
+def test_a_column_without_values_keeps_its_type(dtype):
+    feature = describe(pl.Series([None, None], dtype=dtype))
+    stats = feature.string_stats if dtype == pl.String else feature.num_stats
+    assert stats.common_stats.num_missing == 2
+    assert stats.common_stats.max_num_values == 0
+
+
+def test_a_type_that_cannot_be_described_names_the_column():
+    with pytest.raises(BadDataError, match=r"column 'x' has the type List\(Int64\).*cast it"):
+        describe(pl.Series([[1, 2]]))
