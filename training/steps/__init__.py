@@ -10,7 +10,6 @@ from typing import Any
 
 from mlops_provider.refs import Artifact
 from mlops_provider.step import RunIdentity, StepInput
-
 from training.process import Deployment
 from training.store import Store
 

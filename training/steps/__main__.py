@@ -11,7 +11,6 @@ from pathlib import Path
 
 from mlops_provider.refs import Ref
 from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
-
 from training.process import Deployment, die_with_parent
 from training.steps import StepContext
 from training.store import Store

@@ -1,0 +1,283 @@
+"""A real MLflow server, and small projects to train in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef, canonical_json
+from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, read_result
+from training.process import Deployment
+from training.steps.__main__ import execute
+from training.store import Store
+
+CHECKOUT = Path(__file__).parents[2]
+STEPS_PROGRAM = ("-m", "training.steps")
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def build_model(config):
+    first, last = nn.Linear(config.num_features, config.hidden), nn.Linear(config.hidden, 1)
+    return nn.Sequential(first, nn.Tanh(), nn.Dropout(0.1), last, nn.Flatten(-2))
+
+
+def build_list(config):
+    return [config.num_features]
+
+
+def slow_loss(model, batch):
+    import time
+
+    from training.trainer.objectives import ranking_loss
+
+    time.sleep(0.02)
+    return ranking_loss(model, batch)
+
+
+def broken_loss(model, batch):
+    scores = model(batch.features)
+    return (scores * batch.mask).sum(1) / torch.where(torch.from_numpy(batch.samples) == 7, 0.0, 1.0)
+
+
+def mean_loss(model, batch):
+    return model(batch.features).mean()
+"""
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server with SQLite and proxied artifacts."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen([*command, "--workers", "1"], stdout=log, stderr=log, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 90
+        while not _answers(f"{address}/health"):
+            assert server.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)  # nothing of it is kept
+        server.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@dataclass(frozen=True)
+class Project:
+    """A home folder with a recipe, and a store."""
+
+    home: Path
+    store: Store
+    tracking_uri: str
+    pipeline: str
+
+    def step_input(self, step: str, config: Mapping[str, Any], ref: Ref | None, run_key: str = "key") -> StepInput:
+        run = RunIdentity(
+            pipeline=self.pipeline,
+            run_key=run_key,
+            interval_start="2013-02-07T05:00:00+00:00",
+            interval_end="2013-02-08T05:00:00+00:00",
+            timezone="America/New_York",
+            dag_id=self.pipeline,
+            task_id=step,
+            run_id="manual",
+            try_number=1,
+        )
+        return StepInput(step=step, run=run, config=config, ref=ref)
+
+    def start(
+        self, document: StepInput, *, processes: int = 1, name: str = "step", program: Sequence[str] = STEPS_PROGRAM
+    ) -> Started:
+        """Run a step as the launcher does: in processes of its own, under torchrun where there are several."""
+        folder = self.home / "jobs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "input.json").write_text(document.dump())
+        (folder / "result.json").unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+            "MLOPS_HOME": str(self.home),
+            "MLOPS_STORE": self.store.uri,
+            "MLOPS_RESULT_PATH": str(folder / "result.json"),
+            "MLFLOW_TRACKING_URI": self.tracking_uri,
+            "OMP_NUM_THREADS": "1",
+        }
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        command = [sys.executable, *(torchrun if processes > 1 else []), *program, folder / "input.json"]
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        return Started(process=process, folder=folder)
+
+
+@dataclass(frozen=True)
+class Started:
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def result(self) -> Any:
+        """Wait; the ref or the failure."""
+        self.process.wait(120)
+        return read_result(self.folder / "result.json")
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.fixture
+def project(tmp_path: Path, mlflow_server: str) -> Project:
+    recipe = tmp_path / "home" / "include" / "toy"
+    recipe.mkdir(parents=True)
+    (recipe / "model.py").write_text(MODEL)
+    store = Store(f"file://{tmp_path}/store")
+    return Project(home=tmp_path / "home", store=store, tracking_uri=mlflow_server, pipeline=f"toy_{tmp_path.name}")
+
+
+def train_config(**changes: Any) -> dict[str, Any]:
+    return {
+        "model": "include.toy.model:build_model",
+        "model_args": {"hidden": 8},
+        "loss": None,
+        "objective": "ranking",
+        "metric": "ndcg@10",
+        "epochs": 3,
+        "global_batch": 16,
+        "learning_rate": 0.01,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "processes": 2,
+        "seed": 7,
+        **changes,
+    }
+
+
+@pytest.fixture
+def config() -> Any:
+    """Makes a ``train`` section."""
+    return train_config
+
+
+@pytest.fixture
+def toy_features(project: Project) -> FeaturesRef:
+    """Queries whose relevance follows from the first of four features, as the features step would leave them."""
+    import numpy as np  # not in the validation runtime, whose tests load this file too
+
+    from training.data.shards import FeatureTable, write_split
+
+    rng = np.random.default_rng(0)
+    splits = {}
+    for name, num_queries in {"train": 400, "validation": 60, "test": 60}.items():
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(2, 8, num_queries))]).astype(np.int64)
+        features = rng.normal(size=(offsets[-1], 4)).astype(np.float32)
+        labels = np.clip(np.round(features[:, 0] + 2 + rng.normal(size=offsets[-1]) / 2), 0, 4).astype(np.float32)
+        table = FeatureTable(features=features, labels=labels, offsets=offsets)
+        splits[name] = write_split(project.store, "features/toy", name, table)
+    manifest = canonical_json({"grouped": True, "feature_names": ["a", "b", "c", "d"], "splits": splits})
+    return features_ref(project.store, manifest, {name: split["num_samples"] for name, split in splits.items()})
+
+
+def features_ref(store: Store, manifest: bytes, num_samples: Mapping[str, int]) -> FeaturesRef:
+    dataset = DatasetRef(
+        place="ingest/toy",
+        name="toy",
+        version="1" * 64,
+        schema_hash="2" * 64,
+        num_rows=1,
+        num_bytes=1,
+        interval_start="2013-01-09T05:00:00+00:00",
+        interval_end="2013-02-08T05:00:00+00:00",
+    )
+    validation = ValidationRef(place="validate/toy", schema_sha256="3" * 64, num_checks=1, parent=dataset)
+    return FeaturesRef(
+        place="features/toy",
+        artifacts={"manifest": store.put_artifact("features/toy", "manifest.json", manifest)},
+        version="4" * 64,
+        num_features=4,
+        num_samples=num_samples,
+        parent=validation,
+    )
+
+
+@pytest.fixture
+def tracked_report(project: Project, toy_features: FeaturesRef) -> Any:
+    """Makes reports of evaluations of a run that MLflow has."""
+    from mlops_provider.refs import CheckpointRef, ReportRef
+    from training.tracking.connection import connect
+    from training.tracking.run import open_run
+
+    run = open_run(
+        connect(project.tracking_uri), experiment=project.pipeline, run_key="train", name="toy", params={}, tags={}
+    )
+    checkpoint = CheckpointRef(
+        place="train/toy",
+        epoch=1,
+        metrics={"ndcg@10": 0.8},
+        seed=7,
+        world_size=1,
+        tracking_run=run.run_id,
+        parent=toy_features,
+    )
+    report = ReportRef(
+        place="evaluate/toy", passed=True, reason="Good.", metrics={"ndcg@10": 0.8}, champion=None, parent=checkpoint
+    )
+    return lambda **changes: dataclasses.replace(report, **changes)
+
+
+@pytest.fixture
+def run_step() -> Any:
+    """Runs a step in this process, without the seconds that another one takes to import torch."""
+
+    def run(project: Project, document: StepInput, tracking_uri: str | None = None) -> Ref | Failure:
+        deployment = Deployment(
+            home=project.home,
+            store=project.store.uri,
+            tracking_uri=project.tracking_uri if tracking_uri is None else tracking_uri,
+            result_path=project.home / "result.json",
+            rank=0,
+        )
+        # Each test has its own include/toy.
+        for name in [name for name in sys.modules if name.split(".")[0] == "include"]:
+            del sys.modules[name]
+        sys.path.insert(0, str(project.home))
+        try:
+            ref = execute(document, deployment)
+        except StepError as error:
+            return Failure.of(error)
+        finally:
+            sys.path.remove(str(project.home))
+        assert ref is not None
+        return ref
+
+    return run

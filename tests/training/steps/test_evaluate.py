@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from mlflow import MlflowClient
+
+from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops_provider.step import Failure
+from training.data.snapshots import write_snapshot
+from training.store import Store
+
+START = datetime(2013, 1, 9, tzinfo=UTC)
+FEATURES = """
+from training.features.feature_set import FeatureSet
+from training.features.transforms import Standardise
+
+FEATURES = FeatureSet(
+    label="label", group_by={group_by}, min_group_size={min_group_size}, order_by=("at", "item"),
+    transforms=[Standardise(name) for name in {columns}],
+)
+"""
+
+
+def snapshot(store: Store, days: int = 10, binary: bool = False) -> ValidationRef:
+    """Queries of 2 to 5 items; ``good`` says much about the label, ``poor`` little. Some queries have no label."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for query in range(days * 40):
+        for item in range(int(rng.integers(2, 6))):
+            good, poor = rng.normal(size=2)
+            relevance = 0 if query % 10 == 0 else int(np.clip(round(2 + good + 0.3 * poor + rng.normal() / 2), 0, 4))
+            at = START + timedelta(days=query // 40, minutes=query)
+            label = int(relevance > 2) if binary else relevance
+            city = "ABC"[query % 3]
+            rows.append(
+                {"at": at, "query": query, "item": item, "city": city, "good": good, "poor": poor, "label": label}
+            )
+    frame = pl.DataFrame(rows)
+    end = START + timedelta(days=days)
+    manifest = write_snapshot(
+        store,
+        frame,
+        name="toy",
+        interval_start=START.isoformat(),
+        interval_end=end.isoformat(),
+        timezone="UTC",
+        event_time="at",
+        sources={},
+    )
+    dataset = DatasetRef(
+        place="ingest/toy",
+        artifacts={"manifest": store.put_artifact("ingest/toy", "manifest.json", manifest.to_json())},
+        name="toy",
+        version=manifest.version,
+        schema_hash=manifest.schema_hash,
+        num_rows=manifest.num_rows,
+        num_bytes=manifest.num_bytes,
+        interval_start=START.isoformat(),
+        interval_end=end.isoformat(),
+    )
+    return ValidationRef(place="validate/toy", schema_sha256="0" * 64, num_checks=1, parent=dataset)
+
+
+@pytest.fixture
+def trained(project: Any, run_step: Any, config: Any) -> Any:
+    """Writes a recipe with the given features, and trains it."""
+
+    def train(columns: list[str], *, binary: bool = False, key: str = "first", **changes: Any) -> CheckpointRef:
+        group_by, size = ("()", 1) if binary else ('("query",)', 2)
+        text = FEATURES.format(group_by=group_by, min_group_size=size, columns=columns)
+        (project.home / "include/toy/features.py").write_text(text)
+        section = {"feature_set": "include.toy.features:FEATURES", "split": {"validation_days": 2, "test_days": 3}}
+        parent = snapshot(project.store, binary=binary)
+        features = run_step(project, project.step_input("features", section, parent, key))
+        objective = {"objective": "binary", "metric": "auc"} if binary else {}
+        section = config(processes=1, **objective, **changes)
+        checkpoint = run_step(project, project.step_input("train", section, features, key))
+        assert isinstance(checkpoint, CheckpointRef), checkpoint
+        return checkpoint
+
+    return train
+
+
+@pytest.fixture
+def evaluate(project: Any, run_step: Any) -> Any:
+    def run(checkpoint: CheckpointRef, key: str = "first", metric: str = "ndcg@10") -> ReportRef | Failure:
+        section = {
+            "registered_model": project.pipeline,
+            "alias": "champion",
+            "metric": metric,
+            "min_improvement": 0.005,
+        }
+        return run_step(project, project.step_input("evaluate", section, checkpoint, key))
+
+    return run
+
+
+@pytest.fixture
+def register(project: Any, run_step: Any) -> Any:
+    def run(report: ReportRef, key: str = "first") -> ModelVersionRef | Failure:
+        section = {"registered_model": project.pipeline, "alias": "champion"}
+        return run_step(project, project.step_input("register", section, report, key))
+
+    return run
+
+
+def test_the_champion_is_scored_by_its_own_code_on_the_same_rows(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: a change of features or model would compare the new model with a champion that never existed."""
+    first = evaluate(trained(["poor"]))
+    assert isinstance(first, ReportRef), first
+    assert (first.passed, first.champion) == (True, None)
+    assert isinstance(register(first), ModelVersionRef)
+
+    # Other features, and a model whose weights do not fit the old ones.
+    model = project.home / "include/toy/model.py"
+    model.write_text(model.read_text().replace("nn.Tanh()", "nn.Tanh(), nn.Linear(config.hidden, config.hidden)"))
+    second = evaluate(trained(["poor", "good"], key="second"), key="second")
+    assert isinstance(second, ReportRef), second
+    assert second.champion == "1"
+    assert second.metrics["champion.ndcg@10"] == pytest.approx(first.metrics["ndcg@10"], abs=1e-12)
+    assert second.metrics["difference.ndcg@10.low"] > 0
+    assert second.passed
+    version = register(second, key="second")
+    assert version.version == "2"
+
+    # Back to the poor features: the gate stops it.
+    third = evaluate(trained(["poor"], key="third", seed=5), key="third")
+    assert not third.passed
+    assert "not more than the 0.50% improvement" in third.reason
+    failure = register(third, key="third")
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    assert client.get_model_version_by_alias(project.pipeline, "champion").version in ("2", 2)
+
+
+def test_the_report_is_complete_in_itself(project: Any, trained: Any, evaluate: Any) -> None:
+    """Broken: the page would be blank offline, or not say what was decided on which data."""
+    ref = evaluate(trained(["good"]))
+    html = project.store.read(ref.artifacts["report"]).decode()
+    assert ref.reason in html
+    assert ref.ancestor(DatasetRef).version in html
+    assert html.count("<svg") == 3
+    assert not [tag for tag in ("src=", "<script", "<link", "@import", "url(http") if tag in html]
+    metrics = json.loads(project.store.read(ref.artifacts["metrics"]))
+    assert metrics["num_samples"] == 120
+    assert metrics["num_unmeasured"] == 12, "every tenth query has no relevant document"
+    assert {entry["value"] for entry in metrics["slices"]} == {"A", "B", "C"}
+    files = MlflowClient(tracking_uri=project.tracking_uri).list_artifacts(ref.parent.tracking_run, "evaluation")
+    assert {file.path for file in files} == {"evaluation/report.html", "evaluation/metrics.json"}
+
+
+def test_a_binary_model_is_measured_by_auc_and_log_loss(trained: Any, evaluate: Any, register: Any) -> None:
+    first = evaluate(trained(["good"], binary=True), metric="auc")
+    assert isinstance(first, ReportRef), first
+    assert first.metrics["auc"] > 0.8
+    assert first.metrics["candidate.log_loss"] < np.log(2)
+    register(first)
+    second = evaluate(trained(["good"], binary=True, key="second", seed=8), key="second", metric="auc")
+    assert second.metrics["champion.auc"] == pytest.approx(first.metrics["auc"], abs=1e-12)
+
+
+def test_a_metric_of_another_objective_is_refused(trained: Any, evaluate: Any) -> None:
+    failure = evaluate(trained(["good"]), metric="auc")
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "does not fit the objective 'ranking'" in failure.message
+
+
+def test_a_champion_of_unknown_origin_is_refused(project: Any, trained: Any, evaluate: Any) -> None:
+    """Broken: the candidate would be waved through because the champion cannot be scored."""
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    client.create_registered_model(project.pipeline)
+    checkpoint = trained(["good"])
+    uri = client.get_run(checkpoint.tracking_run).info.artifact_uri
+    client.create_model_version(project.pipeline, f"{uri}/model", run_id=checkpoint.tracking_run)
+    client.set_registered_model_alias(project.pipeline, "champion", "1")
+    failure = evaluate(checkpoint)
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "mlops.ref" in failure.message
+
+
+def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:
+    checkpoint = trained(["good"])
+    manifest = json.loads(project.store.read(checkpoint.parent.artifacts["manifest"]))
+    manifest["splits"]["test"]["days"] = []
+    artifact = project.store.put_artifact("features/empty", "manifest.json", json.dumps(manifest).encode())
+    wire = checkpoint.to_wire()
+    wire["parent"]["artifacts"]["manifest"] = {
+        "key": artifact.key,
+        "sha256": artifact.sha256,
+        "num_bytes": artifact.num_bytes,
+    }
+    failure = evaluate(CheckpointRef.from_wire(wire))
+    assert isinstance(failure, Failure)
+    assert not failure.retryable

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from mlops_provider.refs import CheckpointRef, FeaturesRef
+from mlops_provider.step import Failure
+
+
+def checkpoints(project: Any, run_key: str) -> list[str]:
+    keys = project.store.list(f"pipelines/{project.pipeline}/train/{run_key}/checkpoints")
+    return [key for key in keys if key.endswith("checkpoint.json")]
+
+
+def wait_for(condition: Callable[[], bool], started: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert started.process.poll() is None, started.log
+        assert time.monotonic() < deadline, started.log
+        time.sleep(0.02)
+
+
+def kill_gang(started: Any) -> None:
+    """SIGKILL torchrun and its workers at once."""
+    os.killpg(started.process.pid, signal.SIGKILL)
+    started.process.wait(20)
+
+
+def test_a_killed_training_goes_on_to_the_same_bits_in_the_same_run(
+    project: Any, toy_features: FeaturesRef, config: Any
+) -> None:
+    """Broken: a spot preemption would change the model, or show up as a second run in MLflow."""
+    section = config(loss="include.toy.model:slow_loss")
+    undisturbed = project.start(
+        project.step_input("train", section, toy_features, "whole"), processes=2, name="whole"
+    ).result()
+    assert isinstance(undisturbed, CheckpointRef), undisturbed
+
+    document = project.step_input("train", section, toy_features, "killed")
+    first = project.start(document, processes=2, name="killed")
+    wait_for(lambda: len(checkpoints(project, "killed")) >= 1, first)
+    kill_gang(first)
+    assert len(checkpoints(project, "killed")) < 3, "killed too late to prove anything"
+    second = project.start(document, processes=2, name="killed")
+    resumed = second.result()
+    assert isinstance(resumed, CheckpointRef), second.log
+    assert "going on after epoch" in second.log
+    assert resumed.artifacts["weights"].sha256 == undisturbed.artifacts["weights"].sha256
+    assert resumed.metrics == undisturbed.metrics
+
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    experiment = client.get_experiment_by_name(project.pipeline)
+    runs = client.search_runs([experiment.experiment_id], "tags.`mlops.run_key` = 'killed'")
+    assert [run.info.run_id for run in runs] == [resumed.tracking_run]
+    assert runs[0].info.status == "FINISHED"
+    steps = [m.step for m in client.get_metric_history(resumed.tracking_run, "validation_ndcg_at_10")]
+    assert sorted(steps) == [1, 2, 3], "one value per epoch, none twice"
+
+
+def test_a_training_is_tracked_with_all_it_came_from(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    ref = run_step(project, project.step_input("train", config(processes=1), toy_features))
+    assert isinstance(ref, CheckpointRef), ref
+    history = json.loads(project.store.read(ref.artifacts["history"]))
+    assert history[-1]["train_loss"] < history[0]["train_loss"]
+    assert ref.metrics["ndcg@10"] == max(record["validation_metric"] for record in history) > 0.85
+    run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
+    dataset = ref.parent.parent.parent
+    expected = {
+        "mlops.dataset_version": dataset.version,
+        "mlops.dataset_place": dataset.place,
+        "mlops.features_version": ref.parent.version,
+        "mlops.seed": "7",
+        "mlops.airflow.dag_id": project.pipeline,
+        "mlops.airflow.try_number": "1",
+        "mlops.git_commit": "unknown",
+    }
+    assert {name: run.data.tags[name] for name in expected} == expected
+    assert {"mlops.lock.training/requirements.txt", "mlops.hardware.cpu", "mlops.torch"} <= set(run.data.tags)
+    assert run.data.params["learning_rate"] == "0.01"
+    assert run.data.params["model_args.hidden"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "include.toy.model:build_list"}, "must return a torch.nn.Module, got list"),
+        ({"model": "include.toy.modle:build_model"}, "modle"),
+        ({"model_args": {}}, "failed on num_features=4"),
+        ({"loss": "include.toy.model:broken_loss"}, "epoch 1, step"),
+        ({"loss": "include.toy.model:mean_loss"}, "one value per sample"),
+        ({"metric": "auc"}, "does not fit the objective"),
+    ],
+    ids=["no module", "no such file", "missing argument", "loss not finite", "loss of wrong shape", "metric"],
+)
+def test_a_recipe_that_cannot_work_fails_for_good(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, changes: dict[str, Any], message: str
+) -> None:
+    """Broken: retries would repeat a failure that only its author can mend, or the message would not say what."""
+    failure = run_step(project, project.step_input("train", config(**changes), toy_features))
+    assert isinstance(failure, Failure)
+    assert message in failure.message
+    assert not failure.retryable
+
+
+def test_the_loss_names_the_samples_that_broke_it(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    section = config(loss="include.toy.model:broken_loss")
+    failure = run_step(project, project.step_input("train", section, toy_features))
+    assert failure.type == "NonFiniteLossError"
+    assert 7 in failure.details["samples"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "retryable"), [("http://127.0.0.1:9", True), ("", False)], ids=["unreachable", "not set"]
+)
+def test_without_mlflow_nothing_is_trained(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, uri: str, retryable: bool
+) -> None:
+    """Broken: hours of training would end in an error that was there from the start."""
+    started = time.monotonic()
+    failure = run_step(project, project.step_input("train", config(), toy_features), tracking_uri=uri)
+    assert isinstance(failure, Failure)
+    assert failure.retryable is retryable
+    assert "MLFLOW_TRACKING_URI" in failure.message
+    assert time.monotonic() - started < 10
+    assert not checkpoints(project, "key")
+
+
+def test_failure_on_any_rank_reaches_the_result(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: the user would read of a closed connection instead of the loss that was not finite."""
+    section = config(loss="include.toy.model:broken_loss")
+    started = project.start(project.step_input("train", section, toy_features), processes=2)
+    failure = started.result()
+    assert isinstance(failure, Failure)
+    assert failure.type == "NonFiniteLossError", started.log

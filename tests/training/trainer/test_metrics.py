@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from mlops_provider.step import BadConfigError, BadDataError
+from training.trainer.metrics import WeightedAuc, auc, check_metric, log_loss, measure, ndcg
+
+
+@pytest.fixture
+def queries() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(2, 25, 60))]).astype(np.int64)
+    labels = rng.integers(0, 5, offsets[-1]).astype(np.float32)
+    scores = np.round(rng.normal(size=offsets[-1]), 1).astype(np.float32)  # rounded: with ties
+    return labels, scores, offsets
+
+
+@pytest.mark.parametrize("cutoff", [1, 3, 10, 100])
+def test_ndcg_equals_scikit_learn(queries: tuple[np.ndarray, np.ndarray, np.ndarray], cutoff: int) -> None:
+    labels, scores, offsets = queries
+    expected = [
+        sklearn_metrics.ndcg_score([2 ** labels[a:b] - 1], [scores[a:b]], k=cutoff)
+        for a, b in itertools.pairwise(offsets)
+    ]
+    np.testing.assert_allclose(ndcg(labels, scores, offsets, cutoff), expected, atol=1e-12)
+
+
+def test_a_query_without_relevant_documents_is_left_out_of_the_mean() -> None:
+    labels, scores = np.array([0.0, 0, 1, 0]), np.array([1.0, 2, 1, 2])
+    offsets = np.array([0, 2, 4])
+    per_query = ndcg(labels, scores, offsets, 10)
+    assert np.isnan(per_query[0])
+    assert measure("ndcg@10", labels, scores, offsets) == per_query[1] == pytest.approx(1 / np.log2(3))
+
+
+def test_auc_equals_scikit_learn_with_ties_and_weights() -> None:
+    rng = np.random.default_rng(1)
+    labels, scores = rng.integers(0, 2, 500).astype(float), np.round(rng.normal(size=500), 1)
+    weights = rng.integers(0, 4, 500)
+    assert auc(labels, scores) == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores), abs=1e-12)
+    expected = sklearn_metrics.roc_auc_score(labels, scores, sample_weight=weights)
+    assert WeightedAuc(labels, scores)(weights) == pytest.approx(expected, abs=1e-12)
+
+
+def test_log_loss_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(2)
+    labels, logits = rng.integers(0, 2, 200).astype(float), rng.normal(size=200) * 3
+    assert log_loss(labels, logits) == pytest.approx(sklearn_metrics.log_loss(labels, 1 / (1 + np.exp(-logits))))
+
+
+@pytest.mark.parametrize(
+    ("metric", "objective", "grouped", "message"),
+    [
+        ("accuracy", "binary", False, "unknown metric 'accuracy'"),
+        ("ndcg@0", "ranking", True, "unknown metric"),
+        ("auc", "ranking", True, "use ndcg@K"),
+        ("ndcg@10", "binary", False, "use auc"),
+        ("ndcg@10", "ranking", False, "group_by"),
+        ("auc", "regression", False, "unknown objective"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused(metric: str, objective: str, grouped: bool, message: str) -> None:
+    with pytest.raises(BadConfigError, match=message):
+        check_metric(metric, objective, grouped=grouped)
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "scores", "message"),
+    [
+        ("auc", [], [], "no rows"),
+        ("auc", [1, 1], [0.1, 0.2], "all 2 labels are 1"),
+        ("ndcg@5", [0, 0], [0.1, 0.2], "none of the 1 queries"),
+        ("ndcg@5", [1, 0], [float("nan"), float("nan")], "2 of 2 scores are not finite"),
+    ],
+)
+def test_a_split_that_cannot_be_measured_is_bad_data(metric: str, labels: list, scores: list, message: str) -> None:
+    """Broken: a NaN metric would choose the best epoch, or pass the gate."""
+    with pytest.raises(BadDataError, match=message):
+        measure(metric, np.array(labels, float), np.array(scores, float), np.array([0, len(labels)]))

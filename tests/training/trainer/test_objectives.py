@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mlops_provider.step import BadConfigError
+from training.data.loader import Batch, gather
+from training.trainer.objectives import binary_loss, ranking_loss, score
+
+
+class First(nn.Module):
+    """Scores a row by its first feature."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features[..., 0]
+
+
+def batch_of(*queries: list[tuple[float, float]]) -> Batch:
+    """Queries of (score, relevance)."""
+    rows = np.array([row for query in queries for row in query], np.float32)
+    offsets = np.cumsum([0, *(len(query) for query in queries)])
+    table = SimpleNamespace(features=rows[:, :1], labels=rows[:, 1], offsets=offsets)
+    return gather(table, np.arange(len(queries)), grouped=True)
+
+
+def test_the_ranking_loss_is_the_cross_entropy_of_the_gains() -> None:
+    loss = ranking_loss(First(), batch_of([(1.0, 2.0), (0.0, 1.0)], [(5.0, 0.0), (1.0, 1.0), (3.0, 0.0)]))
+    log_softmax = np.log(np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum())
+    assert loss[0].item() == pytest.approx(-(0.75 * log_softmax[0] + 0.25 * log_softmax[1]), rel=1e-6)
+    assert loss[1].item() == pytest.approx(-np.log(np.exp(1) / np.exp([5, 1, 3]).sum()), rel=1e-6)
+
+
+def test_padding_does_not_change_a_loss() -> None:
+    """Broken: what a query teaches would depend on the longest query beside it."""
+    short = [(0.5, 1.0), (0.1, 0.0)]
+    alone, beside = batch_of(short), batch_of(short, [(0.0, 1.0)] * 9)
+    assert ranking_loss(First(), alone)[0] == ranking_loss(First(), beside)[0]
+    assert binary_loss(First(), alone)[0].item() == pytest.approx(binary_loss(First(), beside)[0].item(), rel=1e-6)
+
+
+def test_a_query_without_relevant_documents_teaches_nothing() -> None:
+    batch = batch_of([(0.5, 0.0), (0.1, 0.0)])
+    features = batch.features.requires_grad_()
+    ranking_loss(First(), batch).sum().backward()
+    assert features.grad is not None
+    assert features.grad.abs().sum() == 0
+
+
+def test_scores_come_in_the_order_of_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 7, 2500)
+    features = rng.normal(size=(lengths.sum(), 2)).astype(np.float32)
+    table = SimpleNamespace(
+        features=features, labels=np.zeros(len(features), np.float32), offsets=np.concatenate([[0], np.cumsum(lengths)])
+    )
+    np.testing.assert_array_equal(score(First(), table, torch.device("cpu"), grouped=True), features[:, 0])
+
+
+def test_a_model_with_a_superfluous_dimension_is_told_so() -> None:
+    """Broken: [B, 1] against [B] broadcasts to [B, B], and the model learns nonsense in silence."""
+    batch = Batch(
+        features=torch.zeros(4, 2),
+        labels=torch.zeros(4),
+        mask=None,
+        weights=torch.ones(4),
+        samples=np.arange(4),
+    )
+    with pytest.raises(BadConfigError, match="squeeze"):
+        binary_loss(nn.Linear(2, 1), batch)

@@ -1,0 +1,109 @@
+"""Score raw rows with a trained model: its own features, its own code, its own weights, all out of the store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from mlops_provider.refs import CheckpointRef
+from mlops_provider.step import BadDataError
+from training.code import load_bundled
+from training.features.fitted import load_fitted
+from training.store import Store
+from training.trainer.checkpoint import deserialise
+from training.trainer.config import build_model
+from training.trainer.metrics import IntArray
+from training.trainer.objectives import score
+
+ROW: str = "__row"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """N rows with their scores, in the order of the model's feature set."""
+
+    rows: IntArray
+    """``[N]``, position of each in the raw rows; a feature set may leave rows out."""
+    scores: npt.NDArray[np.float32]
+    """``[N]``; logits where the objective is binary."""
+    labels: npt.NDArray[np.float32]
+    """``[N]``"""
+    offsets: IntArray
+    """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> Scored:
+        """Only some of the rows; queries that lose all theirs are gone."""
+        lengths = np.add.reduceat(kept, self.offsets[:-1]) if len(self.rows) else np.empty(0, np.int64)
+        return Scored(
+            rows=self.rows[kept],
+            scores=self.scores[kept],
+            labels=self.labels[kept],
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[lengths > 0], dtype=np.int64)]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDescription:
+    """The ``model`` artifact of a checkpoint: how to build what the weights belong to."""
+
+    model: str
+    model_args: dict[str, object]
+    num_features: int
+    objective: str
+    metric: str
+    loss: str | None
+    grouped: bool
+
+
+def describe(store: Store, checkpoint: CheckpointRef) -> ModelDescription:
+    return ModelDescription(**json.loads(store.read(checkpoint.artifacts["model"])))
+
+
+def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path) -> Scored:
+    """
+    Score raw rows.
+
+    :param rows: as they are in a snapshot
+    :param scratch: folder for the unpacked code
+    :raises BadDataError: where the model's features cannot be made of these rows
+    """
+    description = describe(store, checkpoint)
+    fitted = load_fitted(store, checkpoint.parent, scratch)
+    table = fitted.apply(rows)
+    if table.features.shape[1] != description.num_features:
+        raise BadDataError(
+            f"the model of {checkpoint.place} takes {description.num_features} features, "
+            f"its feature set gives {table.features.shape[1]}; train it again"
+        )
+    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
+    model = build_model(factory, description.model, description.num_features, description.model_args)
+    device = torch.device("cpu")
+    model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), device))
+    return Scored(
+        rows=fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
+        scores=score(model, table, device, grouped=description.grouped),
+        labels=table.labels,
+        offsets=table.offsets,
+    )
+
+
+def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np.float32]]:
+    """
+    The rows that both models score, in the candidate's order and queries.
+
+    :return: the candidate's part, and the champion's scores of the same rows
+    :raises BadDataError: where they have no row in common
+    """
+    where = np.full(int(max(candidate.rows.max(initial=-1), champion.rows.max(initial=-1))) + 1, -1)
+    where[champion.rows] = np.arange(len(champion.rows))
+    common = where[candidate.rows] >= 0
+    if not common.any():
+        raise BadDataError("the candidate and the champion have no held-out row in common; compare their feature sets")
+    both = candidate if common.all() else candidate.keep(common)
+    return both, champion.scores[where[both.rows]]

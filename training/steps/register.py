@@ -1,0 +1,29 @@
+"""Register: a passed evaluation in, a model version out."""
+
+from __future__ import annotations
+
+from mlops_provider.refs import ModelVersionRef, ReportRef
+from training.registry.registration import RegisterConfig, crown, register_once
+from training.steps import StepContext
+from training.tracking.connection import connect
+from training.tracking.model_registry import ModelRegistry
+from training.tracking.provenance import git_commit
+from training.tracking.run import reopen_run
+
+
+def run(context: StepContext) -> ModelVersionRef:
+    config = RegisterConfig(**context.config)
+    report = context.input.ref
+    assert isinstance(report, ReportRef)
+    client = connect(context.deployment.tracking_uri)
+    tracked = reopen_run(client, report.parent.tracking_run)
+    registry = ModelRegistry(client=client, name=config.registered_model)
+    version = register_once(
+        registry,
+        report,
+        source=f"{tracked.artifact_uri}/model",
+        git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
+        run_key=context.run.run_key,
+    )
+    crown(registry, config.alias, version, report)
+    return ModelVersionRef(place=context.place, name=config.registered_model, version=version, parent=report)

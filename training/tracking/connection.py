@@ -1,0 +1,65 @@
+"""Reaching the MLflow server, and saying so at once where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+from mlops_provider.step import BadConfigError, StepError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+TIMEOUT_SECONDS: Final = 8.0
+
+
+class TrackingError(StepError):
+    """MLflow does not answer just now: retried, for servers come back."""
+
+
+def check_reachable(tracking_uri: str) -> None:
+    """
+    Ask the server for its health. Costs milliseconds, where importing mlflow costs seconds.
+
+    :raises BadConfigError: where no server is set
+    :raises TrackingError: within seconds, where it does not answer
+    """
+    if not tracking_uri:
+        raise BadConfigError("no MLflow server is set; set MLFLOW_TRACKING_URI, e.g. to http://127.0.0.1:5000")
+    if not tracking_uri.startswith(("http://", "https://")):
+        raise BadConfigError(
+            f"MLFLOW_TRACKING_URI is {tracking_uri!r}; a server's http:// or https:// address is needed"
+        )
+    try:
+        with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise TrackingError(
+            f"MLflow at {tracking_uri} cannot be reached: {reason}; start it or set MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def connect(tracking_uri: str) -> MlflowClient:
+    """
+    A client of a server that answers.
+
+    :raises BadConfigError: where no server is set
+    :raises TrackingError: where it does not answer
+    """
+    check_reachable(tracking_uri)
+    # mlflow's own defaults go on trying for several minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def allowed(name: str) -> str:
+    """A metric's name as MLflow lets it be written: ``ndcg@10`` is ``ndcg_at_10`` there."""
+    return name.replace("@", "_at_")

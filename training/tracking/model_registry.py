@@ -1,0 +1,91 @@
+"""The model registry's versions, aliases and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from training.tracking.run import translated
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+REF_TAG: Final = "mlops.ref"
+"""The ReportRef that a version was registered for, as JSON: the whole way back to the data."""
+DIGEST_TAG: Final = "mlops.ref_digest"
+"""That ref's digest: one version per digest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRegistry:
+    """
+    One registered model. Errors of the server are :class:`~training.tracking.connection.TrackingError`.
+
+    :param name: of the registered model; made on the first version
+    """
+
+    client: MlflowClient
+    name: str
+
+    def version_of_alias(self, alias: str) -> str | None:
+        """The version that the alias names now; None where there is no such alias or no such model."""
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"cannot read model {self.name!r}"):
+            try:
+                aliases = self.client.get_registered_model(self.name).aliases
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                return None
+        version = aliases.get(alias)
+        return None if version is None else str(version)
+
+    def tags_of(self, version: str) -> dict[str, str]:
+        with translated(f"cannot read version {version} of model {self.name!r}"):
+            tags: dict[str, str] = self.client.get_model_version(self.name, version).tags
+        return tags
+
+    def versions_with_digest(self, digest: str) -> list[str]:
+        """Oldest first."""
+        with translated(f"cannot search the versions of model {self.name!r}"):
+            found: list[ModelVersion] = self.client.search_model_versions(
+                f"name = '{self.name}' and tags.`{DIGEST_TAG}` = '{digest}'"
+            )
+        return sorted((str(version.version) for version in found), key=int)
+
+    def create(self, *, source: str, run_id: str, tags: Mapping[str, str], description: str) -> str:
+        """
+        Make a version.
+
+        :param source: artifact URI of the run
+        """
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"cannot create a version of model {self.name!r}"):
+            try:
+                self.client.create_registered_model(self.name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            version = self.client.create_model_version(
+                self.name, source, run_id=run_id, tags=dict(tags), description=description, await_creation_for=0
+            )
+        return str(version.version)
+
+    def delete(self, version: str) -> None:
+        """Where another process was quicker, there is nothing left to do."""
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"cannot delete version {version} of model {self.name!r}"):
+            try:
+                self.client.delete_model_version(self.name, version)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+
+    def set_alias(self, alias: str, version: str) -> None:
+        with translated(f"cannot set alias {alias!r} of model {self.name!r}"):
+            self.client.set_registered_model_alias(self.name, alias, version)

@@ -1,0 +1,103 @@
+"""Where a result came from: commit, lock files, machine, Airflow task."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref
+from mlops_provider.step import RunIdentity
+
+COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
+"""The commit, where the code is deployed without its repository."""
+LOCK_FILES: Final = ("requirements.txt", "training/requirements.txt", "training/requirements-validation.txt")
+_CODE_ROOT = Path(__file__).parents[2]
+
+
+def git_commit(folder: Path) -> str:
+    """The commit of the checkout, with ``-dirty`` where a tracked file differs; ``unknown`` outside of one."""
+    if commit := os.environ.get(COMMIT_VARIABLE):
+        return commit
+    head = _git(folder, "rev-parse", "HEAD")
+    if head is None:
+        return "unknown"
+    return f"{head}-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else head
+
+
+def lock_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each lock file there is, under the project folder or beside this code."""
+    found = {}
+    for name in LOCK_FILES:
+        path = next((root / name for root in (folder, _CODE_ROOT) if (root / name).is_file()), None)
+        if path is not None:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def hardware() -> dict[str, str]:
+    return {
+        "cpu": _cpu_model(),
+        "cores": str(psutil.cpu_count()),
+        "memory_bytes": str(psutil.virtual_memory().total),
+    }
+
+
+def run_tags(run: RunIdentity, home: Path) -> dict[str, str]:
+    """Tags that say who ran what where."""
+    return {
+        "mlops.pipeline": run.pipeline,
+        "mlops.interval_start": run.interval_start,
+        "mlops.interval_end": run.interval_end,
+        "mlops.git_commit": git_commit(home),
+        "mlflow.source.git.commit": git_commit(home).removesuffix("-dirty"),
+        "mlops.airflow.dag_id": run.dag_id,
+        "mlops.airflow.task_id": run.task_id,
+        "mlops.airflow.run_id": run.run_id,
+        "mlops.airflow.try_number": str(run.try_number),
+        "mlops.python": platform.python_version(),
+        **{f"mlops.lock.{name}": digest for name, digest in lock_hashes(home).items()},
+        **{f"mlops.hardware.{name}": value for name, value in hardware().items()},
+    }
+
+
+def lineage_tags(ref: Ref) -> dict[str, str]:
+    """Tags that lead from a run or a model version back to the data; all can be searched."""
+    dataset, features = ref.ancestor(DatasetRef), ref.ancestor(FeaturesRef)
+    tags = {
+        "mlops.dataset": dataset.name,
+        "mlops.dataset_version": dataset.version,
+        "mlops.dataset_place": dataset.place,
+        "mlops.schema_hash": dataset.schema_hash,
+        "mlops.data_interval_end": dataset.interval_end,
+        "mlops.features_version": features.version,
+        "mlops.features_place": features.place,
+    }
+    for checkpoint in ref.lineage():
+        if isinstance(checkpoint, CheckpointRef):
+            tags["mlops.checkpoint_place"] = checkpoint.place
+            tags["mlops.seed"] = str(checkpoint.seed)
+    return tags
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+    except FileNotFoundError:  # no git on the machine
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
