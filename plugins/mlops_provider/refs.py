@@ -133,7 +133,7 @@ class ValidationRef(Ref):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeaturesRef(Ref):
-    """Materialised features. Artifacts: ``manifest`` (shards of every split), ``state`` (fitted transforms), ``code``."""
+    """Materialised features. Artifacts: ``manifest`` (shards of each split), ``state`` (fitted), ``code`` (bundle)."""
 
     kind: ClassVar[str] = "features"
     parent_type: ClassVar[type[Ref] | None] = ValidationRef

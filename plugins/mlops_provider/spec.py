@@ -7,10 +7,15 @@ is what the step's process is told (:class:`mlops_provider.step.StepInput`).
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from croniter import croniter
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``package.module:name``"""
@@ -157,3 +162,80 @@ class Pipeline(Section):
     train: Train
     evaluate: Evaluate
     register_: Register = Field(alias="register")
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_timezone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ValueError, OSError, LookupError):
+            raise ValueError("an IANA time zone such as America/New_York") from None
+        return value
+
+    @field_validator("schedule")
+    @classmethod
+    def _valid_cron(cls, value: str | None) -> str | None:
+        if value is not None and not croniter.is_valid(value):
+            raise ValueError('a cron expression such as "0 0 * * *"')
+        return value
+
+
+class SpecError(ValueError):
+    """A setting is wrong; the message names the place, the value and the fix."""
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def check_section(section: type[SectionT], settings: Mapping[str, Any], place: str) -> SectionT:
+    """
+    Make a section of settings.
+
+    :param place: where the settings stand, the beginning of the message
+    :raises SpecError: one line for each mistake
+    """
+    try:
+        return section.model_validate(settings)
+    except ValidationError as error:
+        lines = [f"{place}: {describe(section, problem)}" for problem in error.errors()]
+        raise SpecError("\n".join(lines)) from None
+
+
+def describe(section: type[Section], problem: ErrorDetails) -> str:
+    """Say one of pydantic's findings in a sentence: the setting, the value and what would do."""
+    path = [str(part) for part in problem["loc"]]
+    name = ".".join(path)
+    value = problem["input"]
+    if problem["type"] == "extra_forbidden":
+        known = _keys_at(section, path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        return f"unknown key {name!r}; {hint}"
+    if problem["type"] == "missing":
+        return f"the key {name!r} is missing"
+    if problem["type"] == "string_pattern_mismatch":
+        wanted = {
+            r"^[a-z][a-z0-9_]*$": "must be lower-case letters, digits and underscores",
+            r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+        }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
+        return f"{name} {wanted}, got {value!r}"
+    message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
+    message = message.replace("greater than", ">").replace("less than", "<")
+    return f"{name} must be {message}, got {value!r}"
+
+
+def _keys_at(section: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The keys that the section at a path knows."""
+    for part in path:
+        field = next((f for n, f in section.model_fields.items() if part in (n, f.alias)), None)
+        if field is None:
+            continue  # a key of a mapping; its value's class was found one step before
+        section = next((t for t in _types(field.annotation) if issubclass(t, BaseModel)), section)
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _types(annotation: Any) -> list[type]:
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return [annotation]
+    return [found for argument in getattr(annotation, "__args__", ()) for found in _types(argument)]

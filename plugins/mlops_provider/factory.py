@@ -1,0 +1,111 @@
+"""From a pipeline's spec to its DAG."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from airflow.sdk import DAG, Param, get_parsing_context
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+from mlops_provider.operators.evaluate import EvaluateOperator
+from mlops_provider.operators.features import FeaturesOperator
+from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.register import RegisterOperator
+from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.validate import ValidateOperator
+from mlops_provider.spec import SECTIONS, Pipeline, Section, SpecError
+from mlops_provider.spec_file import SUFFIX, load_pipeline
+
+PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}
+"""Settings that the trigger form offers to override for one run, by step."""
+
+
+def build_dag(pipeline: Pipeline) -> DAG:
+    """The DAG of one pipeline: its six steps in a line."""
+    zone = ZoneInfo(pipeline.timezone)
+    dag = DAG(
+        dag_id=pipeline.pipeline,
+        description=pipeline.description,
+        schedule=CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
+        if pipeline.schedule
+        else None,
+        start_date=datetime.combine(pipeline.start_date, datetime.min.time(), zone),
+        end_date=datetime.combine(pipeline.end_date, datetime.min.time(), zone) if pipeline.end_date else None,
+        catchup=False,
+        # One night at a time: a night is judged against the champion that the night before left behind.
+        max_active_runs=1,
+        default_args={
+            "owner": pipeline.owner,
+            "retries": pipeline.retries,
+            "retry_delay": timedelta(seconds=pipeline.retry_delay_seconds),
+        },
+        tags=["mlops", *pipeline.tags],
+        params={name: _param(pipeline, step, name) for step, names in PARAMETERS.items() for name in names},
+    )
+    settings = {
+        step: pipeline.model_dump(include={field: True}, by_alias=False)[field]
+        for field, step in ((field, info.alias or field) for field, info in Pipeline.model_fields.items())
+        if step in SECTIONS
+    }
+
+    def common(step: str) -> dict[str, Any]:
+        return {"task_id": step, "parameters": PARAMETERS.get(step, ()), **settings[step]}
+
+    with dag:
+        ingest = IngestOperator(**common("ingest"))
+        validate = ValidateOperator(dataset=ingest.output, **common("validate"))
+        features = FeaturesOperator(validation=validate.output, **common("features"))
+        train = TrainOperator(features=features.output, **common("train"))
+        evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
+        RegisterOperator(report=evaluate.output, **common("register"))
+    return dag
+
+
+def build_dags(folder: Path) -> dict[str, DAG]:
+    """
+    One DAG for each ``*.pipeline.yaml`` of a folder, by name.
+
+    A broken file appears among Airflow's import errors and leaves the other pipelines working. While a task runs, only
+    its own pipeline is read.
+    """
+    wanted = get_parsing_context().dag_id
+    dags: dict[str, DAG] = {}
+    problems: list[str] = []
+    for path in sorted(folder.glob("*" + SUFFIX)):
+        if wanted and path.name != wanted + SUFFIX:
+            continue
+        try:
+            pipeline = load_pipeline(path)
+            dags[pipeline.pipeline] = build_dag(pipeline)
+        except SpecError as error:
+            problems.append(str(error))
+    if problems:
+        dags["broken_pipelines"] = BrokenPipelines("\n".join(problems))
+    return dags
+
+
+class BrokenPipelines(DAG):
+    """Takes the broken files' place, so that Airflow reports them while it accepts the DAGs beside it."""
+
+    def __init__(self, problems: str = "") -> None:
+        super().__init__(dag_id="broken_pipelines", schedule=None)
+        self.problems = problems
+
+    def validate(self) -> None:
+        raise SpecError(self.problems)
+
+
+def _param(pipeline: Pipeline, step: str, name: str) -> Param:
+    section = getattr(pipeline, step)
+    schema = _json_schema(type(section))["properties"][name]
+    return Param(getattr(section, name), **{key: value for key, value in schema.items() if key != "default"})
+
+
+@cache
+def _json_schema(section: type[Section]) -> dict[str, Any]:
+    # Making it takes longer than reading a pipeline's file, and it is the same for all of them.
+    return section.model_json_schema()

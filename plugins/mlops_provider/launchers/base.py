@@ -1,0 +1,53 @@
+"""What a launcher is asked to do, and the argv that every launcher starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlops_provider.refs import Ref
+from mlops_provider.step import Failure, StepInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One step to run."""
+
+    input: StepInput
+    runtime: str
+    """``training`` or ``validation``."""
+    processes: int = 0
+    """torchrun workers; 0 runs the step in a plain process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How it ended. ``result`` is None where the process left no result document; ``status`` then says how it died."""
+
+    result: Ref | Failure | None
+    status: str
+
+
+class Launcher(Protocol):
+    """
+    Runs one step. The worker calls ``run`` once; ``cancel`` may come from a signal handler while it waits.
+    """
+
+    def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
+        """
+        Start the step, hand over each line of its output as it appears, wait, and read the result document.
+
+        :param on_line: called with one line, without its end, in the order of output
+        """
+
+    def cancel(self) -> None:
+        """End the step and everything it started. Does nothing where nothing runs."""
+
+
+def step_argv(python: str, document: str, processes: int) -> list[str]:
+    """The command of a step: under torchrun where it has workers."""
+    module = ["-m", "training.steps", document]
+    if processes == 0:
+        return [python, *module]
+    return [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *module]

@@ -1,0 +1,131 @@
+"""Airflow's REST API, as far as following a run needs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+FINISHED = frozenset({"success", "failed"})
+
+
+class AirflowClient:
+    """
+    :param url: root of the API server, e.g. ``http://127.0.0.1:8080``
+    :param login: user name and password; None where everybody is admin
+    """
+
+    def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
+        self._http = httpx.Client(base_url=url, timeout=30)
+        if login is None:
+            response = self._http.get("/auth/token")
+        else:
+            response = self._http.post("/auth/token", json={"username": login[0], "password": login[1]})
+        token = response.raise_for_status().json()["access_token"]
+        self.authorization = f"Bearer {token}"
+        """Value of the HTTP header of that name."""
+        self._http.headers["Authorization"] = self.authorization
+
+    def request(self, method: str, path: str, **kwargs: Any) -> Any:
+        """:raises httpx.HTTPStatusError: with Airflow's own words"""
+        response = self._http.request(method, f"/api/v2{path}", **kwargs)
+        if response.is_error:
+            raise httpx.HTTPStatusError(
+                f"{method} {path}: {response.status_code} {response.text[:500]}",
+                request=response.request,
+                response=response,
+            )
+        return response.json() if response.content else None
+
+    def wait_for_dag(self, dag_id: str, timeout_seconds: float = 60) -> None:
+        """Until the DAG processor has read it."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                self.request("GET", f"/dags/{dag_id}")
+                return
+            except httpx.HTTPStatusError:
+                if time.monotonic() > deadline:
+                    errors = self.request("GET", "/importErrors")["import_errors"]
+                    raise TimeoutError(f"Airflow has no DAG {dag_id!r}; import errors: {errors}") from None
+                time.sleep(0.3)
+
+    def unpause(self, dag_id: str) -> None:
+        self.request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def trigger(
+        self, dag_id: str, run_id: str, logical_date: datetime | None, conf: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start a run as the trigger form does; ``conf`` holds the parameters that differ from their defaults."""
+        body = {
+            "dag_run_id": run_id,
+            "logical_date": logical_date.isoformat() if logical_date else None,
+            "conf": dict(conf or {}),
+        }
+        self.request("POST", f"/dags/{dag_id}/dagRuns", json=body)
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any] | None:
+        """The run, or None where there is none of that id."""
+        try:
+            found: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:
+                return None
+            raise
+        return found
+
+    def run_of(self, dag_id: str, logical_date: datetime) -> dict[str, Any] | None:
+        """The run of that logical date: Airflow has at most one."""
+        limits = {"logical_date_gte": logical_date.isoformat(), "logical_date_lte": logical_date.isoformat()}
+        runs = self.request("GET", f"/dags/{dag_id}/dagRuns", params=limits)["dag_runs"]
+        return runs[0] if runs else None
+
+    def clear_run(self, dag_id: str, run_id: str) -> None:
+        """Have every task of the run executed again."""
+        self.request("POST", f"/dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
+
+    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Have one task of a run executed again, also while it is running."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "only_failed": False,
+            "reset_dag_runs": True,
+        }
+        self.request("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """The task instances of a run by task id."""
+        found = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {task["task_id"]: task for task in found}
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """The value, or None."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        try:
+            return self.request("GET", path, params={"deserialize": "true"})["value"]
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
+        """The task's log as text."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        content = self.request("GET", path, params={"full_content": "true"})["content"]
+        return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in content)
+
+    def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:
+        """Until the run ended; its state."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            run = self.run(dag_id, run_id)
+            if run and run["state"] in FINISHED:
+                return str(run["state"])
+            time.sleep(0.3)
+        states = {name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}
+        raise TimeoutError(f"{dag_id} {run_id} is not finished after {timeout_seconds:.0f} s: {states}")

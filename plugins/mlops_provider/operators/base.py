@@ -1,0 +1,215 @@
+"""What all steps share: settings, wiring, launching, and the meaning of the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError, WiringError
+from mlops_provider.launchers.base import Launch, Launcher
+from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.links import ReportLink, report_url
+from mlops_provider.refs import Ref, RefError
+from mlops_provider.spec import Section, check_section
+from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+FAILURE_KEY = "failure"
+"""XCom of a failed step: its :class:`mlops_provider.step.Failure`, for whoever follows a run."""
+
+
+class StepOperator(BaseOperator):
+    """
+    Run one step in its own runtime and return its ref.
+
+    The settings of the step (see its section in :mod:`mlops_provider.spec`) are keyword arguments of the operator.
+
+    :param upstream: the ref this step takes: another operator's output (templated)
+    :param pipeline: names the dataset, the runs and their place in the store; the DAG's id if not given
+    :param parameters: settings that DAG params of the same name override for one run
+    :param settings: (templated) filled from the keyword arguments
+    """
+
+    step: ClassVar[str]
+    section: ClassVar[type[Section]]
+    template_fields: Sequence[str] = ("upstream", "settings")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
+    ui_color = "#e8f4f0"
+
+    def __init__(
+        self,
+        *,
+        upstream: XComArg | Mapping[str, Any] | str | None = None,
+        pipeline: str | None = None,
+        parameters: Sequence[str] = (),
+        # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError). Named here,
+        # not set in kwargs, so that a DAG's default_args go before them.
+        retries: int = 2,
+        retry_delay: timedelta = timedelta(seconds=10),
+        retry_exponential_backoff: float = 2.0,
+        max_retry_delay: timedelta = timedelta(minutes=10),
+        **kwargs: Any,
+    ) -> None:
+        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in self.section.model_fields}
+        for event in ("on_failure_callback", "on_retry_callback"):
+            kwargs[event] = [*_as_list(kwargs.get(event)), say_why]
+        super().__init__(
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            max_retry_delay=max_retry_delay,
+            **kwargs,
+        )
+        self.pipeline = pipeline or (self.dag.dag_id if self.has_dag() else None)
+        if self.pipeline is None:
+            raise ValueError(f"task {self.task_id!r} is outside a DAG: give it pipeline=")
+        self.settings = check_section(self.section, settings, f"task {self.task_id!r}").model_dump(mode="json")
+        self.parameters = tuple(parameters)
+        for name in self.parameters:
+            if name not in self.section.model_fields:
+                raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
+        self.upstream = self._check_wiring(upstream)
+        self.links: dict[str, str] = {}
+        self._launcher: Launcher | None = None
+
+    @classmethod
+    def produces(cls) -> type[Ref]:
+        """Class of the ref that the step returns."""
+        return STEPS[cls.step].produces
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        """Files and folders, relative to the project folder, whose content decides what the step does."""
+        return []
+
+    def processes(self, settings: Mapping[str, Any]) -> int:
+        """torchrun workers; 0 for a plain process."""
+        return 0
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        """Called with the committed ref, before it is returned: emit assets, set links."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        deployment = Deployment.load()
+        document = self._document(context, deployment)
+        self._launcher = ProcessLauncher(deployment)
+        launch = Launch(input=document, runtime=STEPS[self.step].runtime, processes=self.processes(document.config))
+        outcome = self._launcher.run(launch, self.log.info)
+        if outcome.result is None:
+            raise StepLostError(
+                f"{self.step} ended without a result ({outcome.status}): killed, or out of memory; it will be retried"
+            )
+        if isinstance(outcome.result, Failure):
+            raise self._failure(outcome.result, context)
+        ref = self.produces().from_wire(outcome.result.to_wire())
+        self._link_report(ref)
+        self.succeeded(ref, context, deployment)
+        return ref.to_wire()
+
+    def on_kill(self) -> None:
+        if self._launcher is not None:
+            self._launcher.cancel()
+
+    def _document(self, context: Context, deployment: Deployment) -> StepInput:
+        overrides = {name: context["params"][name] for name in self.parameters if name in context["params"]}
+        section = check_section(self.section, {**self.settings, **overrides}, f"task {self.task_id!r}")
+        config = section.model_dump(mode="json")
+        consumes = STEPS[self.step].consumes
+        ref = consumes.from_wire(self.upstream) if consumes else None
+        start, end = data_interval(context)
+        assert self.pipeline is not None
+        identity = RunIdentity(
+            pipeline=self.pipeline,
+            run_key=run_key(
+                self.step,
+                end.isoformat(),
+                config,
+                ref,
+                code_digest([deployment.home / path for path in self.code_paths(config)]),
+            ),
+            interval_start=start.isoformat(),
+            interval_end=end.isoformat(),
+            timezone=str(self.dag.timezone),
+            dag_id=self.dag_id,
+            task_id=self.task_id,
+            run_id=context["run_id"],
+            try_number=context["ti"].try_number,
+        )
+        return StepInput(step=self.step, run=identity, config=config, ref=ref)
+
+    def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
+        if report := failure.details.get("report"):
+            self.links[ReportLink.name] = report_url(report)
+        context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
+        kind = StepRetryableError if failure.retryable else StepFailedError
+        return kind(failure.message)
+
+    def _link_report(self, ref: Ref) -> None:
+        if (report := ref.artifacts.get("report")) is not None:
+            self.links[ReportLink.name] = report_url(report.key)
+
+    def _check_wiring(self, upstream: Any) -> Any:
+        expected = STEPS[self.step].consumes
+        place = f"task {self.task_id!r}"
+        if expected is None:
+            if upstream is not None:
+                raise WiringError(f"{place}: {self.step} is the first step and takes no ref")
+            return None
+        wanted = f"{place}: {self.step} takes a {expected.__name__}, the output of {_producer(expected)}"
+        if isinstance(upstream, PlainXComArg):
+            produces = getattr(upstream.operator, "produces", None)
+            if produces is not None and produces() is not expected:
+                raise WiringError(f"{wanted}, but got the {produces().__name__} of task {upstream.operator.task_id!r}")
+            if upstream.key != "return_value":
+                raise WiringError(f"{wanted}, but got the XCom {upstream.key!r}")
+        elif isinstance(upstream, Mapping):
+            try:
+                expected.from_wire(upstream)
+            except RefError as error:
+                raise WiringError(f"{wanted}: {error}") from error
+        elif not isinstance(upstream, (XComArg, str)):
+            raise WiringError(f"{wanted}, but got {upstream!r}")
+        return upstream
+
+
+def say_why(context: Context) -> None:
+    """Have the step's own message stand last in the task's log, below Airflow's traceback: people look there."""
+    error = context.get("exception")
+    if isinstance(error, (StepFailedError, StepRetryableError, StepLostError)):
+        context["task"].log.error("%s", error)
+
+
+def _as_list(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
+def _producer(ref_type: type[Ref]) -> str:
+    return next(step for step, kind in STEPS.items() if kind.produces is ref_type)
+
+
+def data_interval(context: Context) -> tuple[datetime, datetime]:
+    """
+    The data interval of the run, in UTC. A run without one works as of the last midnight in the DAG's timezone.
+    """
+    run = context["dag_run"]
+    if run.data_interval_start is not None and run.data_interval_end is not None:
+        return run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
+    zone = context["dag"].timezone
+    midnight = run.run_after.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (midnight - timedelta(days=1)).astimezone(UTC), midnight.astimezone(UTC)
+
+
+def recipe_folder(import_path: str) -> str:
+    """``include.flight_ranking.model:build_model`` -> ``include/flight_ranking``: the folder whose code counts."""
+    return str(Path(*import_path.partition(":")[0].split(".")[:-1]))

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.links import ReportLink, TrackingLink
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.refs import CheckpointRef, Ref
+from mlops_provider.spec import Evaluate
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class EvaluateOperator(StepOperator):
+    """
+    Measure a checkpoint and the production model on the same held-out rows and decide whether it may replace it.
+
+    Settings: :class:`mlops_provider.spec.Evaluate`. Returns a ReportRef.
+
+    :param checkpoint: the CheckpointRef of the candidate (templated)
+    """
+
+    step = "evaluate"
+    section = Evaluate
+    operator_extra_links = (ReportLink(), TrackingLink())
+
+    def __init__(self, *, checkpoint: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(upstream=checkpoint, **kwargs)
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        run = ref.ancestor(CheckpointRef).tracking_run
+        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import XComArg
+
+from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.spec import Features
+
+
+class FeaturesOperator(StepOperator):
+    """
+    Fit a feature set on the training split and materialise every split as shards.
+
+    Settings: :class:`mlops_provider.spec.Features`. Returns a FeaturesRef.
+
+    :param validation: the ValidationRef of the snapshot, which exists only where validation passed (templated)
+    """
+
+    step = "features"
+    section = Features
+
+    def __init__(self, *, validation: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(upstream=validation, **kwargs)
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return [recipe_folder(settings["feature_set"])]

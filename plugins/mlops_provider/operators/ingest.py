@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mlops_provider.assets import dataset_asset
+from mlops_provider.deployment import Deployment
+from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.refs import Ref
+from mlops_provider.spec import Ingest
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class IngestOperator(StepOperator):
+    """
+    Store an immutable snapshot of the data as it was known at the end of the data interval.
+
+    Settings: :class:`mlops_provider.spec.Ingest`. Returns a DatasetRef and updates the asset ``dataset://<pipeline>``.
+    """
+
+    step = "ingest"
+    section = Ingest
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        assert self.pipeline is not None
+        self.dataset = dataset_asset(self.pipeline)
+        self.outlets = [*self.outlets, self.dataset]
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return [recipe_folder(settings["transform"])] if settings["transform"] else []
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        context["outlet_events"][self.dataset].extra = {"ref": ref.to_wire()}

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.links import TrackingLink
+from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.refs import CheckpointRef, Ref
+from mlops_provider.spec import Train
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TrainOperator(StepOperator):
+    """
+    Train a model with torchrun and return its best checkpoint.
+
+    Settings: :class:`mlops_provider.spec.Train`. Returns a CheckpointRef.
+
+    :param features: materialised features to train on (templated)
+    """
+
+    step = "train"
+    section = Train
+    operator_extra_links = (TrackingLink(),)
+
+    def __init__(self, *, features: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(upstream=features, **kwargs)
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        modules = [settings["model"], *([settings["loss"]] if settings["loss"] else [])]
+        return sorted({recipe_folder(module) for module in modules})
+
+    def processes(self, settings: Mapping[str, Any]) -> int:
+        return int(settings["processes"])
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        run = ref.ancestor(CheckpointRef).tracking_run
+        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"

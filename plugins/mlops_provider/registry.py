@@ -1,0 +1,65 @@
+"""The model registry as the airflow runtime sees it: MLflow's REST API, without MLflow."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+
+from mlops_provider.refs import ModelVersionRef
+
+REF_TAG = "mlops.ref"
+"""Tag of a model version that holds its whole ref chain as JSON."""
+
+
+class RegistryError(RuntimeError):
+    """The registry cannot be reached, or answered with an error."""
+
+
+async def find_model_version(
+    tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None
+) -> ModelVersionRef | None:
+    """
+    The ref of a registered version, by number or by alias; None where there is none (yet).
+
+    :raises RegistryError: where the server cannot be reached
+    """
+    if (version is None) == (alias is None):
+        raise ValueError(f"name either a version or an alias of {model!r}")
+    path, query = ("alias", {"alias": alias}) if alias else ("", {"version": version})
+    url = f"{tracking_uri}/api/2.0/mlflow/" + ("registered-models/alias" if path else "model-versions/get")
+    try:
+        async with httpx.AsyncClient(timeout=10) as client:
+            response = await client.get(url, params={"name": model, **query})
+    except httpx.HTTPError as error:
+        raise RegistryError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
+    if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
+        return None
+    if response.is_error:
+        raise RegistryError(f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}")
+    found = response.json()["model_version"]
+    tags = {tag["key"]: tag["value"] for tag in found.get("tags", [])}
+    if REF_TAG not in tags:
+        raise RegistryError(
+            f"version {found['version']} of {model!r} has no tag {REF_TAG}: it was not registered by a pipeline"
+        )
+    wire = json.loads(tags[REF_TAG])
+    if wire["kind"] == ModelVersionRef.kind:
+        return ModelVersionRef.from_wire(wire)
+    return ModelVersionRef.from_wire(
+        {
+            "kind": "model_version",
+            "place": "",
+            "artifacts": {},
+            "name": model,
+            "version": found["version"],
+            "parent": wire,
+        }
+    )
+
+
+def _is_missing(response: httpx.Response) -> bool:
+    # MLflow answers 400 INVALID_PARAMETER_VALUE for an alias that is not set.
+    if response.status_code != httpx.codes.BAD_REQUEST:
+        return False
+    return "not found" in response.json().get("message", "").lower()

@@ -1,0 +1,62 @@
+"""What the sensors share: defer, and return the ref that the trigger found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.refs import Ref
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+
+class RefSensor(BaseOperator):
+    """
+    Wait, without holding a worker, for a ref.
+
+    :param poll_seconds: pause between two looks
+    :param wait_timeout: give up after this long; None waits for ever
+    """
+
+    found: ClassVar[type[Ref]]
+    ui_color = "#f4f0e8"
+
+    def __init__(
+        self,
+        *,
+        poll_seconds: float = 30,
+        wait_timeout: timedelta | None = None,
+        # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure: with a retry
+        # nothing is lost, for looking again changes nothing.
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        if not self.retries:
+            raise ValueError(f"task {self.task_id!r}: a sensor that defers needs retries >= 1, got {self.retries}")
+        self.poll_seconds = poll_seconds
+        self.wait_timeout = wait_timeout
+
+    @classmethod
+    def produces(cls) -> type[Ref]:
+        return cls.found
+
+    def trigger(self) -> BaseTrigger:
+        """What to wait for."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> None:
+        self.defer(trigger=self.trigger(), method_name="resume", timeout=self.wait_timeout)
+
+    def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """:raises StepRetryableError: where the event holds no ref"""
+        if not isinstance(event, Mapping) or "ref" not in event:
+            raise StepRetryableError(f"the trigger of task {self.task_id!r} sent no ref, but {event!r}")
+        return self.found.from_wire(event["ref"]).to_wire()

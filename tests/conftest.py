@@ -1,0 +1,22 @@
+"""Fixtures for every part. The environment of a test is its own: nothing of the user's Airflow is read or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def airflow_environment(tmp_path: Path) -> dict[str, str]:
+    """Environment for a fresh process that uses Airflow as a library."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return kept | {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+        "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'plugins'}",
+    }

@@ -1,0 +1,41 @@
+"""Deployments for the tests of this folder: scheduler, API server, DAG processor, triggerer, MLflow server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from live_airflow import LiveAirflow
+from project import make_project
+
+from mlops_provider.local.stack import Stack, free_port
+
+
+@pytest.fixture(scope="module")
+def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LiveAirflow]]:
+    """Makes deployments that are stopped when the module's tests end."""
+    made: list[LiveAirflow] = []
+
+    def make(*, with_login: bool = False) -> LiveAirflow:
+        root = tmp_path_factory.mktemp("deployment")
+        home = make_project(root / "home")
+        settings, login = {}, None
+        if with_login:
+            login = ("admin", "a-password-of-this-test")
+            (root / "passwords.json").write_text(json.dumps(dict([login])))
+            settings = {
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(root / "passwords.json"),
+            }
+        stack = Stack(
+            home=home, root=root / "local", airflow_port=free_port(), mlflow_port=free_port(), settings=settings
+        )
+        made.append(airflow := LiveAirflow(stack, login))
+        airflow.start()
+        return airflow
+
+    yield make
+    for airflow in made:
+        airflow.stack.stop()

@@ -1,0 +1,206 @@
+"""The pipeline as its users meet it: nights, overrides, bad input, reports, other teams' DAGs, lineage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from live_airflow import LiveAirflow
+from project import write_events
+
+from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef
+
+NIGHT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def airflow(new_airflow: Callable[[], LiveAirflow]) -> LiveAirflow:
+    """With a login, unlike `make up` on one's own machine."""
+    return new_airflow(with_login=True)
+
+
+@pytest.fixture(scope="module")
+def first_night(airflow: LiveAirflow) -> str:
+    """A finished run; the DAGs that wait for it were started before."""
+    for dag_id in ("waiting", "listening"):
+        airflow.client.wait_for_dag(dag_id)
+        airflow.client.unpause(dag_id)
+    airflow.client.trigger("waiting", "early", None)
+    run_id = airflow.trigger(10)
+    assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
+    return run_id
+
+
+@pytest.fixture
+def restore_events(airflow: LiveAirflow):
+    yield
+    write_events(airflow.home / "data/events.csv")
+
+
+def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -> str:
+    """Run a night that fails in a task at its first try; the message."""
+    run_id = airflow.trigger(day, dag_id)
+    assert airflow.client.wait(dag_id, run_id, NIGHT_SECONDS) == "failed"
+    tasks = airflow.client.tasks(dag_id, run_id)
+    assert tasks[task_id]["state"] == "failed"
+    assert tasks[task_id]["try_number"] == 1, "what cannot be mended by trying again is not tried again"
+    message: str = airflow.client.xcom(dag_id, run_id, task_id, "failure")["message"]
+    log = airflow.client.log(dag_id, run_id, task_id, 1).removesuffix("\n::endgroup::")
+    assert log.endswith(message), "the user's message is the last line of the log"
+    return message
+
+
+def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
+    assert set(airflow.states(first_night).values()) == {"success"}
+    assert [version["version"] for version in airflow.model_versions()] == ["1"]
+
+
+def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_night: str) -> None:
+    """From the registry alone, without Airflow: whoever audits a model starts there."""
+    (version,) = airflow.model_versions()
+    tags = {tag["key"]: tag["value"] for tag in version["tags"]}
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    dataset = ref.ancestor(DatasetRef)
+    assert tags["mlops.dataset_version"] == dataset.version
+    assert dataset.version in tags["mlops.ref"]
+    assert dataset.interval_end == "2024-01-10T00:00:00+00:00"
+    assert (airflow.stack.store / dataset.artifacts["manifest"].key).is_file()
+
+
+def test_the_mlflow_run_says_where_the_model_came_from(airflow: LiveAirflow, first_night: str) -> None:
+    (run,) = airflow.training_runs()
+    tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+    params = {param["key"]: param["value"] for param in run["data"]["params"]}
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    assert run["info"]["run_id"] == ref.ancestor(CheckpointRef).tracking_run
+    assert tags["mlops.dataset_version"] == ref.ancestor(DatasetRef).version
+    assert tags["mlops.airflow.run_id"] == first_night
+    assert tags["mlops.airflow.dag_id"] == "events"
+    assert params["epochs"] == "3"
+    assert params["seed"] == "0"
+    assert tags["mlops.airflow.try_number"] == "1"
+    assert len(tags["mlops.lock.training/requirements.txt"]) == 64
+    assert tags["mlops.git_commit"]
+    assert tags["mlops.hardware.cpu"]
+    steps = httpx.get(
+        f"{airflow.stack.mlflow_url}/api/2.0/mlflow/metrics/get-history",
+        params={"run_id": run["info"]["run_id"], "metric_key": "validation_ndcg_at_10"},
+    ).json()
+    assert len(steps.get("metrics", [])) == 3, "one value per epoch"
+
+
+def test_links_lead_to_the_run_and_the_reports(airflow: LiveAirflow, first_night: str) -> None:
+    def links(task_id: str) -> dict[str, str]:
+        path = f"/dags/events/dagRuns/{first_night}/taskInstances/{task_id}/links"
+        return dict(airflow.client.request("GET", path)["extra_links"])
+
+    run = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register")).ancestor(CheckpointRef)
+    assert links("train")["MLflow run"].endswith(run.tracking_run)
+    assert links("register")["MLflow model version"].endswith("/models/events/versions/1")
+    for task_id in ("validate", "evaluate"):
+        address = airflow.stack.airflow_url + links(task_id)["Report"]
+        assert httpx.get(address).status_code == 401, "reports are behind Airflow's login"
+        page = httpx.get(address, headers={"Authorization": airflow.client.authorization})
+        assert page.status_code == 200
+        assert page.headers["content-type"].startswith("text/html")
+        assert not re.findall(r"""(?:src|href)=["']https?:""", page.text), "readable without the internet"
+
+
+def test_reports_address_reads_nothing_else(airflow: LiveAirflow, first_night: str) -> None:
+    """The route must not become a way to read the store, or the disk."""
+    for key in ("pipelines/events/ingest/../../../x", "blobs/sha256/aa/aa", "..%2f..%2fairflow.db", "pipelines/events"):
+        page = httpx.get(
+            f"{airflow.stack.airflow_url}/mlops/reports/{key}", headers={"Authorization": airflow.client.authorization}
+        )
+        assert page.status_code == 404, key
+
+
+def test_sensors_return_the_refs_they_waited_for(airflow: LiveAirflow, first_night: str) -> None:
+    assert airflow.client.wait("waiting", "early", NIGHT_SECONDS) == "success", airflow.states("early", "waiting")
+    assert airflow.client.xcom("waiting", "early", "compare") is True
+
+
+def test_another_dag_is_started_by_the_new_version(airflow: LiveAirflow, first_night: str) -> None:
+    (run,) = airflow.client.request("GET", "/dags/listening/dagRuns")["dag_runs"]
+    assert airflow.client.wait("listening", run["dag_run_id"], NIGHT_SECONDS) == "success"
+    assert airflow.client.xcom("listening", run["dag_run_id"], "told") == 1
+
+
+def test_trigger_form_overrides_one_run(airflow: LiveAirflow, first_night: str) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        airflow.trigger(11, conf={"epochs": 0})
+    run_id = airflow.trigger(11, conf={"epochs": 1, "window_days": 5, "learning_rate": 0.02})
+    assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
+    dataset = DatasetRef.from_wire(airflow.client.xcom("events", run_id, "ingest"))
+    assert dataset.num_rows == 500
+    checkpoint = CheckpointRef.from_wire(airflow.client.xcom("events", run_id, "train"))
+    run = next(r for r in airflow.training_runs() if r["info"]["run_id"] == checkpoint.tracking_run)
+    params = {param["key"]: param["value"] for param in run["data"]["params"]}
+    assert (params["epochs"], params["learning_rate"]) == ("1", "0.02")
+
+
+def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, first_night: str) -> None:
+    """The second night exists to find out whether it is better; that it ran is no reason to replace the champion."""
+    run_id = airflow.trigger(12)
+    assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
+    report: dict[str, Any] = airflow.client.xcom("events", run_id, "evaluate")
+    assert report["champion"] is not None
+    assert airflow.states(run_id)["register"] == ("success" if report["passed"] else "skipped")
+
+
+@pytest.mark.usefixtures("restore_events")
+def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow) -> None:
+    write_events(airflow.home / "data/events.csv", rows_of_last_day=40)
+    message = fail(airflow, 15, "validate")
+    assert "2024-01-14 has 40 rows, 2024-01-13 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
+    states = airflow.states("night_15")
+    assert {states[step] for step in ("features", "train", "evaluate", "register")} == {"upstream_failed"}
+    path = "/dags/events/dagRuns/night_15/taskInstances/validate/links"
+    report = airflow.client.request("GET", path)["extra_links"]["Report"]
+    page = httpx.get(airflow.stack.airflow_url + report, headers={"Authorization": airflow.client.authorization})
+    assert "0.400" in page.text
+
+
+@pytest.mark.usefixtures("restore_events")
+def test_missing_source_file(airflow: LiveAirflow) -> None:
+    (airflow.home / "data/events.csv").unlink()
+    message = fail(airflow, 9, "ingest")
+    assert "events" in message
+    assert str(airflow.home / "data/events.csv") in message
+
+
+@pytest.mark.usefixtures("restore_events")
+def test_missing_column(airflow: LiveAirflow) -> None:
+    path = airflow.home / "data/events.csv"
+    path.write_text(path.read_text().replace("at,query", "time,query", 1))
+    message = fail(airflow, 8, "ingest")
+    assert "'at'" in message
+    assert "time" in message, "the columns that are there"
+
+
+def test_empty_day(airflow: LiveAirflow) -> None:
+    assert "2024-01-18" in fail(airflow, 19, "ingest")
+
+
+def test_model_that_does_not_import(airflow: LiveAirflow) -> None:
+    text = (airflow.home / "dags/events.pipeline.yaml").read_text()
+    text = text.replace("pipeline: events", "pipeline: typo").replace("model:build_model", "modle:build_model")
+    (airflow.home / "dags/typo.pipeline.yaml").write_text(text)
+    message = fail(airflow, 10, "train", dag_id="typo")
+    assert "include.events.modle" in message
+
+
+def test_unreachable_mlflow_is_retried_until_it_is_back(airflow: LiveAirflow, first_night: str) -> None:
+    airflow.stack.kill("mlflow")
+    try:
+        run_id = airflow.trigger(13)
+        airflow.wait_for_try(run_id, "train", 2)
+        failure = airflow.client.log("events", run_id, "train", 1)
+        assert f"MLflow at {airflow.stack.mlflow_url} cannot be reached" in failure
+        assert "epoch 1" not in failure, "found out before the training, not after it"
+    finally:
+        airflow.start()
+    assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)

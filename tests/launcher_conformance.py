@@ -1,0 +1,126 @@
+"""What every launcher must do. A subclass gives ``launcher``; see ``test_process.py``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from project import add_recipe_file
+
+from mlops_provider.launchers.base import Launch, Launcher, Outcome
+from mlops_provider.refs import DatasetRef
+from mlops_provider.spec import Ingest
+from mlops_provider.step import Failure, RunIdentity, StepInput, place
+
+PASS_THROUGH = """
+def rows(sources):
+    {statement}
+    return sources["events"]
+"""
+
+
+def launch(home: Path, statement: str, name: str) -> Launch:
+    """An ingest step whose transform, user code, runs ``statement`` first."""
+    add_recipe_file(home, name, "dataset.py", PASS_THROUGH.format(statement=statement))
+    config = Ingest.model_validate(
+        {
+            "sources": {"events": {"path": "data/events.csv", "event_time": "at"}},
+            "transform": f"include.{name}.dataset:rows",
+            "event_time": "at",
+            "window_days": 7,
+        }
+    )
+    identity = RunIdentity(
+        pipeline="events",
+        run_key=f"20240115T000000Z-{name}",
+        interval_start="2024-01-14T00:00:00+00:00",
+        interval_end="2024-01-15T00:00:00+00:00",
+        timezone="UTC",
+        dag_id="events",
+        task_id="ingest",
+        run_id="test",
+        try_number=1,
+    )
+    return Launch(
+        input=StepInput(step="ingest", run=identity, config=config.model_dump(mode="json")), runtime="training"
+    )
+
+
+class LauncherConformance:
+    """Give ``launcher`` and ``home`` as fixtures."""
+
+    def test_success_returns_the_committed_ref(self, launcher: Launcher, home: Path) -> None:
+        outcome = launcher.run(launch(home, "pass", "plain"), lambda line: None)
+        assert isinstance(outcome.result, DatasetRef)
+        assert outcome.result.num_rows == 700
+
+    def test_retry_returns_the_committed_ref_without_running_again(self, launcher: Launcher, home: Path) -> None:
+        """A retry after a lost answer would otherwise repeat hours of work."""
+        (home / "calls").mkdir(exist_ok=True)
+        note = f"import pathlib, uuid; (pathlib.Path({str(home)!r}) / 'calls' / uuid.uuid4().hex).touch()"
+        once = launch(home, note, "counted")
+        first = launcher.run(once, lambda line: None)
+        second = launcher.run(once, lambda line: None)
+        assert first.result == second.result
+        assert len(list((home / "calls").iterdir())) == 1
+
+    def test_output_arrives_line_by_line_while_it_runs(self, launcher: Launcher, home: Path) -> None:
+        lines: list[tuple[float, str]] = []
+        statement = "import time; print('first'); time.sleep(1.5); print('second \\u00fc')"
+        launcher.run(launch(home, statement, "talking"), lambda line: lines.append((time.monotonic(), line)))
+        times = {line: at for at, line in lines}
+        assert times["second ü"] - times["first"] > 1
+
+    def test_bad_data_is_not_retryable(self, launcher: Launcher, home: Path) -> None:
+        outcome = launcher.run(launch(home, "return sources['events'].select('at').filter(False)", "empty"), print)
+        assert isinstance(outcome.result, Failure)
+        assert not outcome.result.retryable
+
+    def test_unexpected_error_is_retryable_and_keeps_its_message(self, launcher: Launcher, home: Path) -> None:
+        outcome = launcher.run(launch(home, "raise OSError('the disk is on fire')", "raising"), lambda line: None)
+        assert isinstance(outcome.result, Failure)
+        assert outcome.result.retryable
+        assert "the disk is on fire" in outcome.result.message
+
+    @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])
+    def test_death_without_a_document_has_no_result(self, launcher: Launcher, home: Path, signal: str) -> None:
+        statement = f"import os, signal; os.kill(os.getpid(), signal.{signal})"
+        outcome = launcher.run(launch(home, statement, f"dying_{signal.lower()}"), lambda line: None)
+        assert outcome.result is None
+        assert signal in outcome.status
+
+    def test_cancel_ends_the_whole_process_tree(self, launcher: Launcher, home: Path) -> None:
+        """An orphan would go on writing, or hold a GPU, beside its own retry."""
+        statement = (
+            "import subprocess, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+            "child = subprocess.Popen(['sleep', '300'], start_new_session=True); "
+            "print('pid', child.pid); time.sleep(300)"
+        )
+        child: list[int] = []
+        started = threading.Event()
+
+        def on_line(line: str) -> None:
+            if line.startswith("pid "):
+                child.append(int(line.split()[1]))
+                started.set()
+
+        outcome: list[Outcome] = []
+        worker = threading.Thread(target=lambda: outcome.append(launcher.run(launch(home, statement, "hung"), on_line)))
+        worker.start()
+        assert started.wait(60)
+        launcher.cancel()
+        worker.join(30)
+        assert not worker.is_alive()
+        assert outcome[0].result is None
+        assert not psutil.pid_exists(child[0]) or psutil.Process(child[0]).status() == psutil.STATUS_ZOMBIE
+
+    def test_cancel_without_a_run_does_nothing(self, launcher: Launcher) -> None:
+        launcher.cancel()
+
+    def test_place_is_that_of_the_run_key(self, launcher: Launcher, home: Path) -> None:
+        outcome = launcher.run(launch(home, "pass", "placed"), lambda line: None)
+        assert isinstance(outcome.result, DatasetRef)
+        assert outcome.result.place == place("events", "20240115T000000Z-placed", "ingest")

@@ -1,0 +1,83 @@
+"""A real Airflow and a real MLflow server over a small project, as tests drive them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+from mlops_provider.local.client import AirflowClient
+from mlops_provider.local.stack import Stack
+
+PIPELINE = "events"
+
+
+class LiveAirflow:
+    """What the tests ask of the deployment, as a user or a program would: by its REST APIs."""
+
+    def __init__(self, stack: Stack, login: tuple[str, str] | None = None) -> None:
+        self.stack = stack
+        self.login = login
+        self.home = stack.home
+        self._client: AirflowClient | None = None
+
+    @property
+    def client(self) -> AirflowClient:
+        if self._client is None:
+            self._client = AirflowClient(self.stack.airflow_url, self.login)
+        return self._client
+
+    def start(self) -> None:
+        for _ in self.stack.start():
+            pass
+
+    def restart(self) -> None:
+        """After a crash: start what is missing."""
+        self.start()
+
+    @staticmethod
+    def night(day: int) -> datetime:
+        return datetime(2024, 1, day, tzinfo=UTC)
+
+    def trigger(self, day: int, dag_id: str = PIPELINE, conf: dict[str, Any] | None = None) -> str:
+        """Start the night of 2024-01-``day``; its window ends with the day before."""
+        run_id = f"night_{day}"
+        self.client.wait_for_dag(dag_id)
+        self.client.unpause(dag_id)
+        self.client.trigger(dag_id, run_id, self.night(day), conf)
+        return run_id
+
+    def wait_for_try(self, run_id: str, task_id: str, number: int, timeout_seconds: float = 60) -> None:
+        """Until a task of the pipeline is at its n-th try."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.client.tasks(PIPELINE, run_id).get(task_id, {}).get("try_number", 0) < number:
+            assert time.monotonic() < deadline, f"{task_id} did not get to try {number}"
+            time.sleep(0.1)
+
+    def states(self, run_id: str, dag_id: str = PIPELINE) -> dict[str, str]:
+        return {name: task["state"] for name, task in self.client.tasks(dag_id, run_id).items()}
+
+    def model_versions(self, model: str = PIPELINE) -> list[dict[str, Any]]:
+        response = httpx.get(
+            f"{self.stack.mlflow_url}/api/2.0/mlflow/model-versions/search", params={"filter": f"name='{model}'"}
+        )
+        return list(response.raise_for_status().json().get("model_versions", []))
+
+    def training_runs(self, pipeline: str = PIPELINE) -> list[dict[str, Any]]:
+        api = f"{self.stack.mlflow_url}/api/2.0/mlflow"
+        found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": pipeline})
+        experiment = found.raise_for_status().json()["experiment"]["experiment_id"]
+        runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": [experiment]})
+        return list(runs.raise_for_status().json().get("runs", []))
+
+    def hold(self, step: str, seconds: float) -> None:
+        """Have the recipe's code pause in a step from now on."""
+        folder = self.home / "pause"
+        folder.mkdir(exist_ok=True)
+        (folder / step).write_text(str(seconds))
+
+    def release(self) -> None:
+        for path in (self.home / "pause").glob("*"):
+            path.unlink()

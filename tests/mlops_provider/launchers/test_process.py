@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from launcher_conformance import LauncherConformance, launch
+from project import make_project
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.launchers.base import step_argv
+from mlops_provider.launchers.process import ProcessLauncher, step_environment
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_project(tmp_path_factory.mktemp("project") / "home")
+
+
+@pytest.fixture
+def deployment(home: Path) -> Deployment:
+    return Deployment(
+        home=home,
+        store=f"file://{home}/store",
+        tracking_uri="http://127.0.0.1:1",
+        tracking_url="http://127.0.0.1:1",
+        pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
+    )
+
+
+@pytest.fixture
+def launcher(deployment: Deployment) -> ProcessLauncher:
+    return ProcessLauncher(deployment)
+
+
+class TestProcessLauncher(LauncherConformance):
+    pass
+
+
+def test_workers_run_under_torchrun() -> None:
+    assert step_argv("py", "in.json", 0) == ["py", "-m", "training.steps", "in.json"]
+    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "torch.distributed.run", "--standalone",
+                                                 "--nproc-per-node=2"]  # fmt: skip
+
+
+def test_airflows_secrets_stay_out_of_the_step(deployment: Deployment) -> None:
+    """User code runs in the step: it must not see the keys that sign Airflow's tokens."""
+    environment = step_environment(
+        deployment, Path("r.json"), {"AIRFLOW__API_AUTH__JWT_SECRET": "s", "_AIRFLOW_X": "s", "LANG": "C"}
+    )
+    assert not [name for name in environment if "AIRFLOW" in name]
+    assert environment["LANG"] == "C"
+
+
+def test_missing_runtime_says_how_to_make_it(deployment: Deployment, home: Path) -> None:
+    deployment.pythons["training"] = home / "nowhere/python"  # type: ignore[index]
+    with pytest.raises(FileNotFoundError, match=r"make venv.*training_python"):
+        ProcessLauncher(deployment).run(launch(home, "pass", "no_python"), lambda line: None)
+
+
+def test_step_dies_with_its_launcher(deployment: Deployment, home: Path) -> None:
+    """After a SIGKILL of Airflow the retry would otherwise run beside the old process."""
+    request = launch(home, "import os, time; print('pid', os.getpid()); time.sleep(300)", "orphan")
+    script = f"""
+import sys, dataclasses
+from mlops_provider.launchers.base import Launch
+from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.deployment import Deployment
+from mlops_provider.step import StepInput
+from pathlib import Path
+home = Path({str(home)!r})
+deployment = Deployment(home=home, store=f"file://{{home}}/store", tracking_uri="", tracking_url="",
+    pythons={{"training": home / ".venv/training/bin/python"}})
+launch = Launch(input=StepInput.load({request.input.dump()!r}), runtime="training")
+ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "plugins"}
+    )
+    assert parent.stdout is not None
+    step = next(int(line.split()[1]) for line in parent.stdout if line.startswith("pid "))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(step) and psutil.Process(step).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the step outlived its launcher"
+        time.sleep(0.05)

@@ -1,0 +1,125 @@
+"""Operators as they are written in a DAG file: settings, wiring, retries."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from airflow.sdk import DAG, task
+
+from mlops_provider.exceptions import WiringError
+from mlops_provider.operators.features import FeaturesOperator
+from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.register import RegisterOperator
+from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.validate import ValidateOperator
+from mlops_provider.refs import DatasetRef, ModelVersionRef
+from mlops_provider.sensors.dataset import DatasetSensor
+from mlops_provider.sensors.model import ModelVersionSensor
+from mlops_provider.spec import SpecError
+
+SOURCES = {"events": {"path": "data/events.csv"}}
+
+
+@pytest.fixture
+def dag():
+    with DAG(dag_id="wired", schedule=None, start_date=datetime(2024, 1, 1)) as dag:
+        yield dag
+
+
+def test_output_of_the_wrong_step_fails_at_parse_time(dag: DAG) -> None:
+    """Found at parse time it costs a second; found at run time it costs a night."""
+    ingest = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
+    with pytest.raises(WiringError) as caught:
+        FeaturesOperator(task_id="features", validation=ingest.output, feature_set="a.b:C")
+    assert str(caught.value) == (
+        "task 'features': features takes a ValidationRef, the output of validate, "
+        "but got the DatasetRef of task 'ingest'"
+    )
+
+
+def test_skipping_validation_is_impossible(dag: DAG) -> None:
+    ingest = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
+    with pytest.raises(WiringError, match="takes a FeaturesRef"):
+        TrainOperator(task_id="train", features=ingest.output, model="a.b:c", objective="binary", metric="auc")
+
+
+def test_sensor_output_is_typed_too(dag: DAG) -> None:
+    ValidateOperator(task_id="v", dataset=DatasetSensor(task_id="s", dataset="x").output, schema_path="s.pbtxt")
+    with pytest.raises(WiringError, match="takes a DatasetRef.*got the ModelVersionRef of task 'm'"):
+        ValidateOperator(
+            task_id="w",
+            dataset=ModelVersionSensor(task_id="m", model="x", alias="champion").output,
+            schema_path="s.pbtxt",
+        )
+
+
+def test_ref_document_is_checked(dag: DAG, version_ref: ModelVersionRef) -> None:
+    ValidateOperator(task_id="ok", dataset=version_ref.ancestor(DatasetRef).to_wire(), schema_path="s.pbtxt")
+    with pytest.raises(WiringError, match="expected a DatasetRef, got a ref of kind 'model_version'"):
+        ValidateOperator(task_id="bad", dataset=version_ref.to_wire(), schema_path="s.pbtxt")
+    with pytest.raises(WiringError, match="but got 3"):
+        ValidateOperator(task_id="worse", dataset=3, schema_path="s.pbtxt")  # type: ignore[arg-type]
+
+
+def test_output_of_a_plain_task_is_left_to_run_time(dag: DAG) -> None:
+    """Users may make refs themselves."""
+
+    @task
+    def mine() -> dict:
+        return {}
+
+    assert ValidateOperator(task_id="v", dataset=mine(), schema_path="s.pbtxt").upstream_task_ids == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"sources": {}, "event_time": "at"}, "sources must be", id="no source"),
+        pytest.param({"sources": SOURCES}, "the key 'event_time' is missing", id="missing"),
+        pytest.param({"sources": SOURCES, "event_time": "at", "window_days": 0}, "window_days must be >= 1, got 0",
+                     id="range"),
+    ],
+)  # fmt: skip
+def test_wrong_setting_names_task_value_and_fix(dag: DAG, settings: dict, message: str) -> None:
+    with pytest.raises(SpecError, match="task 'ingest': ") as caught:
+        IngestOperator(task_id="ingest", **settings)
+    assert message in str(caught.value)
+
+
+def test_unknown_argument_is_an_error(dag: DAG) -> None:
+    with pytest.raises(TypeError, match="window_day"):
+        IngestOperator(task_id="ingest", sources=SOURCES, event_time="at", window_day=3)
+
+
+def test_failures_that_may_pass_are_retried_with_growing_delays(dag: DAG) -> None:
+    step = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
+    assert (step.retries, step.retry_delay, step.retry_exponential_backoff) == (2, timedelta(seconds=10), 2.0)
+    assert IngestOperator(task_id="other", sources=SOURCES, event_time="at", retries=7).retries == 7
+
+
+def test_default_args_of_the_dag_go_before_ours() -> None:
+    with DAG(dag_id="defaults", schedule=None, default_args={"retries": 5, "retry_delay": timedelta(seconds=1)}):
+        step = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
+    assert (step.retries, step.retry_delay) == (5, timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("sensor", [DatasetSensor, ModelVersionSensor])
+def test_sensors_survive_the_deferral_race(dag: DAG, sensor: type) -> None:
+    """A trigger that fires at once can fail its task in Airflow; only a retry makes that harmless."""
+    arguments = {"dataset": "x"} if sensor is DatasetSensor else {"model": "x", "alias": "champion"}
+    assert sensor(task_id="s", **arguments).retries >= 1
+    with pytest.raises(ValueError, match="retries >= 1"):
+        sensor(task_id="t", retries=0, **arguments)
+
+
+def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:
+    ingest = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
+    register = RegisterOperator(task_id="register", report=version_ref.parent.to_wire(), registered_model="ranker")
+    assert [asset.name for asset in ingest.outlets] == ["dataset://wired"]
+    assert [asset.name for asset in register.outlets] == ["model://ranker"]
+
+
+def test_override_of_an_unknown_setting_is_an_error(dag: DAG) -> None:
+    with pytest.raises(ValueError, match="has no setting 'epochs' to override"):
+        IngestOperator(task_id="ingest", sources=SOURCES, event_time="at", parameters=["epochs"])

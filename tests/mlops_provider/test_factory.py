@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from mlops_provider.factory import build_dag
+from mlops_provider.spec_file import load_pipeline
+
+PIPELINE = Path(__file__).parents[2] / "dags/flight_ranking.pipeline.yaml"
+
+
+def test_steps_stand_in_one_line() -> None:
+    dag = build_dag(load_pipeline(PIPELINE))
+    steps = ["ingest", "validate", "features", "train", "evaluate", "register"]
+    assert [task.task_id for task in dag.topological_sort()] == steps
+    assert all(dag.get_task(b).upstream_task_ids == {a} for a, b in pairwise(steps))
+
+
+def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
+    """The form refuses what the run would refuse an hour later."""
+    params = build_dag(load_pipeline(PIPELINE)).params
+    assert {name: params[name] for name in params} == {"window_days": 30, "learning_rate": 0.003, "epochs": 3}
+    assert params.get_param("epochs").schema["minimum"] == 1
+    assert params.get_param("learning_rate").schema["exclusiveMinimum"] == 0
+
+
+def test_every_setting_reaches_its_step() -> None:
+    pipeline = load_pipeline(PIPELINE)
+    dag = build_dag(pipeline)
+    assert dag.get_task("train").settings == pipeline.train.model_dump(mode="json")
+    assert dag.get_task("ingest").settings == pipeline.ingest.model_dump(mode="json")
+
+
+def test_the_data_interval_is_the_local_day_before() -> None:
+    dag = build_dag(load_pipeline(PIPELINE))
+    zone = ZoneInfo("America/New_York")
+    interval = dag.timetable.infer_manual_data_interval(run_after=datetime(2013, 2, 9, tzinfo=zone))
+    assert interval.start == datetime(2013, 2, 8, tzinfo=zone)
+    assert interval.end == datetime(2013, 2, 9, tzinfo=zone)

@@ -1,0 +1,81 @@
+"""The provider as Airflow meets it: metadata, DAG files, import weight."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import airflow
+import jsonschema
+
+from mlops_provider.get_provider_info import get_provider_info
+
+REPOSITORY = Path(__file__).parents[2]
+HEAVY = ("torch", "mlflow", "pandas", "polars", "tensorflow", "kubernetes")
+
+
+def test_provider_info_fits_airflows_schema() -> None:
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_parsing_all_dags_loads_nothing_heavy(airflow_environment: dict[str, str]) -> None:
+    """Each task parses its DAG file again: a heavy import there would be paid hundreds of times a night."""
+    script = f"""
+import sys, json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(REPOSITORY / "dags")!r})
+print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
+                   "heavy": [name for name in {HEAVY!r} if name in sys.modules]}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["errors"] == {}
+    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published"]
+    assert found["heavy"] == []
+
+
+def test_step_contract_is_standard_library_only() -> None:
+    """Both runtimes import it; a third-party import would break one of them."""
+    script = """
+import sys
+before = set(sys.modules)
+import mlops_provider.refs, mlops_provider.step
+extra = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
+print(sorted(extra - {"mlops_provider", "_sysconfigdata__linux_x86_64-linux-gnu"}))
+"""
+    path = str(REPOSITORY / "plugins")
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, airflow_environment: dict) -> None:
+    """One team's typo must not stop everyone's pipelines."""
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "pipelines.py").write_text((REPOSITORY / "dags/pipelines.py").read_text())
+    good = (REPOSITORY / "dags/flight_ranking.pipeline.yaml").read_text()
+    (dags / "flight_ranking.pipeline.yaml").write_text(good)
+    (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
+        "epochs: 3", "epochs: none"))  # fmt: skip
+    (dags / "two.pipeline.yaml").write_text("pipeline: two\nfoo: [")
+    script = f"""
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(dags)!r})
+print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["dags"] == ["flight_ranking"]
+    (message,) = found["errors"].values()
+    assert "one.pipeline.yaml:32:11: train.epochs must be a valid integer" in message
+    assert "two.pipeline.yaml:2:7: not valid YAML" in message

