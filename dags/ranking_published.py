@@ -1,5 +1,7 @@
 """Runs whenever flight_ranking has a new model version: another team's DAG needs to know nothing but the asset."""
 
+from typing import Any
+
 from airflow.sdk import DAG, task
 
 from mlops_provider.assets import model_asset
@@ -10,7 +12,7 @@ MODEL = model_asset("flight_ranking")
 with DAG(dag_id="ranking_published", schedule=[MODEL], catchup=False, tags=["mlops", "downstream"]):
 
     @task
-    def announce(triggering_asset_events=None) -> str:
+    def announce(triggering_asset_events: Any = None) -> str:
         """Say which version is out, and from which snapshot it was made."""
         event = triggering_asset_events[MODEL][-1]
         version = ModelVersionRef.from_wire(event.extra["ref"])

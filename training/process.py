@@ -56,8 +56,17 @@ def die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    launcher = os.environ.get(PARENT_VARIABLE)
-    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     # The parent may have ended before the call: then this process already belongs to another one.
-    if parent == 1 or (launcher and not under_torchrun and parent != int(launcher)):
+    if orphaned(parent, os.environ.get(PARENT_VARIABLE), under_torchrun="TORCHELASTIC_RUN_ID" in os.environ):
         os._exit(143)
+
+
+def orphaned(parent: int, launcher: str | None, *, under_torchrun: bool) -> bool:
+    """
+    Whether the parent is no longer the one that started this process.
+
+    :param launcher: process id of the launcher; None in a container, where the rightful parent may well be process 1
+    """
+    if launcher is None:
+        return False
+    return parent == 1 if under_torchrun else parent != int(launcher)

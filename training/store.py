@@ -22,6 +22,10 @@ from mlops_provider.refs import Artifact, Ref, ref_from_wire
 from mlops_provider.step import BadConfigError, BadDataError, StepError
 
 REF_FILE: Final = "ref.json"
+# Only clearing the task would not do: its ref.json is the answer to that.
+_REPAIR: Final = (
+    "restore it from a backup, or delete it and the ref.json of the step that wrote it, and run that step again"
+)
 
 
 class StoreError(StepError):
@@ -83,13 +87,15 @@ class Store:
             raise self._failure("read", key, error) from error
 
     def exists(self, key: str) -> bool:
+        return self._size(key) is not None
+
+    def _size(self, key: str) -> int | None:
         try:
-            obstore.head(self._backend, key)
+            return obstore.head(self._backend, key)["size"]
         except FileNotFoundError:
-            return False
+            return None
         except Exception as error:
             raise self._failure("read", key, error) from error
-        return True
 
     def list(self, prefix: str) -> Iterator[str]:
         """Keys below a folder, sorted."""
@@ -115,7 +121,8 @@ class Store:
         """Store content that many owners may share, once, under ``blobs/sha256``."""
         sha256, size = _digest(data)
         key = blob_key(sha256, suffix)
-        if not self.exists(key):
+        # A power cut can leave a name without its bytes: such a blob must not be shared.
+        if self._size(key) != size:
             self.put(key, data)
         return Artifact(key=key, sha256=sha256, num_bytes=size)
 
@@ -132,7 +139,7 @@ class Store:
         if hashlib.sha256(data).hexdigest() != artifact.sha256:
             raise DamagedObjectError(
                 f"{artifact.key} in {self.uri} is damaged: {len(data)} bytes whose SHA-256 is not "
-                f"{artifact.sha256[:12]}...; restore it from a backup or run its step again"
+                f"{artifact.sha256[:12]}...; {_REPAIR}"
             )
         return data
 
@@ -144,7 +151,7 @@ class Store:
                 raise DamagedObjectError(f"{artifact.key} is missing from {self.uri}")
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != artifact.sha256:
-                    raise DamagedObjectError(f"{artifact.key} in {self.uri} is damaged; run its step again")
+                    raise DamagedObjectError(f"{artifact.key} in {self.uri} is damaged; {_REPAIR}")
             return path
         path = cache / artifact.sha256
         if not path.exists():
@@ -154,11 +161,20 @@ class Store:
         return path
 
     def committed(self, place: str) -> Ref | None:
-        """The ref that was committed at a step's place, if any."""
+        """
+        The ref that was committed at a step's place, if any.
+
+        :raises DamagedObjectError: where ``ref.json`` is there and is no ref
+        """
         try:
             return ref_from_wire(json.loads(self.get(f"{place}/{REF_FILE}")))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedObjectError(
+                f"{place}/{REF_FILE} in {self.uri} is damaged ({error}); restore it from a backup, or delete it and "
+                "run its step again"
+            ) from error
 
     def commit(self, ref: Ref) -> Ref:
         """Make a step's work visible. Where another attempt was first, its ref is returned instead."""

@@ -18,7 +18,8 @@ from mlops_provider.spec_file import SUFFIX, load_pipeline
 def main(arguments: list[str] | None = None) -> int:
     """:return: the process's exit code"""
     options = _parser().parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=True)
+    # A log file has no width of its own; rich would cut it at 80.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         return int(options.run(options, console))
     except (StackError, TimeoutError, httpx.HTTPError) as error:

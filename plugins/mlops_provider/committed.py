@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Any
 
 import obstore
-from obstore.store import ObjectStore, from_url
+from obstore.store import LocalStore, ObjectStore, from_url
 
 from mlops_provider.refs import DatasetRef
 
 
 def open_store(uri: str) -> ObjectStore:
     """:param uri: ``file:///folder`` or ``s3://bucket/prefix``"""
-    return from_url(uri, mkdir=True) if uri.startswith("file://") else from_url(uri)
+    # The path as it is, like the steps: a URL's % # and ? would name another folder than theirs.
+    return LocalStore(uri.removeprefix("file://"), mkdir=True) if uri.startswith("file://") else from_url(uri)
 
 
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:

@@ -14,7 +14,7 @@ from mlops_provider.deployment import Deployment
 
 app = FastAPI(title="MLOps", description="Reports of the training pipelines")
 
-_REPORT_KEY = re.compile(r"pipelines/(?P<pipeline>[a-z][a-z0-9_]*)/[a-z]+/[\w.-]+/report\.[0-9a-f]{12}\.html")
+_REPORT_KEY = re.compile(r"pipelines/(?P<pipeline>[a-z][a-z0-9_]*)/[a-z]+/\w[\w.-]*/report\.[0-9a-f]{12}\.html")
 # The reports are files of their own: nothing in them may load from, or send to, anywhere else.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; sandbox allow-scripts"

@@ -19,7 +19,8 @@ from pydantic_core import ErrorDetails
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``package.module:name``"""
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
 Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
 """``ndcg@K`` (per query, averaged) or ``auc``."""
@@ -215,7 +216,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
         return f"the key {name!r} is missing"
     if problem["type"] == "string_pattern_mismatch":
         wanted = {
-            r"^[a-z][a-z0-9_]*$": "must be lower-case letters, digits and underscores",
+            NAME_PATTERN: "must be lower-case letters, digits and underscores",
             r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
         }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
         return f"{name} {wanted}, got {value!r}"

@@ -151,7 +151,9 @@ def place(pipeline: str, run_key: str, step: str) -> str:
     return f"pipelines/{pipeline}/{step}/{run_key}"
 
 
-def run_key(step: str, interval_end: str, config: Mapping[str, Any], ref: Ref | None, code: str) -> str:
+def run_key(
+    step: str, interval_end: str, timezone: str, config: Mapping[str, Any], ref: Ref | None, code: str
+) -> str:
     """
     Name the work: the data interval's end, and a digest of all that decides the result.
 
@@ -159,9 +161,10 @@ def run_key(step: str, interval_end: str, config: Mapping[str, Any], ref: Ref | 
     committed; changed parameters, code or input give another key, so that nothing stale is ever returned.
 
     :param interval_end: ISO 8601
+    :param timezone: IANA name; whose midnights bound the data's window
     :param code: digest of the user's files that the step runs, see :func:`code_digest`
     """
-    work = {"step": step, "config": config, "ref": ref.digest() if ref else None, "code": code}
+    work = {"step": step, "timezone": timezone, "config": config, "ref": ref.digest() if ref else None, "code": code}
     compact = interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
     return f"{compact}-{digest_of(work)[:12]}"
 

@@ -48,7 +48,7 @@ def test_place_does_not_depend_on_the_try() -> None:
 
 def test_equal_work_has_an_equal_key(version_ref: ModelVersionRef) -> None:
     """A retry would otherwise repeat finished work."""
-    arguments = ("train", "2013-02-08T05:00:00+00:00", {"epochs": 3}, version_ref, "code")
+    arguments = ("train", "2013-02-08T05:00:00+00:00", "UTC", {"epochs": 3}, version_ref, "code")
     assert run_key(*arguments) == run_key(*arguments)
     assert run_key(*arguments).startswith("20130208T050000Z-")
 
@@ -56,15 +56,17 @@ def test_equal_work_has_an_equal_key(version_ref: ModelVersionRef) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(("evaluate", "2013-02-08T05:00:00+00:00", {"epochs": 3}, None, "code"), id="step"),
-        pytest.param(("train", "2013-02-09T05:00:00+00:00", {"epochs": 3}, None, "code"), id="night"),
-        pytest.param(("train", "2013-02-08T05:00:00+00:00", {"epochs": 4}, None, "code"), id="parameter"),
-        pytest.param(("train", "2013-02-08T05:00:00+00:00", {"epochs": 3}, None, "other code"), id="code"),
+        pytest.param(("evaluate", "2013-02-08T05:00:00+00:00", "UTC", {"epochs": 3}, None, "code"), id="step"),
+        pytest.param(("train", "2013-02-09T05:00:00+00:00", "UTC", {"epochs": 3}, None, "code"), id="night"),
+        pytest.param(("train", "2013-02-08T05:00:00+00:00", "Etc/GMT+5", {"epochs": 3}, None, "code"), id="timezone"),
+        pytest.param(("train", "2013-02-08T05:00:00+00:00", "UTC", {"epochs": 4}, None, "code"), id="parameter"),
+        pytest.param(("train", "2013-02-08T05:00:00+00:00", "UTC", {"epochs": 3}, None, "other code"), id="code"),
     ],
 )
 def test_other_work_has_another_key(other: tuple) -> None:
     """A changed parameter or model would otherwise be answered with the old result."""
-    assert run_key("train", "2013-02-08T05:00:00+00:00", {"epochs": 3}, None, "code") != run_key(*other)
+    work = ("train", "2013-02-08T05:00:00+00:00", "UTC", {"epochs": 3}, None, "code")
+    assert run_key(*work) != run_key(*other)
 
 
 def test_code_digest_sees_every_change(tmp_path: Path) -> None:

@@ -127,7 +127,11 @@ def _local_files(name: str, path: str, home: Path, scratch: Path) -> list[Path]:
         path = path.removeprefix("file://")
     elif "://" in path:
         return _fetch(name, path, scratch)
-    found = [Path(file) for file in sorted(glob.glob(str(home / path), recursive=True))]
+    # A name with brackets is a name, where there is such a file; so is the project's folder.
+    matches = [path] if (home / path).exists() else sorted(glob.glob(path, root_dir=home, recursive=True))
+    found = [home / match for match in matches]
+    if folder := next((file for file in found if file.is_dir()), None):
+        raise BadConfigError(f"source {name!r}: {folder} is a folder; name the files in it, e.g. {path.rstrip('/')}/*")
     if not found:
         raise BadDataError(
             f"source {name!r}: there is no file {home / path}; put it there (for the example pipelines: make data), "

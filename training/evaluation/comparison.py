@@ -77,11 +77,13 @@ def compare(
     champion_version: str | None,
     *,
     grouped: bool,
+    days_seen: int = 0,
 ) -> Comparison:
     """
     Measure, resample, slice and decide.
 
     :param rows: the raw held-out rows that ``scored.rows`` points into
+    :param days_seen: held-out days that the champion was trained on
     :raises BadDataError: where the metric cannot be measured on these rows
     """
     num_rows, champion_scores = len(scored.rows), None
@@ -107,6 +109,7 @@ def compare(
             champion=values[1] if champion is not None else None,
             champion_version=champion_version,
             min_improvement=config.min_improvement,
+            days_seen=days_seen,
         ),
         slices=slices(
             config.metric,

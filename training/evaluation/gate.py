@@ -30,12 +30,20 @@ class Interval:
 
 
 def decide(
-    *, metric: str, candidate: float, champion: float | None, champion_version: str | None, min_improvement: float
+    *,
+    metric: str,
+    candidate: float,
+    champion: float | None,
+    champion_version: str | None,
+    min_improvement: float,
+    days_seen: int = 0,
 ) -> Verdict:
     """
     The gate: more than ``min_improvement`` better, relative to the champion; anything passes where there is none.
 
     Both values are measured on the same rows.
+
+    :param days_seen: held-out days that the champion was trained on, as when an old night is run again
     """
     name = metric.upper()
     if champion is None:
@@ -46,7 +54,8 @@ def decide(
     return Verdict(
         passed=passed,
         reason=f"{name} {candidate:.4f} against {champion:.4f} of the champion, version {champion_version}{change}: "
-        f"{'more' if passed else 'not more'} than the {min_improvement:.2%} improvement that is asked for.",
+        f"{'more' if passed else 'not more'} than the {min_improvement:.2%} improvement that is asked for."
+        + (f" The champion was trained on {days_seen} of the held-out days, which favours it." if days_seen else ""),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from mlops_provider.refs import CheckpointRef
 from mlops_provider.step import BadDataError
 from training.code import load_bundled
-from training.features.fitted import load_fitted
+from training.features.fitted import load_fitted, read_manifest
 from training.store import Store
 from training.trainer.checkpoint import deserialise
 from training.trainer.config import build_model
@@ -46,6 +46,12 @@ class Scored:
             labels=self.labels[kept],
             offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[lengths > 0], dtype=np.int64)]),
         )
+
+
+def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -> int:
+    """How many of the candidate's held-out days the champion was fitted on, or its best epoch chosen by."""
+    seen, held = (read_manifest(store, checkpoint.parent)["splits"] for checkpoint in (champion, candidate))
+    return len({*seen["train"]["days"], *seen["validation"]["days"]} & {*held["test"]["days"]})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,4 +84,4 @@ def trailing_sums(
         pl.col(name).rolling_sum_by(day, window_size=f"{days}d", closed="left", min_samples=0).over(by).fill_null(0)
         for name in sums
     )
-    return rows.join(window, on=keys, how="left", maintain_order="left")
+    return rows.join(window, on=keys, how="left", nulls_equal=True, maintain_order="left")

@@ -47,10 +47,10 @@ def main() -> int:
     try:
         ref = execute(StepInput.load(Path(sys.argv[1]).read_text()), deployment)
     except Exception as error:
-        if not isinstance(error, StepError) or error.retryable:
+        # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
+        if not isinstance(error, StepError):
             traceback.print_exc(file=sys.stdout)
-        if write_result(deployment.result_path, Failure.of(error)):
-            logger.error("%s: %s", type(error).__name__, error)
+        write_result(deployment.result_path, Failure.of(error))
         return 1
     if ref is not None:
         write_result(deployment.result_path, ref)

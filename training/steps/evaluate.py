@@ -10,7 +10,7 @@ from mlops_provider.refs import CheckpointRef, ReportRef, canonical_json
 from mlops_provider.step import BadDataError
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
 from training.evaluation.report import render
-from training.evaluation.scoring import describe, score_rows
+from training.evaluation.scoring import days_seen, describe, score_rows
 from training.features.fitted import held_out
 from training.registry.champion import find_champion
 from training.steps import StepContext
@@ -40,12 +40,15 @@ def run(context: StepContext) -> ReportRef:
             f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
             "raise features.split.test_days, or look at the feature set's where and min_group_size"
         )
-    champion_scores = None
+    champion_scores, seen = None, 0
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
         champion_scores = score_rows(context.store, champion.checkpoint, rows, context.scratch)
+        seen = days_seen(context.store, champion.checkpoint, checkpoint)
     version = champion.version if champion else None
-    comparison = compare(config, rows, candidate_scores, champion_scores, version, grouped=description.grouped)
+    comparison = compare(
+        config, rows, candidate_scores, champion_scores, version, grouped=description.grouped, days_seen=seen
+    )
     logger.info("%s: %s", "passed" if comparison.verdict.passed else "not passed", comparison.verdict.reason)
 
     report = render(

@@ -62,7 +62,9 @@ class ProcessLauncher:
                 # Also where an exception ends the wait (a timeout): nothing of the step outlives its task.
                 self.cancel()
                 reader.join(timeout=GRACE_SECONDS)
-                process.stdout.close()
+                # A daemon of the user's code may hold the pipe open: closing it under the reader would wait for that.
+                if not reader.is_alive():
+                    process.stdout.close()
                 self._process = None
             return Outcome(result=read_result(result), status=_describe(process.returncode))
 
@@ -98,7 +100,9 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
 
 def _forward(stream: IO[str], on_line: Callable[[str], None]) -> None:
     for line in stream:
-        on_line(line.rstrip("\n"))
+        # Whatever befalls the log: unread, the pipe would fill up and the step stand still for ever.
+        with contextlib.suppress(Exception):
+            on_line(line.rstrip("\n"))
 
 
 def _describe(returncode: int) -> str:

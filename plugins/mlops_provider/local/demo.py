@@ -79,7 +79,7 @@ def nights() -> list[Night]:
         ),
         Night(
             date=datetime(2013, 2, 10, tzinfo=ZONE),
-            story="a third of the flights is missing: validation must stop it before training",
+            story="Saturday has a quarter fewer flights than Friday: validation must stop it before training",
             stops_at="validate",
         ),
     ]
@@ -106,7 +106,7 @@ def run_demo(stack: Stack, console: Console) -> int:
                 console.print(_table(night))
             if not night.as_expected:
                 break
-    console.print(_report(plan, stack, client, time.monotonic() - begin))
+    console.print(_report(plan, stack, time.monotonic() - begin), soft_wrap=True)
     return 0 if all(night.as_expected for night in plan) else 1
 
 
@@ -175,8 +175,7 @@ def _result(night: Night, step: str, state: str) -> str:
     if state == "failed":
         return str(night.failures.get(step, {}).get("message", "see the task's log"))
     if state == "skipped":
-        report = night.refs.get("evaluate")
-        return f"not registered: {report.reason}" if report else ""
+        return "not registered: the evaluation did not pass"
     ref = night.refs.get(step)
     return key_numbers(ref) if ref is not None else ""
 
@@ -201,7 +200,7 @@ def key_numbers(ref: object) -> str:
     raise TypeError(f"not a ref: {ref!r}")
 
 
-def _report(plan: list[Night], stack: Stack, client: AirflowClient, seconds: float) -> Group:
+def _report(plan: list[Night], stack: Stack, seconds: float) -> Group:
     lines: list[str] = [f"\n[bold]What happened[/bold] ({seconds:.0f} s)"]
     for night in plan:
         lines.append(f"  {night.date:%Y-%m-%d}  {escape(_verdict(night))}")
@@ -210,26 +209,23 @@ def _report(plan: list[Night], stack: Stack, client: AirflowClient, seconds: flo
     lines.append("\n[bold]Look around[/bold] (make up starts the servers again, make down stops them)")
     lines.append(f"  Airflow  {stack.airflow_url}/dags/{DAG_ID}")
     lines.append(f"  MLflow   {stack.mlflow_url}/#/models/{DAG_ID}")
-    lines.append("\n[bold]Reports[/bold]")
+    lines.append(f"\n[bold]Reports[/bold] (files of the same names are below {stack.store})")
     for night in plan:
-        for step, key in _reports(night):
-            lines.append(f"  {night.date:%Y-%m-%d} {step:9}{stack.airflow_url}{report_url(key)}")
-            lines.append(f"                      {stack.store / key}")
+        lines += [f"  {stack.airflow_url}{report_url(key)}" for key in _reports(night)]
     return Group(*(Text.from_markup(line) for line in lines))
 
 
 def _verdict(night: Night) -> str:
     if night.stops_at and night.as_expected:
-        message = str(night.failures[night.stops_at].get("message", "")).splitlines()
-        return f"{night.stops_at} stopped the pipeline before training, as it is meant to: " + (
-            message[0] if message else "see its log"
-        )
+        lines = str(night.failures[night.stops_at].get("message", "see its log")).splitlines()
+        findings = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+        return "caught, as meant: no training, no new version. " + "; ".join(findings or lines[:1])
     if not night.as_expected:
         failed = [f"{step}: {_result(night, step, 'failed')}" for step in night.failures]
         return "DID NOT GO AS PLANNED. " + ("; ".join(failed) or f"the run is {night.state}")
     if version := night.refs.get("register"):
-        return f"{key_numbers(version)} registered and made champion: {night.refs['evaluate'].reason}"
-    return f"not registered: {night.refs['evaluate'].reason}"
+        return f"{key_numbers(version)} registered, now champion. {night.refs['evaluate'].reason}"
+    return f"trained, not registered. {night.refs['evaluate'].reason}"
 
 
 def _versions(stack: Stack) -> list[str]:
@@ -252,13 +248,7 @@ def _versions(stack: Stack) -> list[str]:
     return lines or ["none"]
 
 
-def _reports(night: Night) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = [
-        (step, ref.artifacts["report"].key) for step, ref in night.refs.items() if "report" in ref.artifacts
-    ]
-    found += [
-        (step, failure["details"]["report"])
-        for step, failure in night.failures.items()
-        if failure.get("details", {}).get("report")
-    ]
-    return found
+def _reports(night: Night) -> list[str]:
+    """Keys in the store, in the order of the steps."""
+    found = [ref.artifacts["report"].key for ref in night.refs.values() if "report" in ref.artifacts]
+    return found + [key for failure in night.failures.values() if (key := failure.get("details", {}).get("report"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from mlops_provider.launchers.base import Launch, Launcher
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.refs import Ref, RefError
-from mlops_provider.spec import Section, check_section
+from mlops_provider.spec import NAME_PATTERN, Section, SpecError, check_section
 from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
 
 if TYPE_CHECKING:
@@ -73,6 +74,12 @@ class StepOperator(BaseOperator):
         self.pipeline = pipeline or (self.dag.dag_id if self.has_dag() else None)
         if self.pipeline is None:
             raise ValueError(f"task {self.task_id!r} is outside a DAG: give it pipeline=")
+        # It is a folder of the store and part of the report's address.
+        if not re.fullmatch(NAME_PATTERN, self.pipeline):
+            raise ValueError(
+                f"task {self.task_id!r}: a pipeline's name is lower-case letters, digits and underscores, got "
+                f"{self.pipeline!r}; give it pipeline="
+            )
         self.settings = check_section(self.section, settings, f"task {self.task_id!r}").model_dump(mode="json")
         self.parameters = tuple(parameters)
         for name in self.parameters:
@@ -100,7 +107,10 @@ class StepOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         deployment = Deployment.load()
-        document = self._document(context, deployment)
+        try:
+            document = self._document(context, deployment)
+        except (SpecError, RefError) as error:  # a param or an input that no retry makes right
+            raise StepFailedError(str(error)) from error
         self._launcher = ProcessLauncher(deployment)
         launch = Launch(input=document, runtime=STEPS[self.step].runtime, processes=self.processes(document.config))
         outcome = self._launcher.run(launch, self.log.info)
@@ -132,6 +142,7 @@ class StepOperator(BaseOperator):
             run_key=run_key(
                 self.step,
                 end.isoformat(),
+                str(self.dag.timezone),
                 config,
                 ref,
                 code_digest([deployment.home / path for path in self.code_paths(config)]),
@@ -185,6 +196,8 @@ def say_why(context: Context) -> None:
     """Have the step's own message stand last in the task's log, below Airflow's traceback: people look there."""
     error = context.get("exception")
     if isinstance(error, (StepFailedError, StepRetryableError, StepLostError)):
+        # Airflow has just begun a group of lines that its pages show folded.
+        context["task"].log.info("::endgroup::")
         context["task"].log.error("%s", error)
 
 
@@ -211,5 +224,10 @@ def data_interval(context: Context) -> tuple[datetime, datetime]:
 
 
 def recipe_folder(import_path: str) -> str:
-    """``include.flight_ranking.model:build_model`` -> ``include/flight_ranking``: the folder whose code counts."""
-    return str(Path(*import_path.partition(":")[0].split(".")[:-1]))
+    """
+    ``include.flight_ranking.model:build_model`` -> ``include/flight_ranking``: the folder whose code counts.
+
+    The whole recipe, as :func:`training.code.recipe_folder` stores it, also where the module lies deeper in it: modules
+    of a recipe import each other.
+    """
+    return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))

@@ -44,7 +44,7 @@ class TestProcessLauncher(LauncherConformance):
 
 def test_workers_run_under_torchrun() -> None:
     assert step_argv("py", "in.json", 0) == ["py", "-m", "training.steps", "in.json"]
-    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "torch.distributed.run", "--standalone",
+    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "training.torchrun", "--standalone",
                                                  "--nproc-per-node=2"]  # fmt: skip
 
 

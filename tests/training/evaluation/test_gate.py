@@ -27,6 +27,13 @@ def test_the_gate_asks_for_more_than_the_margin(candidate: float, champion: floa
     assert f"{candidate:.4f}" in verdict.reason
 
 
+def test_a_champion_that_knows_the_held_out_days_is_pointed_out() -> None:
+    """An old night run again is judged against a model that was trained on its test days."""
+    arguments = {"metric": "auc", "candidate": 0.7, "champion": 0.8, "champion_version": "9", "min_improvement": 0.0}
+    assert "trained on 4 of the held-out days" in decide(**arguments, days_seen=4).reason
+    assert "held-out days" not in decide(**arguments).reason
+
+
 @pytest.mark.parametrize("metric", ["ndcg@10", "auc"])
 def test_the_interval_tells_a_real_improvement_from_noise(metric: str) -> None:
     rng = np.random.default_rng(0)
