@@ -61,13 +61,19 @@ data/nycflights13/.ready: include/raw_data.txt | $(UV)
 test: venv data .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Run every test
 	.venv/training/bin/python -m pytest tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
-	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/end_to_end
+	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end
+
+CHAOS_ROUNDS ?= 4
+
+.PHONY: chaos
+chaos: venv .venv/airflow/.dev ## Strike every step of a real Airflow, CHAOS_ROUNDS times each way
+	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 
 .PHONY: lint
 lint: venv .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Check style, types and the layers
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
-	.venv/airflow/bin/mypy plugins/mlops_provider dags
+	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks
 	.venv/training/bin/mypy training include --exclude training/validation --exclude training/steps/validate
 	.venv/validation/bin/mypy training/validation training/steps/validate.py
 	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports

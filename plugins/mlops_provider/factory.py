@@ -17,7 +17,7 @@ from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.spec import SECTIONS, Pipeline, Section, SpecError
+from mlops_provider.spec import SECTIONS, Pipeline, SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}
@@ -101,11 +101,11 @@ class BrokenPipelines(DAG):
 
 def _param(pipeline: Pipeline, step: str, name: str) -> Param:
     section = getattr(pipeline, step)
-    schema = _json_schema(type(section))["properties"][name]
+    schema = _json_schema(step)["properties"][name]
     return Param(getattr(section, name), **{key: value for key, value in schema.items() if key != "default"})
 
 
 @cache
-def _json_schema(section: type[Section]) -> dict[str, Any]:
+def _json_schema(step: str) -> dict[str, Any]:
     # Making it takes longer than reading a pipeline's file, and it is the same for all of them.
-    return section.model_json_schema()
+    return SECTIONS[step].model_json_schema()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -24,6 +24,12 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
 Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
 """``ndcg@K`` (per query, averaged) or ``auc``."""
+
+
+def _check_metric(metric: str, objective: str) -> None:
+    fitting = "auc" if objective == "binary" else "ndcg@K"
+    if metric.partition("@")[0] != fitting.partition("@")[0]:
+        raise ValueError(f"measured by {fitting}, for the objective is {objective}")
 
 
 class Section(BaseModel):
@@ -107,6 +113,13 @@ class Train(Section):
     """torchrun workers on the node."""
     seed: int = Field(default=0, ge=0)
 
+    @field_validator("metric")
+    @classmethod
+    def _metric_of_the_objective(cls, value: str, info: ValidationInfo) -> str:
+        if "objective" in info.data:
+            _check_metric(value, info.data["objective"])
+        return value
+
 
 class Evaluate(Section):
     """Measure the candidate and the production model on the same held-out rows; decide."""
@@ -163,6 +176,37 @@ class Pipeline(Section):
     train: Train
     evaluate: Evaluate
     register_: Register = Field(alias="register")
+
+    @field_validator("validate_")
+    @classmethod
+    def _volume_within_window(cls, value: Validate, info: ValidationInfo) -> Validate:
+        days = info.data["ingest"].window_days if "ingest" in info.data else None
+        if days is not None and value.volume is not None and value.volume.against_days >= days:
+            raise ValueError(f"content with a window of {days} days: make volume.against_days smaller than that")
+        return value
+
+    @field_validator("features")
+    @classmethod
+    def _split_within_window(cls, value: Features, info: ValidationInfo) -> Features:
+        days = info.data["ingest"].window_days if "ingest" in info.data else None
+        if days is not None and value.split.validation_days + value.split.test_days >= days:
+            raise ValueError(f"content with a window of {days} days: leave at least one of them to train on")
+        return value
+
+    @field_validator("evaluate")
+    @classmethod
+    def _metric_of_the_objective(cls, value: Evaluate, info: ValidationInfo) -> Evaluate:
+        if "train" in info.data:
+            _check_metric(value.metric, info.data["train"].objective)
+        return value
+
+    @field_validator("register_")
+    @classmethod
+    def _same_contest(cls, value: Register, info: ValidationInfo) -> Register:
+        judged = info.data.get("evaluate")
+        if judged and (judged.registered_model, judged.alias) != (value.registered_model, value.alias):
+            raise ValueError(f"for the model of evaluate: {judged.registered_model}, alias {judged.alias}")
+        return value
 
     @field_validator("timezone")
     @classmethod

@@ -151,9 +151,7 @@ def place(pipeline: str, run_key: str, step: str) -> str:
     return f"pipelines/{pipeline}/{step}/{run_key}"
 
 
-def run_key(
-    step: str, interval_end: str, timezone: str, config: Mapping[str, Any], ref: Ref | None, code: str
-) -> str:
+def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, Any], ref: Ref | None, code: str) -> str:
     """
     Name the work: the data interval's end, and a digest of all that decides the result.
 
@@ -169,12 +167,16 @@ def run_key(
     return f"{compact}-{digest_of(work)[:12]}"
 
 
+CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
+"""Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""
+
+
 def code_files(folder: Path) -> list[Path]:
     """The files of a recipe folder that decide what it does, sorted."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix in {".py", ".sql", ".pbtxt"} and "__pycache__" not in path.parts and path.is_file()
+        if path.suffix in CODE_SUFFIXES and "__pycache__" not in path.parts and path.is_file()
     )
 
 

@@ -48,19 +48,15 @@ def test_a_bare_step_gets_the_pipelines_settings(step: str) -> None:
 
 
 def test_records_of_nights() -> None:
-    """Medians would mix nights with and without a registration, or Airflow's cost would contain the steps' work."""
-    steps = dict.fromkeys(STEPS, 2.0)
-    skipped = {step: seconds for step, seconds in steps.items() if step != "register"}
-    nights = [
-        Timed(wall=20.0, steps=steps | {"register": 4.0}, work=11.0),
-        Timed(wall=18.0, steps=skipped, work=9.0),
-        Timed(wall=19.0, steps=skipped, work=9.0),
-    ]
-    bare = [Timed(wall=12.0, steps=steps, work=12.0), *[Timed(wall=10.0, steps=skipped, work=10.0)] * 2]
+    """Airflow's cost would contain the steps' work, or a step would be held against another one."""
+    steps = {step: float(number) for number, step in enumerate(STEPS, start=1)}
+    slower = {step: 2 * seconds for step, seconds in steps.items()}
+    nights = [Timed(wall=wall, steps=slower, work=work) for wall, work in ((50.0, 40.0), (46.0, 42.0), (48.0, 43.0))]
+    bare = [Timed(wall=24.0, steps=steps, work=24.0)] * 3
     by_name = {record.name: record for record in night_records(nights, bare)}
-    assert list(by_name) == [f"pipeline.{step}" for step in STEPS] + ["pipeline.whole_night"]
-    assert by_name["pipeline.register"].ratio == 2.0
-    assert by_name["pipeline.whole_night"].ratio == 1.9
+    assert list(by_name) == [*(f"pipeline.{step}" for step in STEPS), "pipeline.whole_night"]
+    assert {record.ratio for record in by_name.values()} == {2.0}
+    assert by_name["pipeline.train"].ours == slower["train"]
     idle = [Timed(wall=wall, steps={}, work=0.0) for wall in (4.0, 5.0, 8.0)]
     cost = cost_record(nights, idle)
-    assert (cost.ours, cost.baseline_value) == (9.0, 5.0)
+    assert (cost.ours, cost.baseline_value) == (5.0, 5.0)

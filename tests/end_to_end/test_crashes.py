@@ -6,6 +6,7 @@ completes, there is one model version, and at no moment was anything half-writte
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from project import REPOSITORY
 from mlops_provider.step import STEPS
 
 STEP_SECONDS = 120.0
+SEEDS = range(int(os.environ.get("CHAOS_ROUNDS", "1")))
+"""Each strikes at other moments: one here, more in ``make chaos``."""
 PAUSES = {"ingest": 2.0, "features": 2.0, "train": 2.0, "evaluate": 2.0}
 """How long the recipe holds a step, so that it is struck at work and not while it loads its libraries."""
 
@@ -92,8 +95,9 @@ def run_struck(airflow: LiveAirflow, strike: Callable[[str, list[psutil.Process]
     assert len(airflow.training_runs()) == 1, "a retry goes on with its MLflow run"
 
 
-def test_every_step_process_killed(airflow: LiveAirflow) -> None:
-    chance = random.Random(2)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_step_process_killed(airflow: LiveAirflow, seed: int) -> None:
+    chance = random.Random(seed)
     struck: list[str] = []
 
     def kill(step: str, processes: list[psutil.Process]) -> None:
@@ -102,27 +106,29 @@ def test_every_step_process_killed(airflow: LiveAirflow) -> None:
             victim.send_signal(signal.SIGKILL)
             struck.append(step)
 
-    run_struck(airflow, kill, seed=1)
+    run_struck(airflow, kill, seed)
     assert set(struck) >= set(PAUSES), "the steps that the recipe holds cannot be missed"
 
 
-def test_every_task_cleared_while_it_runs(airflow: LiveAirflow) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_task_cleared_while_it_runs(airflow: LiveAirflow, seed: int) -> None:
     def clear(step: str, processes: list[psutil.Process]) -> None:
         airflow.client.clear_task("events", "night_10", step)
         psutil.wait_procs(processes, timeout=30)
         assert not any(process.is_running() for process in processes), "the cleared task's process goes on"
 
-    run_struck(airflow, clear, seed=2)
+    run_struck(airflow, clear, seed)
 
 
-def test_whole_airflow_killed_in_every_step(airflow: LiveAirflow) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whole_airflow_killed_in_every_step(airflow: LiveAirflow, seed: int) -> None:
     def crash(step: str, processes: list[psutil.Process]) -> None:
         airflow.stack.kill_airflow()
         psutil.wait_procs(processes, timeout=10)
         assert not any(process.is_running() for process in processes), "a step outlived Airflow"
         airflow.restart()
 
-    run_struck(airflow, crash, seed=3)
+    run_struck(airflow, crash, seed)
 
 
 def test_duplicate_run_of_a_night_finds_everything_done(airflow: LiveAirflow) -> None:

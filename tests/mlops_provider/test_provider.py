@@ -64,7 +64,7 @@ def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, ai
     (dags / "flight_ranking.pipeline.yaml").write_text(good)
     (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
         "epochs: 3", "epochs: none"))  # fmt: skip
-    (dags / "two.pipeline.yaml").write_text("pipeline: two\nfoo: [")
+    (dags / "two.pipeline.yaml").write_text("pipeline: two\nfoo: ]")
     script = f"""
 import json
 from airflow.dag_processing.dagbag import DagBag
@@ -78,4 +78,4 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
     assert found["dags"] == ["flight_ranking"]
     (message,) = found["errors"].values()
     assert "one.pipeline.yaml:32:11: train.epochs must be a valid integer" in message
-    assert "two.pipeline.yaml:2:7: not valid YAML" in message
+    assert "two.pipeline.yaml:2:6: not valid YAML" in message

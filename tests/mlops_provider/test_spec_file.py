@@ -29,7 +29,7 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
     pipeline = load_pipeline(PIPELINE)
     assert pipeline.train.epochs == 3
     assert pipeline.train.clip_norm == 1.0, "a default"
-    assert pipeline.train.learning_rate == 3e-3, "YAML 1.1 reads 3e-3 as a string"
+    assert pipeline.train.learning_rate == 3e-4, "YAML 1.1 reads 3e-4 as a string"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,11 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
         pytest.param('"0 0 * * *"', '"0 0 * *"', ":5:11: schedule must be a cron expression", id="schedule"),
         pytest.param("2013-01-31", "2013-13-31", ":7:13: start_date must be", id="date"),
         pytest.param("include.flight_ranking.model:build_model", "model.py", "must be an import path", id="path"),
+        pytest.param("metric: ndcg@10", "metric: auc", "train.metric must be measured by ndcg@K", id="train metric"),
+        pytest.param("window_days: 30", "window_days: 6", "features must be content with a window of 6 days",
+                     id="split and window"),
+        pytest.param("window_days: 30", "window_days: 1", "validate must be content with a window of 1 days",
+                     id="volume and window"),
         pytest.param("pipeline: flight_ranking", "pipeline: other", "must be called other.pipeline.yaml", id="file"),
     ],
 )  # fmt: skip
@@ -56,6 +61,16 @@ def test_mistake_is_named_with_place_value_and_fix(edit, old: str, new: str, mes
         edit(old, new)
     assert str(caught.value).startswith("flight_ranking.pipeline.yaml:")
     assert message in str(caught.value)
+
+
+def test_evaluate_and_register_mean_one_contest(edit) -> None:
+    """Otherwise a model judged against one champion would be crowned in the place of another."""
+    text = PIPELINE.read_text()
+    evaluate = text[text.index("\nevaluate:") : text.index("\nregister:")]
+    with pytest.raises(SpecError, match=r"register must be for the model of evaluate: other, alias champion"):
+        edit(evaluate, evaluate.replace("registered_model: flight_ranking", "registered_model: other"))
+    with pytest.raises(SpecError, match=r"evaluate must be measured by ndcg@K, for the objective is ranking"):
+        edit(evaluate, evaluate.replace("metric: ndcg@10", "metric: auc"))
 
 
 def test_every_mistake_is_reported_at_once(edit) -> None:

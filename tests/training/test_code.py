@@ -67,7 +67,7 @@ def test_equal_files_give_equal_bytes(home: Path) -> None:
     before = bundle(folder)
     for file in folder.rglob("*.py"):
         file.write_text(file.read_text())
-    (folder / "notes.txt").write_text("no code")
+    (folder / "notes.md").write_text("no code")
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__/model.py").write_text("no code")
 

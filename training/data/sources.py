@@ -118,7 +118,10 @@ def _scan(file: Path, suffix: str, null_values: list[str]) -> pl.LazyFrame:
             data = archive.read(members[0])
     # The types follow from all rows, not from the first hundred: they must not change with the order of rows.
     return pl.read_csv(
-        data if isinstance(data, Path) else io.BytesIO(data), null_values=null_values, infer_schema_length=None
+        data if isinstance(data, Path) else io.BytesIO(data),
+        null_values=null_values,
+        infer_schema_length=None,
+        glob=False,
     ).lazy()
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from mlops_provider.refs import CheckpointRef
-from mlops_provider.step import BadDataError
+from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.features.fitted import load_fitted, read_manifest
 from training.store import Store
@@ -97,6 +97,22 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
         labels=table.labels,
         offsets=table.offsets,
     )
+
+
+def score_champion(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path, named: str) -> Scored:
+    """
+    Score raw rows with the model in production.
+
+    :param named: the model, its version and alias, for the message
+    :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
+    """
+    try:
+        return score_rows(store, checkpoint, rows, scratch)
+    except (BadConfigError, BadDataError) as error:
+        raise BadDataError(
+            f"the model in production, {named}, cannot be scored on this data, so there is nothing to compare with: "
+            f"{error}. Give the data what that model needs, or remove the alias: the next one then has no champion"
+        ) from error
 
 
 def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np.float32]]:

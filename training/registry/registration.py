@@ -77,7 +77,7 @@ def crown(registry: ModelRegistry, alias: str, version: str, report: ReportRef) 
         raise ChampionChangedError(
             f"the champion changed since the evaluation: {registry.name} {alias!r} was "
             f"{_named(report.champion)} and is {_named(current)} now. Version {version} stays registered, without the "
-            "alias; evaluate it again against the new champion"
+            "alias. To have this night judged against the new champion, trigger it with another setting (a seed, say)"
         )
     registry.set_alias(alias, version)
     logger.info("%s %r is version %s now, it was %s", registry.name, alias, version, _named(current))

@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import sys
-import tempfile
-import traceback
-from pathlib import Path
 
-from mlops_provider.refs import Ref
-from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
-from training.process import Deployment, die_with_parent
-from training.steps import StepContext
-from training.store import Store
-
-logger = logging.getLogger("training")
-
-
-def execute(document: StepInput, deployment: Deployment) -> Ref | None:
-    """
-    Run the step and commit its ref, or return the ref that is already committed.
-
-    :return: the committed ref; None on the ranks other than 0
-    """
-    store = Store(deployment.store)
-    if (done := store.committed(document.place)) is not None:
-        logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
-        return done
-    step = importlib.import_module(f"training.steps.{document.step}")
-    with tempfile.TemporaryDirectory(prefix=f"{document.step}-") as scratch:
-        context = StepContext(input=document, deployment=deployment, store=store, scratch=Path(scratch))
-        ref: Ref | None = step.run(context)
-    if ref is None:
-        assert deployment.rank != 0, f"step {document.step} returned no ref"
-        return None
-    assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
-    return store.commit(ref)
+from mlops_provider.step import Failure
+from training.process import die_with_parent
+from training.steps.execution import execute, report
 
 
 def main() -> int:
     die_with_parent()
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    deployment = Deployment.from_environment()
-    sys.path.insert(0, str(deployment.home))  # include/ is imported from there
-    try:
-        ref = execute(StepInput.load(Path(sys.argv[1]).read_text()), deployment)
-    except Exception as error:
-        # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
-        if not isinstance(error, StepError):
-            traceback.print_exc(file=sys.stdout)
-        write_result(deployment.result_path, Failure.of(error))
-        return 1
-    if ref is not None:
-        write_result(deployment.result_path, ref)
-    return 0
+    return 1 if isinstance(report(execute), Failure) else 0
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mlops_provider.refs import CheckpointRef, ReportRef, canonical_json
 from mlops_provider.step import BadDataError
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
 from training.evaluation.report import render
-from training.evaluation.scoring import days_seen, describe, score_rows
+from training.evaluation.scoring import days_seen, describe, score_champion, score_rows
 from training.features.fitted import held_out
 from training.registry.champion import find_champion
 from training.steps import StepContext
@@ -43,7 +43,8 @@ def run(context: StepContext) -> ReportRef:
     champion_scores, seen = None, 0
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        champion_scores = score_rows(context.store, champion.checkpoint, rows, context.scratch)
+        named = f"{config.registered_model} version {champion.version} ({config.alias})"
+        champion_scores = score_champion(context.store, champion.checkpoint, rows, context.scratch, named)
         seen = days_seen(context.store, champion.checkpoint, checkpoint)
     version = champion.version if champion else None
     comparison = compare(

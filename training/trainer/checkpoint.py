@@ -44,7 +44,8 @@ class Checkpoints:
                 artifact = Artifact(**json.loads(self.store.get(marker)))
                 state = deserialise(self.store.read(artifact), torch.device("cpu"))
                 # It names the best epoch's weights, which are read only when the training is over: too late to go back.
-                self.store.read(Artifact(**state["best"]["weights"]))
+                if "best" in state:
+                    self.store.read(Artifact(**state["best"]["weights"]))
             except (DamagedObjectError, ValueError, TypeError) as error:
                 logger.warning("checkpoint %s is damaged, going back to the one before: %s", marker, error)
                 continue

@@ -137,6 +137,8 @@ def fit(job: TrainingJob, gang: Gang) -> tuple[list[Epoch], Best]:
 def _sample_losses(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
     """``[B]``; the stand-in of a rank without samples weighs nothing."""
     losses = loss(model, batch)
+    if not isinstance(losses, Tensor):
+        raise BadConfigError(f"train.loss must return a tensor of one value per sample, got {type(losses).__name__}")
     if losses.shape != batch.weights.shape:
         raise BadConfigError(
             f"train.loss must return one value per sample, {list(batch.weights.shape)}, got {list(losses.shape)}"
@@ -166,7 +168,7 @@ def _settle_buckets(parallel: nn.Module, model: nn.Module, job: TrainingJob, gan
     seed_everything(job.config.seed, 0, gang.rank)
     parallel.train()
     batch, _ = next(job.loader.epoch(0))
-    job.loss(parallel, batch.to(gang.device)).sum().backward()
+    _sample_losses(job.loss, parallel, batch.to(gang.device)).sum().backward()
     model.zero_grad(set_to_none=True)
     model.load_state_dict(before)
 

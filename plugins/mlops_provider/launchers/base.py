@@ -50,4 +50,4 @@ def step_argv(python: str, document: str, processes: int) -> list[str]:
     module = ["-m", "training.steps", document]
     if processes == 0:
         return [python, *module]
-    return [python, "-m", "training.torchrun", "--standalone", f"--nproc-per-node={processes}", *module]
+    return [python, "-m", "training.steps.torchrun", "--standalone", f"--nproc-per-node={processes}", *module]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,10 +11,10 @@ from airflow.sdk import BaseOperator
 
 from mlops_provider.exceptions import StepRetryableError
 from mlops_provider.refs import Ref
+from mlops_provider.triggers.base import RefTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.triggers.base import BaseTrigger
 
 
 class RefSensor(BaseOperator):
@@ -48,12 +49,15 @@ class RefSensor(BaseOperator):
     def produces(cls) -> type[Ref]:
         return cls.found
 
-    def trigger(self) -> BaseTrigger:
+    def trigger(self) -> RefTrigger:
         """What to wait for."""
         raise NotImplementedError
 
-    def execute(self, context: Context) -> None:
-        self.defer(trigger=self.trigger(), method_name="resume", timeout=self.wait_timeout)
+    def execute(self, context: Context) -> dict[str, Any]:
+        trigger = self.trigger()
+        if (ref := asyncio.run(trigger.look())) is not None:
+            return ref.to_wire()
+        self.defer(trigger=trigger, method_name="resume", timeout=self.wait_timeout)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """:raises StepRetryableError: where the event holds no ref"""

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger
-
 from mlops_provider.deployment import Deployment
 from mlops_provider.refs import DatasetRef
 from mlops_provider.sensors.base import RefSensor
+from mlops_provider.triggers.base import RefTrigger
 from mlops_provider.triggers.snapshot import SnapshotTrigger
 
 
@@ -28,5 +27,5 @@ class DatasetSensor(RefSensor):
         self.dataset = dataset
         self.interval_end = interval_end
 
-    def trigger(self) -> BaseTrigger:
+    def trigger(self) -> RefTrigger:
         return SnapshotTrigger(Deployment.load().store, self.dataset, self.interval_end, self.poll_seconds)

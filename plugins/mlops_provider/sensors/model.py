@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger
-
 from mlops_provider.deployment import Deployment
 from mlops_provider.refs import ModelVersionRef
 from mlops_provider.sensors.base import RefSensor
+from mlops_provider.triggers.base import RefTrigger
 from mlops_provider.triggers.model import ModelVersionTrigger
 
 
@@ -31,7 +30,7 @@ class ModelVersionSensor(RefSensor):
         self.version = version
         self.alias = alias
 
-    def trigger(self) -> BaseTrigger:
+    def trigger(self) -> RefTrigger:
         return ModelVersionTrigger(
             Deployment.load().tracking_uri, self.model, self.version, self.alias, self.poll_seconds
         )

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
 from mlops_provider.committed import find_snapshot, open_store
+from mlops_provider.refs import DatasetRef
+from mlops_provider.triggers.base import RefTrigger
 
 
-class SnapshotTrigger(BaseTrigger):
+class SnapshotTrigger(RefTrigger):
     """
     Fires with the ref of a committed snapshot.
 
@@ -20,18 +18,15 @@ class SnapshotTrigger(BaseTrigger):
     """
 
     def __init__(self, store: str, pipeline: str, interval_end: str | None, poll_seconds: float) -> None:
-        super().__init__()
+        super().__init__(poll_seconds)
         self.store = store
         self.pipeline = pipeline
         self.interval_end = interval_end
-        self.poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("store", "pipeline", "interval_end", "poll_seconds")
         return "mlops_provider.triggers.snapshot.SnapshotTrigger", {name: getattr(self, name) for name in names}
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        store = open_store(self.store)
-        while (ref := await find_snapshot(store, self.pipeline, self.interval_end)) is None:
-            await asyncio.sleep(self.poll_seconds)
-        yield TriggerEvent({"ref": ref.to_wire()})
+    async def look(self) -> DatasetRef | None:
+        """The ref, if it is there now."""
+        return await find_snapshot(open_store(self.store), self.pipeline, self.interval_end)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class TestProcessLauncher(LauncherConformance):
 
 def test_workers_run_under_torchrun() -> None:
     assert step_argv("py", "in.json", 0) == ["py", "-m", "training.steps", "in.json"]
-    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "training.torchrun", "--standalone",
+    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "training.steps.torchrun", "--standalone",
                                                  "--nproc-per-node=2"]  # fmt: skip
 
 
@@ -63,9 +64,10 @@ def test_missing_runtime_says_how_to_make_it(deployment: Deployment, home: Path)
         ProcessLauncher(deployment).run(launch(home, "pass", "no_python"), lambda line: None)
 
 
-def test_step_dies_with_its_launcher(deployment: Deployment, home: Path) -> None:
+@pytest.mark.parametrize("processes", [0, 1], ids=["plain", "torchrun"])
+def test_step_dies_with_its_launcher(deployment: Deployment, home: Path, processes: int) -> None:
     """After a SIGKILL of Airflow the retry would otherwise run beside the old process."""
-    request = launch(home, "import os, time; print('pid', os.getpid()); time.sleep(300)", "orphan")
+    request = launch(home, "import os, time; print('pid', os.getpid()); time.sleep(300)", f"orphan{processes}")
     script = f"""
 import sys, dataclasses
 from mlops_provider.launchers.base import Launch
@@ -76,7 +78,7 @@ from pathlib import Path
 home = Path({str(home)!r})
 deployment = Deployment(home=home, store=f"file://{{home}}/store", tracking_uri="", tracking_url="",
     pythons={{"training": home / ".venv/training/bin/python"}})
-launch = Launch(input=StepInput.load({request.input.dump()!r}), runtime="training")
+launch = Launch(input=StepInput.load({request.input.dump()!r}), runtime="training", processes={processes})
 ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
 """
     parent = subprocess.Popen(
@@ -90,3 +92,32 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
     while psutil.pid_exists(step) and psutil.Process(step).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the step outlived its launcher"
         time.sleep(0.05)
+
+
+def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: ProcessLauncher, home: Path) -> None:
+    """A service that the user's code leaves behind would otherwise keep the task running for ever."""
+    statement = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    request, outcome = launch(home, statement, "daemon"), []
+    threading.Thread(target=lambda: outcome.append(launcher.run(request, lambda line: None)), daemon=True).start()
+    deadline = time.monotonic() + 40
+    while not outcome and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert outcome
+    assert outcome[0].result is not None
+
+
+def test_a_failing_log_does_not_stop_the_step(launcher: ProcessLauncher, home: Path) -> None:
+    """With nobody reading, the step would stand still as soon as the pipe is full."""
+
+    def on_line(line: str) -> None:
+        raise OSError("no space left for the log")
+
+    statement = "[print('x' * 100) for _ in range(5000)]"
+    outcome = []
+    request = launch(home, statement, "loud")
+    threading.Thread(target=lambda: outcome.append(launcher.run(request, on_line)), daemon=True).start()
+    deadline = time.monotonic() + 40
+    while not outcome and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert outcome
+    assert outcome[0].result is not None

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 from airflow.sdk import DAG, task
 
-from mlops_provider.exceptions import WiringError
+from mlops_provider.exceptions import StepFailedError, WiringError
+from mlops_provider.operators.base import recipe_folder
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.register import RegisterOperator
@@ -123,3 +124,26 @@ def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVe
 def test_override_of_an_unknown_setting_is_an_error(dag: DAG) -> None:
     with pytest.raises(ValueError, match="has no setting 'epochs' to override"):
         IngestOperator(task_id="ingest", sources=SOURCES, event_time="at", parameters=["epochs"])
+
+
+def test_pipeline_name_is_checked(dag: DAG) -> None:
+    """It becomes a folder of the store and an address: another name's reports could not be opened."""
+    with pytest.raises(ValueError, match="lower-case letters, digits and underscores"):
+        IngestOperator(task_id="ingest", sources=SOURCES, event_time="at", pipeline="../Other")
+
+
+@pytest.mark.parametrize(
+    "import_path",
+    ["include.x.model:build", "include.x.models.net:build", "include.x.models.deep.net:build"],
+)
+def test_the_whole_recipe_counts_as_the_code_of_a_step(import_path: str) -> None:
+    """A change in a module that the named one imports would otherwise be answered with the old result."""
+    assert recipe_folder(import_path) == "include/x"
+
+
+def test_wrong_input_at_run_time_is_not_retried(dag: DAG, version_ref: ModelVersionRef) -> None:
+    """Trying again with the same ref or param would only hold up the message."""
+    step = ValidateOperator(task_id="v", dataset="{{ ref }}", schema_path="s.pbtxt")
+    step.upstream = version_ref.to_wire()
+    with pytest.raises(StepFailedError, match="expected a DatasetRef"):
+        step.execute({"params": {}})

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from mlops_provider.step import BadDataError
+from mlops_provider.step import BadConfigError, BadDataError
 from training.data import sources
 from training.data.sources import SourceConfig, read_source
 
@@ -84,3 +84,21 @@ def test_a_file_that_is_no_such_file_is_named(tmp_path: Path, suffix: str) -> No
             scratch=tmp_path,
             as_of=AS_OF,
         )
+
+
+def test_a_folder_is_no_source(tmp_path: Path) -> None:
+    """Retried as a passing fault of the disk, it would take minutes to say so."""
+    (tmp_path / "table.parquet").mkdir()
+    config = SourceConfig(path="table.parquet", event_time=None, null_values=[])
+    with pytest.raises(BadConfigError, match=r"table\.parquet is a folder; name the files"):
+        read_source("s", config, home=tmp_path, scratch=tmp_path, as_of=AS_OF)
+
+
+@pytest.mark.parametrize("path", ["day [old].csv", "da*old?.csv"])
+def test_names_with_brackets_are_found(tmp_path: Path, path: str) -> None:
+    """As patterns they would match nothing, though the file is there."""
+    home = tmp_path / "a [b] c"
+    home.mkdir()
+    (home / "day [old].csv").write_text("x\n1\n")
+    config = SourceConfig(path=path, event_time=None, null_values=[])
+    assert read_source("s", config, home=home, scratch=tmp_path, as_of=AS_OF).provenance["num_rows"] == 1

@@ -98,3 +98,12 @@ def test_trailing_sums_against_a_plain_loop() -> None:
     ]
     assert summed["total"].to_list() == expected
     assert summed["x"].to_list() == values
+
+
+def test_trailing_sums_of_a_missing_key_are_sums() -> None:
+    """Null instead of a count would be taken for a missing value, not for a key of its own."""
+    rows = pl.LazyFrame(
+        {"key": [None, None], "day": [date(2024, 1, 1), date(2024, 1, 2)]}, schema_overrides={"key": pl.String}
+    )
+    summed = trailing_sums(rows, rows, day="day", days=3, by=["key"], sums={"num": pl.col("day").is_not_null()})
+    assert summed.collect()["num"].to_list() == [0, 1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ FEATURES = FeatureSet(
 """
 
 
-def snapshot(store: Store, days: int = 10, binary: bool = False) -> ValidationRef:
+def snapshot(store: Store, days: int = 10, binary: bool = False, without: Sequence[str] = ()) -> ValidationRef:
     """Queries of 2 to 5 items; ``good`` says much about the label, ``poor`` little. Some queries have no label."""
     rng = np.random.default_rng(0)
     rows = []
@@ -40,7 +41,7 @@ def snapshot(store: Store, days: int = 10, binary: bool = False) -> ValidationRe
             rows.append(
                 {"at": at, "query": query, "item": item, "city": city, "good": good, "poor": poor, "label": label}
             )
-    frame = pl.DataFrame(rows)
+    frame = pl.DataFrame(rows).drop(without)
     end = START + timedelta(days=days)
     manifest = write_snapshot(
         store,
@@ -70,12 +71,14 @@ def snapshot(store: Store, days: int = 10, binary: bool = False) -> ValidationRe
 def trained(project: Any, run_step: Any, config: Any) -> Any:
     """Writes a recipe with the given features, and trains it."""
 
-    def train(columns: list[str], *, binary: bool = False, key: str = "first", **changes: Any) -> CheckpointRef:
+    def train(
+        columns: list[str], *, binary: bool = False, key: str = "first", without: Sequence[str] = (), **changes: Any
+    ) -> CheckpointRef:
         group_by, size = ("()", 1) if binary else ('("query",)', 2)
         text = FEATURES.format(group_by=group_by, min_group_size=size, columns=columns)
         (project.home / "include/toy/features.py").write_text(text)
         section = {"feature_set": "include.toy.features:FEATURES", "split": {"validation_days": 2, "test_days": 3}}
-        parent = snapshot(project.store, binary=binary)
+        parent = snapshot(project.store, binary=binary, without=without)
         features = run_step(project, project.step_input("features", section, parent, key))
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
         section = config(processes=1, **objective, **changes)
@@ -186,6 +189,18 @@ def test_a_champion_of_unknown_origin_is_refused(project: Any, trained: Any, eva
     assert isinstance(failure, Failure)
     assert not failure.retryable
     assert "mlops.ref" in failure.message
+
+
+def test_a_champion_that_the_data_no_longer_fits_is_named(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: the message would speak of a column that the reader's own feature set does not use."""
+    register(evaluate(trained(["poor"])))
+    failure = evaluate(trained(["good"], key="second", without=["poor"]), key="second")
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert f"the model in production, {project.pipeline} version 1 (champion), cannot be scored" in failure.message
+    assert "there is no column 'poor'" in failure.message
 
 
 def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:

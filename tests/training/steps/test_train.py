@@ -97,9 +97,18 @@ def test_a_training_is_tracked_with_all_it_came_from(
         ({"model_args": {}}, "failed on num_features=4"),
         ({"loss": "include.toy.model:broken_loss"}, "epoch 1, step"),
         ({"loss": "include.toy.model:mean_loss"}, "one value per sample"),
+        ({"loss": "include.toy.model:number_loss"}, "must return a tensor"),
         ({"metric": "auc"}, "does not fit the objective"),
     ],
-    ids=["no module", "no such file", "missing argument", "loss not finite", "loss of wrong shape", "metric"],
+    ids=[
+        "no module",
+        "no such file",
+        "missing argument",
+        "loss not finite",
+        "loss of wrong shape",
+        "loss is no tensor",
+        "metric",
+    ],
 )
 def test_a_recipe_that_cannot_work_fails_for_good(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, changes: dict[str, Any], message: str

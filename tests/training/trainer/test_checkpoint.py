@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,13 @@ def test_equal_states_are_equal_bytes_whatever_their_storage() -> None:
     views = serialise({"w": torch.arange(24.0)[:12].reshape(3, 4), "b": weights[:4]})
     assert whole == views
     assert deserialise(views, CPU)["b"].equal(weights[:4])
+
+
+def test_a_checkpoint_whose_best_weights_are_damaged_is_passed_over(checkpoints: Checkpoints) -> None:
+    """Broken: a training would go on to its end, find the weights damaged, and do so again at every try."""
+    for epoch in (1, 2):
+        weights = checkpoints.store.put_artifact("train/x", f"weights-{epoch}.pt", bytes([epoch]))
+        checkpoints.save(epoch, {"epoch": epoch, "best": {"weights": asdict(weights)}})
+    (damaged,) = Path(checkpoints.store.uri.removeprefix("file://")).glob("train/x/weights-2.*")
+    damaged.write_bytes(b"")
+    assert epoch_of(checkpoints) == 1

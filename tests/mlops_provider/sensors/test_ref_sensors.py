@@ -1,0 +1,98 @@
+"""Sensors and triggers against a real store folder; the registry and a real triggerer are in end_to_end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.refs import DatasetRef, ModelVersionRef
+from mlops_provider.registry import RegistryError, find_model_version
+from mlops_provider.sensors.dataset import DatasetSensor
+from mlops_provider.triggers.model import ModelVersionTrigger
+from mlops_provider.triggers.snapshot import SnapshotTrigger
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW__MLOPS__STORE", f"file://{tmp_path}/store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def dataset(version_ref: ModelVersionRef) -> DatasetRef:
+    return version_ref.ancestor(DatasetRef)
+
+
+def commit(store: Path, ref: DatasetRef, run_key: str) -> None:
+    place = store / "pipelines/p/ingest" / run_key
+    place.mkdir(parents=True)
+    (place / "ref.json").write_text(json.dumps(ref.to_wire()))
+
+
+def test_snapshot_that_is_there_is_returned_without_deferring(store: Path, dataset: DatasetRef) -> None:
+    """A trigger that fires at once may overtake its own deferral: best not to defer at all."""
+    commit(store, dataset, "20130131T000000Z-aaa")
+    assert DatasetSensor(task_id="s", dataset="p").execute({}) == dataset.to_wire()
+
+
+def test_snapshot_that_is_not_there_is_waited_for(store: Path, dataset: DatasetRef) -> None:
+    (store / "pipelines/p/ingest/20130131T000000Z-aaa").mkdir(parents=True)
+    (store / "pipelines/p/ingest/20130131T000000Z-aaa/manifest.json").write_text("{}")
+    with pytest.raises(TaskDeferred) as deferred:
+        DatasetSensor(task_id="s", dataset="p").execute({})
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, SnapshotTrigger)
+
+    async def fire() -> dict[str, Any]:
+        trigger.poll_seconds = 0.02
+        events = trigger.run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "data without ref.json is not committed"
+        commit(store, dataset, "20130131T000000Z-bbb")
+        return dict((await asyncio.wait_for(waiting, 5)).payload)
+
+    assert asyncio.run(fire()) == {"ref": dataset.to_wire()}
+
+
+def test_only_the_interval_that_was_asked_for(store: Path, dataset: DatasetRef) -> None:
+    commit(store, dataset, "20130131T000000Z-aaa")
+    assert DatasetSensor(task_id="a", dataset="p", interval_end="2013-01-31T00:00:00+00:00").execute({})
+    with pytest.raises(TaskDeferred):
+        DatasetSensor(task_id="b", dataset="p", interval_end="2013-02-01T00:00:00+00:00").execute({})
+
+
+@pytest.mark.parametrize("event", [None, {}, {"ref": {"kind": "report"}}, {"error": "x"}],
+                         ids=["none", "empty", "other kind", "error"])  # fmt: skip
+def test_malformed_event_fails_the_task(event: Any) -> None:
+    """An event without a ref must not let the pipeline go on without one."""
+    with pytest.raises((StepRetryableError, ValueError), match="sent no ref|expected a DatasetRef"):
+        DatasetSensor(task_id="s", dataset="p").resume({}, event)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        SnapshotTrigger("file:///x", "p", None, 5.0),
+        SnapshotTrigger("file:///x", "p", "2013-01-31T00:00:00+00:00", 5.0),
+        ModelVersionTrigger("http://x", "m", None, "champion", 1.0),
+    ],
+    ids=["any snapshot", "one snapshot", "model"],
+)
+def test_trigger_survives_its_way_through_the_database(trigger: Any) -> None:
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    copy = getattr(__import__(module, fromlist=[name]), name)(**json.loads(json.dumps(arguments)))
+    assert copy.serialize() == trigger.serialize()
+
+
+def test_unreachable_registry_is_waited_for_and_named() -> None:
+    with pytest.raises(RegistryError, match="http://127.0.0.1:9 cannot be reached"):
+        asyncio.run(find_model_version("http://127.0.0.1:9", "m", alias="champion"))
+    assert asyncio.run(ModelVersionTrigger("http://127.0.0.1:9", "m", None, "champion", 1.0).look()) is None

@@ -1,0 +1,169 @@
+"""The commit protocol, on a real folder, with real processes killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlops_provider.refs import DatasetRef
+from mlops_provider.step import BadConfigError
+from training.store import DamagedObjectError, Store, StoreError
+
+WRITER = """
+import sys
+from training.store import Store
+store = Store(sys.argv[1])
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    data = bytes([number % 256]) * 3_000_000
+    artifact = store.put_artifact("place", f"{number}.bin", data)
+    store.put_new(f"marks/{number}", artifact.sha256.encode())
+"""
+
+RACER = """
+import sys
+from training.store import Store
+print(Store(sys.argv[1]).put_new("key", sys.argv[2].encode()))
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"file://{tmp_path}/store")
+
+
+def dataset(store: Store, version: str) -> DatasetRef:
+    return DatasetRef(
+        place="pipelines/p/ingest/k",
+        artifacts={"manifest": store.put_artifact("pipelines/p/ingest/k", "manifest.json", version.encode())},
+        name="p",
+        version=version,
+        schema_hash="",
+        num_rows=1,
+        num_bytes=1,
+        interval_start="",
+        interval_end="",
+    )
+
+
+def test_the_first_commit_wins_and_all_are_told(store: Store) -> None:
+    """Two attempts at one step would otherwise hand their children different data."""
+    first, second = dataset(store, "one"), dataset(store, "two")
+    assert store.committed(first.place) is None
+    assert store.commit(first) == first
+    assert store.commit(second) == first
+    assert store.committed(first.place) == first
+    assert store.read(first.artifacts["manifest"]) == b"one", "the loser's file did not replace the winner's"
+
+
+def test_of_many_processes_exactly_one_creates(store: Store) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, store.uri, str(number)], stdout=subprocess.PIPE, text=True, env=paths()
+        )
+        for number in range(6)
+    ]
+    told = [racer.communicate(timeout=60)[0].strip() for racer in racers]
+    assert sorted(told) == ["False"] * 5 + ["True"]
+    assert store.get("key").decode() == str(told.index("True"))
+
+
+def test_killed_writer_leaves_nothing_half_written(store: Store, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    for _ in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, store.uri], stdout=subprocess.PIPE, text=True, env=paths()
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(chance.uniform(0.01, 0.15))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        marks = list(store.list("marks"))
+        for mark in marks:
+            number = int(mark.rpartition("/")[2])
+            sha256 = store.get(mark).decode()
+            data = store.get(f"place/{number}.{sha256[:12]}.bin")
+            assert data == bytes([number % 256]) * 3_000_000, "an object that is named is whole"
+    assert marks, "the writers came far enough to be tested"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda path: path.write_bytes(b"X" + path.read_bytes()[1:]), "is damaged", id="flipped"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-1]), "is damaged", id="truncated"),
+        pytest.param(lambda path: path.unlink(), "is missing", id="missing"),
+    ],
+)
+def test_damage_is_found_and_named(store: Store, tmp_path: Path, damage: object, message: str) -> None:
+    artifact = store.put_artifact("place", "weights.pt", b"some weights")
+    damage(tmp_path / "store" / artifact.key)  # type: ignore[operator]
+    for read in (store.read, lambda artifact: store.local_file(artifact, tmp_path)):
+        with pytest.raises(DamagedObjectError, match=message) as caught:
+            read(artifact)
+        assert artifact.key in str(caught.value)
+
+
+def test_shared_content_is_stored_once(store: Store, tmp_path: Path) -> None:
+    first = store.put_blob(b"the same day", ".parquet")
+    inode = (tmp_path / "store" / first.key).stat().st_ino
+    assert store.put_blob(b"the same day", ".parquet") == first
+    assert (tmp_path / "store" / first.key).stat().st_ino == inode
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b"\xff\xfe", b'{"kind": "dataset"}'])
+def test_a_damaged_ref_is_named_and_not_retried(store: Store, tmp_path: Path, content: bytes) -> None:
+    """Broken: after a power cut every try would end in a parser's error that names no file."""
+    ref = store.commit(dataset(store, "v"))
+    (tmp_path / "store" / ref.place / "ref.json").write_bytes(content)
+    with pytest.raises(DamagedObjectError, match=r"pipelines/p/ingest/k/ref\.json .*delete it"):
+        store.committed(ref.place)
+
+
+def test_a_blob_cut_short_is_written_again(store: Store, tmp_path: Path) -> None:
+    """Broken: the next night would share the damaged blob, and every night after it."""
+    blob = store.put_blob(b"rows of a day", ".parquet")
+    (tmp_path / "store" / blob.key).write_bytes(b"")
+    assert store.read(store.put_blob(b"rows of a day", ".parquet")) == b"rows of a day"
+
+
+def test_a_damaged_object_is_told_with_a_way_out(store: Store, tmp_path: Path) -> None:
+    """Broken: who clears the task, as told, is answered with the committed ref of the same damaged object."""
+    blob = store.put_blob(b"rows of a day")
+    (tmp_path / "store" / blob.key).write_bytes(b"rows of a dax")
+    with pytest.raises(DamagedObjectError, match=r"delete it and the ref\.json"):
+        store.read(blob)
+    with pytest.raises(DamagedObjectError, match=r"delete it and the ref\.json"):
+        store.local_file(blob, tmp_path)
+
+
+def test_store_that_cannot_be_written_is_retried_with_a_clear_message(tmp_path: Path) -> None:
+    """Stores come back; until then the user must read which place it was."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=f"cannot make the store's folder {tmp_path}/file/store"):
+        Store(f"file://{tmp_path}/file/store")
+    store = Store(f"file://{tmp_path}/store")
+    (tmp_path / "store/pipelines").write_text("in the way")
+    with pytest.raises(StoreError, match=f"cannot write pipelines/x in the store file://{tmp_path}/store.*may write"):
+        store.put("pipelines/x", b"")
+    assert StoreError.retryable
+
+
+def test_unknown_kind_of_store_is_a_mistake() -> None:
+    with pytest.raises(BadConfigError, match="'/tmp/x' is neither file:///folder nor s3://bucket/prefix"):
+        Store("/tmp/x")
+
+
+def paths() -> dict[str, str]:
+    root = Path(__file__).parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}:{root / 'plugins'}"}

@@ -1,0 +1,69 @@
+"""Run one step in this process: find what is committed, else work, commit, and write the result document."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from mlops_provider.refs import Ref
+from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
+from training.process import Deployment
+from training.steps import StepContext
+from training.store import Store
+
+logger = logging.getLogger("training")
+
+
+def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
+    """The ref of an earlier attempt at the same work."""
+    done = Store(deployment.store).committed(document.place)
+    if done is not None:
+        logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
+    return done
+
+
+def execute(document: StepInput, deployment: Deployment) -> Ref | None:
+    """
+    Run the step and commit its ref, or return the ref that is already committed.
+
+    :return: the committed ref; None on the ranks other than 0
+    """
+    if (done := find_committed(document, deployment)) is not None:
+        return done
+    store = Store(deployment.store)
+    step = importlib.import_module(f"training.steps.{document.step}")
+    with tempfile.TemporaryDirectory(prefix=f"{document.step}-") as scratch:
+        context = StepContext(input=document, deployment=deployment, store=store, scratch=Path(scratch))
+        ref: Ref | None = step.run(context)
+    if ref is None:
+        assert deployment.rank != 0, f"step {document.step} returned no ref"
+        return None
+    assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
+    return store.commit(ref)
+
+
+def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure | None:
+    """
+    Do the work of the document that the last argument of the process names, and write its outcome where there is one.
+
+    :return: the outcome
+    """
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    deployment = Deployment.from_environment()
+    sys.path.insert(0, str(deployment.home))  # include/ is imported from there
+    outcome: Ref | Failure | None
+    try:
+        outcome = work(StepInput.load(Path(sys.argv[-1]).read_text()), deployment)
+    except Exception as error:
+        # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
+        if not isinstance(error, StepError):
+            traceback.print_exc(file=sys.stdout)
+        outcome = Failure.of(error)
+    if outcome is not None:
+        write_result(deployment.result_path, outcome)
+    return outcome
