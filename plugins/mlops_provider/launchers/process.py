@@ -54,7 +54,8 @@ class ProcessLauncher:
                 start_new_session=True,
             )
             assert process.stdout is not None
-            reader = threading.Thread(target=_forward, args=(process.stdout, on_line), daemon=True)
+            lost: list[Exception] = []
+            reader = threading.Thread(target=_forward, args=(process.stdout, on_line, lost), daemon=True)
             reader.start()
             try:
                 process.wait()
@@ -66,6 +67,8 @@ class ProcessLauncher:
                 if not reader.is_alive():
                     process.stdout.close()
                 self._process = None
+            if lost:  # a retry finds what the step committed
+                raise lost[0]
             return Outcome(result=read_result(result), status=_describe(process.returncode))
 
     def cancel(self) -> None:
@@ -98,11 +101,13 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
     }
 
 
-def _forward(stream: IO[str], on_line: Callable[[str], None]) -> None:
+def _forward(stream: IO[str], on_line: Callable[[str], None], lost: list[Exception]) -> None:
     for line in stream:
-        # Whatever befalls the log: unread, the pipe would fill up and the step stand still for ever.
-        with contextlib.suppress(Exception):
+        try:
             on_line(line.rstrip("\n"))
+        except Exception as error:
+            # Unread, the pipe would fill up and the step stand still for ever: read on, and say so in the end.
+            lost.append(error)
 
 
 def _describe(returncode: int) -> str:

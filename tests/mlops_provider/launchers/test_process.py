@@ -16,6 +16,7 @@ from project import make_project
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
+from mlops_provider.refs import DatasetRef
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,7 @@ def test_step_dies_with_its_launcher(deployment: Deployment, home: Path, process
     script = f"""
 import sys, dataclasses
 from mlops_provider.launchers.base import Launch
+from mlops_provider.refs import DatasetRef
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.deployment import Deployment
 from mlops_provider.step import StepInput
@@ -112,12 +114,7 @@ def test_a_failing_log_does_not_stop_the_step(launcher: ProcessLauncher, home: P
     def on_line(line: str) -> None:
         raise OSError("no space left for the log")
 
-    statement = "[print('x' * 100) for _ in range(5000)]"
-    outcome = []
-    request = launch(home, statement, "loud")
-    threading.Thread(target=lambda: outcome.append(launcher.run(request, on_line)), daemon=True).start()
-    deadline = time.monotonic() + 40
-    while not outcome and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert outcome
-    assert outcome[0].result is not None
+    request = launch(home, "[print('x' * 100) for _ in range(5000)]", "loud")
+    with pytest.raises(OSError, match="no space left for the log"):
+        launcher.run(request, on_line)
+    assert isinstance(launcher.run(request, lambda line: None).result, DatasetRef), "the step had gone on to its end"
