@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
-from typing import Any, cast
-
-import torch
+from typing import cast
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef, canonical_json
 from mlops_provider.step import BadConfigError, BadDataError
@@ -15,15 +13,14 @@ from training.code import bundle, load_attribute, recipe_folder
 from training.data.loader import Loader
 from training.data.shards import FeatureTable, open_split
 from training.steps import StepContext
-from training.tracking.connection import allowed, check_reachable, connect
-from training.tracking.provenance import lineage_tags, run_tags
-from training.tracking.run import Point, TrackedRun, open_run
+from training.tracking.connection import check_reachable
 from training.trainer.checkpoint import Checkpoints
 from training.trainer.config import Loss, TrainConfig, build_model
-from training.trainer.loop import Epoch, TrainingJob, fit
+from training.trainer.loop import TrainingJob, fit
 from training.trainer.metrics import check_metric
 from training.trainer.objectives import DEFAULT_LOSSES
-from training.trainer.parallel import Gang, join, leave, seed_everything
+from training.trainer.parallel import join, leave, seed_everything
+from training.trainer.tracked import point, track
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +42,7 @@ def run(context: StepContext) -> CheckpointRef | None:
     model = build_model(factory, config.model, train.num_features, config.model_args)
     loss = _loss(config, context)
     gang = join()
-    tracked = _track(context, config, gang, model) if gang.leads else None
+    tracked = track(context.deployment, context.input, config, gang, model) if gang.leads else None
     job = TrainingJob(
         config=config,
         model=model,
@@ -60,7 +57,7 @@ def run(context: StepContext) -> CheckpointRef | None:
         ),
         validation=validation,
         checkpoints=Checkpoints(store=context.store, place=context.place),
-        on_epoch=lambda record: tracked.log(_point(record, config)) if tracked else None,
+        on_epoch=lambda record: tracked.log(point(record, config)) if tracked else None,
     )
     try:
         history, best = fit(job, gang)
@@ -86,7 +83,7 @@ def run(context: StepContext) -> CheckpointRef | None:
     )
     # Metrics of epochs before a resume may have been lost with the killed process; twice is as good as once.
     for record in history:
-        tracked.log(_point(record, config))
+        tracked.log(point(record, config))
     weights = context.store.read(best.weights)
     tracked.log_bytes("model", {"weights.pt": weights, "code.zip": code, "model.json": description})
     tracked.finish()
@@ -121,42 +118,3 @@ def _loss(config: TrainConfig, context: StepContext) -> Loss:
     if not callable(loss):
         raise BadConfigError(f"train.loss: {config.loss} is a {type(loss).__name__}, not a function")
     return cast(Loss, loss)
-
-
-def _track(context: StepContext, config: TrainConfig, gang: Gang, model: torch.nn.Module) -> TrackedRun:
-    run, features = context.run, context.input.ref
-    assert features is not None
-    params: dict[str, Any] = {name: value for name, value in asdict(config).items() if name != "model_args"}
-    params |= {f"model_args.{name}": value for name, value in config.model_args.items()}
-    params |= {"world_size": gang.world_size, "num_parameters": sum(p.numel() for p in model.parameters())}
-    device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "none"
-    tracked = open_run(
-        connect(context.deployment.tracking_uri),
-        experiment=run.pipeline,
-        run_key=run.run_key,
-        name=f"{run.pipeline} {run.interval_end[:10]}",
-        params=params,
-        tags={
-            **run_tags(run, context.deployment.home),
-            **lineage_tags(features),
-            "mlops.seed": str(config.seed),
-            "mlops.place": context.place,
-            "mlops.hardware.gpu": device,
-            "mlops.torch": torch.__version__,
-        },
-    )
-    logger.info("MLflow run %s at %s", tracked.run_id, context.deployment.tracking_uri)
-    return tracked
-
-
-def _point(record: Epoch, config: TrainConfig) -> Point:
-    return Point(
-        step=record.epoch,
-        unix_time=record.finished_at,
-        metrics={
-            "train_loss": record.train_loss,
-            allowed(f"validation_{config.metric}"): record.validation_metric,
-            "training_throughput_samples_per_sec": record.samples_per_second,
-            "epoch_seconds": record.seconds,
-        },
-    )
