@@ -63,7 +63,7 @@ test: venv data .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## 
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
 	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end
 
-CHAOS_ROUNDS ?= 4
+CHAOS_ROUNDS ?= 3
 
 .PHONY: chaos
 chaos: venv .venv/airflow/.dev ## Strike every step of a real Airflow, CHAOS_ROUNDS times each way

@@ -3,7 +3,8 @@ One row per flight: what a traveller's search could have known of it, and how it
 
 A query is a route and a day. Known at ranking time are the schedule, the flight's last aircraft, the history of route,
 carrier and hour up to the day before, and the weather as last observed before the scheduled departure. The outcome
-columns (``arr_delay``, ``dep_delay``, ``cancelled``, ``relevance``) are for the label only.
+columns (``arr_delay``, ``dep_delay``, ``cancelled``, ``relevance``) are for the label only. A day's outcomes count as
+known when the day ends, also those of the few flights that land after midnight.
 """
 
 from __future__ import annotations
