@@ -70,14 +70,14 @@ chaos: venv .venv/airflow/.dev ## Strike every step of a real Airflow, CHAOS_ROU
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 
 .PHONY: lint
-lint: venv .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Check style, types and the layers
+lint: venv .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Check the pipeline files, style, types and the layers
+	@$(MLOPS) lint
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
 	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks
 	.venv/training/bin/mypy training include --exclude training/validation --exclude training/steps/validate
 	.venv/validation/bin/mypy training/validation training/steps/validate.py
 	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
-	@$(MLOPS) lint
 
 .PHONY: format
 format: venv .venv/airflow/.dev ## Format the code

@@ -56,6 +56,16 @@ class LiveAirflow:
             assert time.monotonic() < deadline, f"{task_id} did not get to try {number}"
             time.sleep(0.1)
 
+    def wait_for_import_errors(self, number: int, timeout_seconds: float = 90) -> list[dict[str, Any]]:
+        """Until Airflow shows that many."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            errors: list[dict[str, Any]] = self.client.request("GET", "/importErrors")["import_errors"]
+            if len(errors) == number:
+                return errors
+            assert time.monotonic() < deadline, errors
+            time.sleep(0.5)
+
     def states(self, run_id: str, dag_id: str = PIPELINE) -> dict[str, str]:
         return {name: task["state"] for name, task in self.client.tasks(dag_id, run_id).items()}
 

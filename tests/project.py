@@ -29,7 +29,8 @@ def make_project(folder: Path) -> Path:
     recipe = REPOSITORY / "tests/fixtures/events"
     shutil.copytree(recipe, folder / "include/events", ignore=shutil.ignore_patterns("*.yaml", "__pycache__"))
     shutil.copy(recipe / "events.pipeline.yaml", folder / "dags")
-    shutil.copy(REPOSITORY / "dags/pipelines.py", folder / "dags")
+    for name in ("pipelines.py", "pipeline_errors.py"):
+        shutil.copy(REPOSITORY / "dags" / name, folder / "dags")
     shutil.copy(REPOSITORY / "tests/fixtures/dags/listening.py", folder / "dags")
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -67,36 +68,39 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
 def build_dags(folder: Path) -> dict[str, DAG]:
     """
-    One DAG for each ``*.pipeline.yaml`` of a folder, by name.
+    One DAG for each sound ``*.pipeline.yaml`` of a folder, by name; see :func:`check_pipelines` for the others.
 
-    A broken file appears among Airflow's import errors and leaves the other pipelines working. While a task runs, only
-    its own pipeline is read.
+    While a task runs, only its own pipeline is read.
+
+    :raises SpecError: in a task's process, where its own pipeline has been broken meanwhile
     """
     wanted = get_parsing_context().dag_id
+    if wanted and (own := folder / f"{wanted}{SUFFIX}").exists():
+        return {wanted: build_dag(load_pipeline(own))}
     dags: dict[str, DAG] = {}
-    problems: list[str] = []
     for path in sorted(folder.glob("*" + SUFFIX)):
-        if wanted and path.name != wanted + SUFFIX:
-            continue
-        try:
+        with suppress(SpecError):  # reported by check_pipelines
             pipeline = load_pipeline(path)
             dags[pipeline.pipeline] = build_dag(pipeline)
-        except SpecError as error:
-            problems.append(str(error))
-    if problems:
-        dags["broken_pipelines"] = BrokenPipelines("\n".join(problems))
     return dags
 
 
-class BrokenPipelines(DAG):
-    """Takes the broken files' place, so that Airflow reports them while it accepts the DAGs beside it."""
+def check_pipelines(folder: Path) -> None:
+    """
+    Report every mistake in every ``*.pipeline.yaml`` of a folder.
 
-    def __init__(self, problems: str = "") -> None:
-        super().__init__(dag_id="broken_pipelines", schedule=None)
-        self.problems = problems
+    From a DAG file of its own: Airflow takes all DAGs of a file with an import error out of service.
 
-    def validate(self) -> None:
-        raise SpecError(self.problems)
+    :raises SpecError: one ``file:line:column: message`` line for each mistake
+    """
+    problems = []
+    for path in sorted(folder.glob("*" + SUFFIX)):
+        try:
+            load_pipeline(path)
+        except SpecError as error:
+            problems.append(str(error))
+    if problems:
+        raise SpecError("\n".join(problems))
 
 
 def _param(pipeline: Pipeline, step: str, name: str) -> Param:

@@ -193,6 +193,23 @@ def test_model_that_does_not_import(airflow: LiveAirflow) -> None:
     assert "include.events.modle" in message
 
 
+def test_broken_yaml_is_shown_and_spares_the_others(airflow: LiveAirflow, first_night: str) -> None:
+    """One team's typo must not take everyone's pipelines out of service."""
+    broken = airflow.home / "dags/broken.pipeline.yaml"
+    text = (airflow.home / "dags/events.pipeline.yaml").read_text()
+    broken.write_text(text.replace("pipeline: events", "pipeline: broken").replace("epochs: 3", "epochs: 0"))
+    try:
+        error = airflow.wait_for_import_errors(1)[0]["stack_trace"]
+        assert "broken.pipeline.yaml:27:11: train.epochs must be >= 1, got 0" in error
+        dag = airflow.client.request("GET", "/dags/events")
+        assert not dag["is_stale"]
+        assert not dag["has_import_errors"]
+        assert airflow.client.wait("events", airflow.trigger(14, conf={"epochs": 1}), NIGHT_SECONDS) == "success"
+    finally:
+        broken.unlink()
+    airflow.wait_for_import_errors(0)
+
+
 def test_unreachable_mlflow_is_retried_until_it_is_back(airflow: LiveAirflow, first_night: str) -> None:
     airflow.stack.kill("mlflow")
     try:

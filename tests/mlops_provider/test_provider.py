@@ -59,7 +59,8 @@ def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, ai
     """One team's typo must not stop everyone's pipelines."""
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "pipelines.py").write_text((REPOSITORY / "dags/pipelines.py").read_text())
+    for name in ("pipelines.py", "pipeline_errors.py"):
+        (dags / name).write_text((REPOSITORY / "dags" / name).read_text())
     good = (REPOSITORY / "dags/flight_ranking.pipeline.yaml").read_text()
     (dags / "flight_ranking.pipeline.yaml").write_text(good)
     (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
@@ -76,6 +77,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["dags"] == ["flight_ranking"]
-    (message,) = found["errors"].values()
+    ((file, message),) = found["errors"].items()
+    assert file.endswith("pipeline_errors.py"), "Airflow takes every DAG of the named file out of service"
     assert "one.pipeline.yaml:32:11: train.epochs must be a valid integer" in message
     assert "two.pipeline.yaml:2:6: not valid YAML" in message

@@ -47,7 +47,7 @@ def decide(
     """
     name = metric.upper()
     if champion is None:
-        return Verdict(passed=True, reason=f"No champion yet: {name} is {candidate:.4f} on the held-out data.")
+        return Verdict(passed=True, reason=f"No champion to beat: {name} is {candidate:.4f} on the held-out data.")
     needed = champion * (1 + min_improvement)
     passed = candidate > needed
     change = f" ({(candidate / champion - 1) * 100:+.2f}%)" if champion else ""

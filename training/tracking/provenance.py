@@ -21,13 +21,13 @@ _CODE_ROOT = Path(__file__).parents[2]
 
 
 def git_commit(folder: Path) -> str:
-    """The commit of the checkout, with ``-dirty`` where a tracked file differs; ``unknown`` outside of one."""
+    """The commit of the checkout, ``-dirty`` where files differ or are not in it; ``unknown`` outside of one."""
     if commit := os.environ.get(COMMIT_VARIABLE):
         return commit
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return "unknown"
-    return f"{head}-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else head
+    return f"{head}-dirty" if _git(folder, "status", "--porcelain") else head
 
 
 def lock_hashes(folder: Path) -> dict[str, str]:

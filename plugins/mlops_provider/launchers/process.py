@@ -50,7 +50,7 @@ class ProcessLauncher:
                 text=True,
                 errors="replace",
                 cwd=self.deployment.home,
-                env=step_environment(self.deployment, result, os.environ),
+                env=step_environment(self.deployment, result, os.environ) | threads(launch.processes),
                 start_new_session=True,
             )
             assert process.stdout is not None
@@ -99,6 +99,11 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
         RESULT_PATH_VARIABLE: str(result),
         PARENT_VARIABLE: str(os.getpid()),
     }
+
+
+def threads(processes: int) -> dict[str, str]:
+    """One thread for each of several workers, as torchrun would set it with a page of warning."""
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if processes > 1 else {}
 
 
 def _forward(stream: IO[str], on_line: Callable[[str], None], lost: list[Exception]) -> None:

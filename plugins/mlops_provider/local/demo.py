@@ -145,7 +145,7 @@ def _table(night: Night) -> Table:
     table = Table(
         title=f"Night of {night.date:%Y-%m-%d}: {night.story}", title_justify="left", box=None, padding=(0, 2, 0, 0)
     )
-    for heading, width in (("step", 10), ("state", 16), ("time", 7)):
+    for heading, width in (("step", 10), ("state", 17), ("time", 7)):
         table.add_column(heading, width=width)
     table.add_column("result", overflow="fold")
     for step in STEPS:
@@ -188,7 +188,7 @@ def key_numbers(ref: object) -> str:
         case ValidationRef():
             return f"{ref.num_checks} checks passed"
         case FeaturesRef():
-            samples = ", ".join(f"{count:,} {split}" for split, count in ref.num_samples.items())
+            samples = ", ".join(f"{ref.num_samples[split]:,} {split}" for split in ("train", "validation", "test"))
             return f"{ref.num_features} features; {samples}"
         case CheckpointRef():
             metrics = ", ".join(f"{name} {value:.4f}" for name, value in ref.metrics.items())

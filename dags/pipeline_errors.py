@@ -1,0 +1,7 @@
+"""Shows what is wrong with the ``*.pipeline.yaml`` beside it among Airflow's import errors. It makes no DAG."""
+
+from pathlib import Path
+
+from mlops_provider.factory import check_pipelines
+
+check_pipelines(Path(__file__).parent)
