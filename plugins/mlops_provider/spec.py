@@ -267,7 +267,8 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")
-    return f"{name} must be {message}, got {value!r}"
+    got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
+    return f"{name} must be {message}{got}"
 
 
 def _keys_at(section: type[BaseModel], path: Sequence[str]) -> list[str]:
