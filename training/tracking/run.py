@@ -15,9 +15,10 @@ from training.tracking.connection import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Param, Run, RunTag
 
 RUN_KEY_TAG: Final = "mlops.run_key"
+SETTINGS_ATTEMPTS: Final = 5
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
 
 logger = logging.getLogger(__name__)
@@ -138,11 +139,8 @@ def open_run(
                 client.delete_run(created.info.run_id)
         run_id = runs[0].info.run_id
         client.update_run(run_id, status="RUNNING")
-        client.log_batch(
-            run_id,
-            params=[Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in params.items()],
-            tags=[RunTag(key, value) for key, value in tags.items()],
-        )
+        settings = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in params.items()]
+        _log_settings(client, run_id, settings, [RunTag(key, value) for key, value in tags.items()])
     return TrackedRun(client=client, run_id=run_id)
 
 
@@ -167,6 +165,20 @@ def translated(what: str) -> Iterator[None]:
 def _runs_of(client: MlflowClient, experiment_id: str, run_key: str) -> list[Run]:
     found = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
     return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
+
+
+def _log_settings(client: MlflowClient, run_id: str, params: list[Param], tags: list[RunTag]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    for attempts_left in reversed(range(SETTINGS_ATTEMPTS)):
+        try:
+            client.log_batch(run_id, params=params, tags=tags)
+            return
+        except MlflowException as error:
+            # Two processes that store the same parameters at once collide in MLflow's database; those that are there
+            # already it takes again without complaint.
+            if not attempts_left or "IntegrityError" not in str(error):
+                raise
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
