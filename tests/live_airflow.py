@@ -30,12 +30,9 @@ class LiveAirflow:
         return self._client
 
     def start(self) -> None:
+        """Start what does not run: all of it, or what a crash has taken."""
         for _ in self.stack.start():
             pass
-
-    def restart(self) -> None:
-        """After a crash: start what is missing."""
-        self.start()
 
     @staticmethod
     def night(day: int) -> datetime:
@@ -87,7 +84,3 @@ class LiveAirflow:
         folder = self.home / "pause"
         folder.mkdir(exist_ok=True)
         (folder / step).write_text(str(seconds))
-
-    def release(self) -> None:
-        for path in (self.home / "pause").glob("*"):
-            path.unlink()

@@ -126,7 +126,7 @@ def test_whole_airflow_killed_in_every_step(airflow: LiveAirflow, seed: int) -> 
         airflow.stack.kill_airflow()
         psutil.wait_procs(processes, timeout=10)
         assert not any(process.is_running() for process in processes), "a step outlived Airflow"
-        airflow.restart()
+        airflow.start()
 
     run_struck(airflow, crash, seed)
 

@@ -143,10 +143,6 @@ class Stack:
             processes.kill(processes.tree(process.pid))
         processes.wait_ended(running, STOP_SECONDS)
 
-    def running(self) -> bool:
-        """Whether every process is there."""
-        return all(self._process(name) is not None for name in self._commands())
-
     def _commands(self) -> dict[str, list[str]]:
         airflow = str(self.home / ".venv/airflow/bin/airflow")
         database = self.root / "mlflow"
