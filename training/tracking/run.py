@@ -15,10 +15,11 @@ from training.tracking.connection import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Param, Run, RunTag
+    from mlflow.entities import Run
 
 RUN_KEY_TAG: Final = "mlops.run_key"
-SETTINGS_ATTEMPTS: Final = 5
+OPEN_ATTEMPTS: Final = 8
+COLLISIONS: Final = ("IntegrityError", "must be in the 'active' state")
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
 
 logger = logging.getLogger(__name__)
@@ -127,21 +128,35 @@ def open_run(
     :raises TrackingError: where the server refuses
     """
     from mlflow.entities import Param, RunTag
+    from mlflow.exceptions import MlflowException
 
+    settings = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in params.items()]
+    marks = [RunTag(key, value) for key, value in tags.items()]
     with translated(f"cannot open a run of experiment {experiment!r}"):
         experiment_id = _experiment(client, experiment)
+        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+            try:
+                run_id = _find_or_create(client, experiment_id, run_key, name)
+                client.update_run(run_id, status="RUNNING")
+                client.log_batch(run_id, params=settings, tags=marks)
+                return TrackedRun(client=client, run_id=run_id)
+            except MlflowException as error:
+                # Of processes that open it at once, all but one may find their run deleted, or collide on a parameter.
+                if not attempts_left or not any(sign in str(error) for sign in COLLISIONS):
+                    raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _find_or_create(client: MlflowClient, experiment_id: str, run_key: str, name: str) -> str:
+    runs = _runs_of(client, experiment_id, run_key)
+    if not runs:
+        client.create_run(experiment_id, tags={RUN_KEY_TAG: run_key}, run_name=name)
+        # Others may have created one each at the same time: the oldest stays.
         runs = _runs_of(client, experiment_id, run_key)
-        if not runs:
-            created = client.create_run(experiment_id, tags={RUN_KEY_TAG: run_key}, run_name=name)
-            # Two processes may have created one each at the same time: both agree on the older.
-            runs = _runs_of(client, experiment_id, run_key)
-            if created.info.run_id != runs[0].info.run_id:
-                client.delete_run(created.info.run_id)
-        run_id = runs[0].info.run_id
-        client.update_run(run_id, status="RUNNING")
-        settings = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in params.items()]
-        _log_settings(client, run_id, settings, [RunTag(key, value) for key, value in tags.items()])
-    return TrackedRun(client=client, run_id=run_id)
+        for surplus in runs[1:]:
+            client.delete_run(surplus.info.run_id)
+    run_id: str = runs[0].info.run_id
+    return run_id
 
 
 def reopen_run(client: MlflowClient, run_id: str) -> TrackedRun:
@@ -165,20 +180,6 @@ def translated(what: str) -> Iterator[None]:
 def _runs_of(client: MlflowClient, experiment_id: str, run_key: str) -> list[Run]:
     found = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
     return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
-
-
-def _log_settings(client: MlflowClient, run_id: str, params: list[Param], tags: list[RunTag]) -> None:
-    from mlflow.exceptions import MlflowException
-
-    for attempts_left in reversed(range(SETTINGS_ATTEMPTS)):
-        try:
-            client.log_batch(run_id, params=params, tags=tags)
-            return
-        except MlflowException as error:
-            # Two processes that store the same parameters at once collide in MLflow's database; those that are there
-            # already it takes again without complaint.
-            if not attempts_left or "IntegrityError" not in str(error):
-                raise
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
