@@ -64,9 +64,11 @@ test: venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .ve
 	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end
 
 CHAOS_ROUNDS ?= 3
+CHAOS_KILLS ?= 100
 
 .PHONY: chaos
-chaos: venv .venv/airflow/.dev ## Strike every step of a real Airflow, CHAOS_ROUNDS times each way
+chaos: venv data .venv/airflow/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times
+	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 
 .PHONY: lint
