@@ -57,8 +57,22 @@ data/nycflights13/.ready: include/raw_data.txt | $(UV)
 	rm -rf data/download
 	touch $@
 
+# What the tests start: real servers, a browser, and Spark's Java. Installed only where one is missing.
+SERVICES := $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql) \
+	$(if $(shell command -v redis-server),,redis-server) \
+	$(if $(shell command -v java),,default-jre-headless) \
+	$(if $(shell command -v chromium),,chromium)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: services
+services: ## Install the servers that the tests start (PostgreSQL, Redis, Java, Chromium), where they are missing
+	@if [ -n "$(strip $(SERVICES))" ]; then \
+		$(SUDO) apt-get update -qq; \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(strip $(SERVICES)); \
+	fi
+
 .PHONY: test
-test: venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Run every test
+test: services venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready ## Run every test
 	.venv/training/bin/python -m pytest tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
 	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end
@@ -76,9 +90,9 @@ lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/va
 	@$(MLOPS) lint
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
-	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks
-	.venv/training/bin/mypy training include --exclude training/validation --exclude training/steps/validate
-	.venv/validation/bin/mypy training/validation training/steps/validate.py
+	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude benchmarks/data/programs
+	.venv/training/bin/mypy training include benchmarks/data/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
+	.venv/validation/bin/mypy training/validation training/steps/validate.py benchmarks/data/programs/drift.py
 	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
 
 .PHONY: format
@@ -87,7 +101,7 @@ format: venv .venv/airflow/.dev ## Format the code
 	.venv/airflow/bin/ruff format .
 
 .PHONY: bench
-bench: venv data ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
+bench: venv data .venv/tfdv/.ready ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
 	PYTHONPATH=$(CURDIR):$(CURDIR)/plugins .venv/airflow/bin/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 .PHONY: lock
@@ -96,10 +110,18 @@ lock: $(UV) ## Resolve the lock files of the three runtimes and of the developme
 	$(COMPILE) --upgrade --group training --no-emit-package torch $(LOCK_TORCH) -o training/requirements.txt
 	$(COMPILE) --upgrade --group spark -c training/requirements.txt -o training/requirements-spark.txt
 	$(COMPILE) --upgrade --group validation -o training/requirements-validation.txt
+	cd tests/tfdv && $(CURDIR)/$(COMPILE) --upgrade pyproject.toml -o requirements.txt
 	$(COMPILE) --upgrade --group dev -c requirements.txt -c training/requirements.txt -o tests/requirements.txt
 
 .PHONY: venv
-venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready ## Make the three virtual environments
+venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready .venv/bin/mlops ## Make the three virtual environments
+
+# What an installed wheel has as `mlops`. Without a home of its own Airflow would make ~/airflow.
+.venv/bin/mlops: Makefile
+	mkdir -p $(@D)
+	printf '#!/bin/sh\nexport AIRFLOW_HOME="$${AIRFLOW_HOME:-%s}" PYTHONPATH="%s"\nexec "%s" -m mlops_provider.cli "$$@"\n' \
+		"$(CURDIR)/.local/airflow" "$(CURDIR)/plugins" "$(CURDIR)/.venv/airflow/bin/python" > $@
+	chmod +x $@
 
 .venv/airflow/.ready: requirements.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/airflow
@@ -115,6 +137,12 @@ venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready ## Make
 .venv/validation/.ready: training/requirements-validation.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/validation
 	$(UV) pip install --quiet --python .venv/validation --no-deps -r training/requirements-validation.txt
+	touch $@
+
+# The whole of TensorFlow Data Validation: the parity test compares with it, nothing else does.
+.venv/tfdv/.ready: tests/tfdv/requirements.txt | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) .venv/tfdv
+	$(UV) pip install --quiet --python .venv/tfdv --no-deps -r tests/tfdv/requirements.txt
 	touch $@
 
 # PySpark stands beside the training runtime for the tests; a deployment adds it where a pipeline says `engine: spark`.

@@ -34,10 +34,12 @@ with DAG(
         transform="include.flight_delays.dataset:flights",
         event_time="scheduled_departure",
         window_days=28,
+        split={"validation_days": 3, "test_days": 4},
     )
     validate = ValidateOperator(
         task_id="validate",
         dataset=ingest.output,
+        registered_model=MODEL,
         schema_path="include/flight_delays/schema.pbtxt",
         # Weekends are quieter: a Sunday is held against the Sunday before.
         volume={"tolerance": 0.2, "against_days": 7},
@@ -46,7 +48,6 @@ with DAG(
         task_id="features",
         validation=validate.output,
         feature_set="include.flight_delays.features:FEATURES",
-        split={"validation_days": 3, "test_days": 4},
     )
     train = TrainOperator(
         task_id="train",

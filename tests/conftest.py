@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+# As a launcher sets it: what a test starts, Spark's executors among it, imports the same code.
+os.environ["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}"
+# Spark lives for seconds here: compiling it well would take longer than its work.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 import time
 from pathlib import Path
@@ -66,6 +68,16 @@ class LauncherConformance:
         second = launcher.run(once, lambda line: None)
         assert first.result == second.result
         assert len(list((home / "calls").iterdir())) == 1
+
+    def test_secrets_reach_the_step_and_nothing_else(self, launcher: Launcher, home: Path) -> None:
+        """A password in the document would stay on disk, and in the log."""
+        secret = launch(home, "import os; print('length', len(os.environ['MLOPS_CONNECTION_DB']))", "secret")
+        secret = dataclasses.replace(secret, environment={"MLOPS_CONNECTION_DB": "open sesame"})
+        lines: list[str] = []
+        assert isinstance(launcher.run(secret, lines.append).result, DatasetRef)
+        assert "length 11" in lines
+        assert "sesame" not in repr(secret) + secret.input.dump() + "".join(lines)
+        assert "MLOPS_CONNECTION_DB" not in os.environ
 
     def test_output_arrives_line_by_line_while_it_runs(self, launcher: Launcher, home: Path) -> None:
         lines: list[tuple[float, str]] = []

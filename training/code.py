@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
-from mlops_provider.step import BadConfigError, code_files
+from mlops_provider.step import BadConfigError, StepError, code_files
 
 RECIPES = "include"
 """Top-level package of the recipes; within a recipe, imports of it must be relative."""
@@ -101,6 +101,8 @@ def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _import(module_name: str, import_path: str, origin: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
+    except StepError:
+        raise  # a definition in it says itself what is wrong, and where
     except Exception as error:  # a user's module may raise anything
         raise BadConfigError(
             f"cannot import {module_name!r} of {import_path!r} from {origin}: {type(error).__name__}: {error}. "

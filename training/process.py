@@ -44,6 +44,21 @@ class Deployment:
         )
 
 
+def memory_limit() -> int:
+    """
+    Bytes of memory that this process should make do with.
+
+    What the machine has, or its container allows; or less, by ``MLOPS_MEMORY_BYTES``, where other steps run beside it.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    container = Path("/sys/fs/cgroup/memory.max")
+    if container.exists() and (allowed := container.read_text().strip()) != "max":
+        limits.append(int(allowed))
+    if wanted := os.environ.get("MLOPS_MEMORY_BYTES"):
+        limits.append(int(wanted))
+    return min(limits)
+
+
 def die_with_parent() -> None:
     """
     Have the kernel kill this process when its parent ends, however it ends.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -34,6 +36,16 @@ class StoreError(StepError):
 
 class DamagedObjectError(BadDataError):
     """An object's bytes are not those that were written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """An object as a listing shows it."""
+
+    key: str
+    num_bytes: int
+    modified: datetime
+    """When it was written, by the store's clock."""
 
 
 class Store:
@@ -99,11 +111,53 @@ class Store:
 
     def list(self, prefix: str) -> Iterator[str]:
         """Keys below a folder, sorted."""
+        yield from (entry.key for entry in self.stored(prefix))
+
+    def stored(self, prefix: str) -> Sequence[Stored]:
+        """The objects below a folder, at any depth, in order of their keys."""
         try:
-            found = [entry["path"] for page in obstore.list(self._backend, prefix) for entry in page]
+            found = [
+                Stored(key=entry["path"], num_bytes=entry["size"], modified=entry["last_modified"])
+                for page in obstore.list(self._backend, prefix)
+                for entry in page
+            ]
         except Exception as error:
             raise self._failure("list", prefix, error) from error
-        yield from sorted(found)
+        return sorted(found, key=lambda entry: entry.key)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Names of the folders directly below a folder, sorted."""
+        try:
+            found = obstore.list_with_delimiter(self._backend, prefix)["common_prefixes"]
+        except Exception as error:
+            raise self._failure("list", prefix, error) from error
+        return sorted(PurePosixPath(folder).name for folder in found)
+
+    def copy(self, key: str, to: str) -> bool:
+        """
+        Copy an object within the store (locally a hard link); an older one at ``to`` is replaced.
+
+        :return: False where there is no such object
+        """
+        try:
+            obstore.copy(self._backend, key, to)
+            self._flush(to)
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise self._failure("copy", key, error) from error
+        return True
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; one that is gone already is no error."""
+        try:
+            obstore.delete(self._backend, keys)
+        except FileNotFoundError:
+            # It may have ended there; only a local folder minds, and deletes one by one as quickly.
+            for key in keys if len(keys) > 1 else ():
+                self.delete([key])
+        except Exception as error:
+            raise self._failure("delete", ", ".join(keys[:3]), error) from error
 
     def put_artifact(self, place: str, name: str, data: bytes | Path) -> Artifact:
         """
@@ -117,14 +171,20 @@ class Store:
         self.put(key, data)
         return Artifact(key=key, sha256=sha256, num_bytes=size)
 
-    def put_blob(self, data: bytes | Path, suffix: str = "") -> Artifact:
-        """Store content that many owners may share, once, under ``blobs/sha256``."""
+    def put_blob(self, data: bytes | Path, suffix: str = "") -> tuple[Artifact, bool]:
+        """
+        Store content that many owners may share, once, under ``blobs/sha256``.
+
+        Only what a manifest names by its digest outlives garbage collection (:mod:`training.data.garbage`).
+
+        :return: and whether the store did not have it yet
+        """
         sha256, size = _digest(data)
         key = blob_key(sha256, suffix)
         # A power cut can leave a name without its bytes: such a blob must not be shared.
-        if self._size(key) != size:
+        if new := self._size(key) != size:
             self.put(key, data)
-        return Artifact(key=key, sha256=sha256, num_bytes=size)
+        return Artifact(key=key, sha256=sha256, num_bytes=size), new
 
     def read(self, artifact: Artifact) -> bytes:
         """

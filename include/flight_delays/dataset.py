@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import polars as pl
+import narwhals as nw
 
+from training.data.engine import Table
 from training.features.point_in_time import last_known, trailing_sums
 
 LATE_MINUTES = 15
@@ -20,19 +21,19 @@ HISTORIES = {"route": ["origin", "dest"], "carrier": ["origin", "carrier"], "hou
 WEATHER = ["temp", "wind_speed", "precip", "pressure", "visib"]
 
 
-def flights(sources: dict[str, pl.LazyFrame]) -> pl.LazyFrame:
+def flights(sources: dict[str, Table]) -> Table:
     """Flights with weather, history and outcome; ``scheduled_departure`` is the event time."""
     table = sources["flights"].with_columns(
-        scheduled_departure=pl.col("time_hour") + pl.duration(minutes="minute"),
-        day=pl.date("year", "month", "day"),
-        delayed=(pl.col("arr_delay") > LATE_MINUTES).cast(pl.Int8),
+        scheduled_departure=nw.col("time_hour") + nw.col("minute") * timedelta(minutes=1),
+        day=(nw.col("year") * 10_000 + nw.col("month") * 100 + nw.col("day")).cast(nw.String).str.to_date("%Y%m%d"),
+        delayed=(nw.col("arr_delay") > LATE_MINUTES).cast(nw.Int8),
     )
     rows = table.select(
         "scheduled_departure", "day", "hour", "carrier", "flight", "origin", "dest", "distance", "arr_delay", "delayed"
     )
     rows = last_known(
         rows,
-        sources["weather"].select("origin", "time_hour", *(pl.col(name).cast(pl.Float64) for name in WEATHER)),
+        sources["weather"].select("origin", "time_hour", *(nw.col(name).cast(nw.Float64) for name in WEATHER)),
         time="scheduled_departure",
         observed="time_hour",
         by=["origin"],
@@ -46,6 +47,6 @@ def flights(sources: dict[str, pl.LazyFrame]) -> pl.LazyFrame:
             day="day",
             days=HISTORY_DAYS,
             by=by,
-            sums={landed: pl.col("delayed").is_not_null(), late: pl.col("delayed")},
-        ).with_columns(pl.when(pl.col(landed) > 0).then(pl.col(late) / pl.col(landed)).alias(late))
+            sums={landed: ~nw.col("delayed").is_null(), late: nw.col("delayed")},
+        ).with_columns(nw.when(nw.col(landed) > 0).then(nw.col(late) / nw.col(landed)).alias(late))
     return rows

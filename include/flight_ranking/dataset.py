@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import polars as pl
+import narwhals as nw
 
+from training.data.engine import Table
 from training.features.point_in_time import last_known, trailing_sums
 
 HISTORY_DAYS = 28
@@ -32,26 +33,27 @@ WEATHER = ["temp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pr
 OUTCOMES = ["arr_delay", "dep_delay", "cancelled", "relevance"]
 
 
-def documents(sources: dict[str, pl.LazyFrame]) -> pl.LazyFrame:
+def documents(sources: dict[str, Table]) -> Table:
     """Flights with aircraft, weather, history and outcome; ``scheduled_departure`` is the event time."""
     flights = sources["flights"].with_columns(
-        scheduled_departure=pl.col("time_hour") + pl.duration(minutes="minute"),
-        day=pl.date("year", "month", "day"),
-        cancelled=pl.col("dep_time").is_null(),
-        relevance=relevance(pl.col("arr_delay")),
+        scheduled_departure=nw.col("time_hour") + nw.col("minute") * timedelta(minutes=1),
+        day=(nw.col("year") * 10_000 + nw.col("month") * 100 + nw.col("day")).cast(nw.String).str.to_date("%Y%m%d"),
+        cancelled=nw.col("dep_time").is_null(),
+        relevance=relevance(nw.col("arr_delay")),
     )
     rows = flights.select(
         "scheduled_departure",
         "day",
-        weekday=pl.col("day").dt.weekday(),
-        scheduled_arrival=pl.col("sched_arr_time"),
-        **{name: pl.col(name) for name in ("hour", "carrier", "flight", "origin", "dest", "distance")},
-        **{name: pl.col(name) for name in OUTCOMES},
+        # On Spark narwhals counts a Sunday as 0.
+        weekday=nw.when(nw.col("day").dt.weekday() == 0).then(7).otherwise(nw.col("day").dt.weekday()).cast(nw.Int8),
+        scheduled_arrival=nw.col("sched_arr_time"),
+        **{name: nw.col(name) for name in ("hour", "carrier", "flight", "origin", "dest", "distance")},
+        **{name: nw.col(name) for name in OUTCOMES},
     )
     rows = _with_aircraft(rows, flights, sources["planes"])
     rows = last_known(
         rows,
-        sources["weather"].select("origin", "time_hour", *(pl.col(name).cast(pl.Float64) for name in WEATHER)),
+        sources["weather"].select("origin", "time_hour", *(nw.col(name).cast(nw.Float64) for name in WEATHER)),
         time="scheduled_departure",
         observed="time_hour",
         by=["origin"],
@@ -59,40 +61,42 @@ def documents(sources: dict[str, pl.LazyFrame]) -> pl.LazyFrame:
     )
     for name, by in HISTORIES.items():
         rows = _with_history(rows, flights, name, by)
-    known = pl.all().exclude(OUTCOMES)
-    return rows.select(known, *OUTCOMES)
+    known = [name for name in rows.collect_schema().names() if name not in OUTCOMES]
+    return rows.select(*known, *OUTCOMES)
 
 
-def relevance(arr_delay: pl.Expr) -> pl.Expr:
+def relevance(arr_delay: nw.Expr) -> nw.Expr:
     """
     Grade by minutes of arrival delay: 4 at most 0; 3 at most 15, which the US DOT counts as on time; 2 at most 45;
     1 at most 120; 0 later, cancelled or diverted (no arrival at the destination, hence null).
     """
     graded = (
-        pl.when(arr_delay <= 0).then(4).when(arr_delay <= 15).then(3).when(arr_delay <= 45).then(2)
+        nw.when(arr_delay <= 0).then(4).when(arr_delay <= 15).then(3).when(arr_delay <= 45).then(2)
         .when(arr_delay <= 120).then(1).otherwise(0)
     )  # fmt: skip
-    return graded.cast(pl.Int8)
+    return graded.cast(nw.Int8)
 
 
-def _with_aircraft(rows: pl.LazyFrame, flights: pl.LazyFrame, planes: pl.LazyFrame) -> pl.LazyFrame:
+def _with_aircraft(rows: Table, flights: Table, planes: Table) -> Table:
     """
     Add the aircraft that last flew this flight on an earlier day.
 
     Not the one of the day itself: only cancelled flights have no tail number, so that it gives the outcome away.
     """
     by = ["carrier", "flight", "origin", "dest"]
-    flown = flights.filter(pl.col("tailnum").is_not_null()).select(*by, "tailnum", flown="scheduled_departure")
+    flown = flights.filter(~nw.col("tailnum").is_null()).select(*by, "tailnum", flown=nw.col("scheduled_departure"))
     rows = last_known(
         rows, flown, time="scheduled_departure", observed="flown", by=by, tolerance=timedelta(days=HISTORY_DAYS)
     )
     aircraft = planes.select(
-        "tailnum", built=pl.col("year"), seats=pl.col("seats"), engines=pl.col("engines"), maker=pl.col("manufacturer")
-    ).unique("tailnum", keep="first", maintain_order=True)
-    return rows.join(aircraft, on="tailnum", how="left", maintain_order="left")
+        "tailnum", built=nw.col("year"), seats=nw.col("seats"), engines=nw.col("engines"), maker=nw.col("manufacturer")
+    )
+    # Of two entries for one aircraft the same is taken every night, on either engine.
+    aircraft = aircraft.unique("tailnum", keep="first", order_by=["built", "seats", "engines", "maker"])
+    return rows.join(aircraft, on="tailnum", how="left")
 
 
-def _with_history(rows: pl.LazyFrame, flights: pl.LazyFrame, name: str, by: list[str]) -> pl.LazyFrame:
+def _with_history(rows: Table, flights: Table, name: str, by: list[str]) -> Table:
     """Add ``<name>_flights``, and null where there were none: ``_mean_delay``, ``_on_time`` and ``_cancelled``."""
     count, arrived, delay, on_time, cancelled = (
         f"{name}_{part}" for part in ("flights", "arrived", "delay_sum", "on_time_sum", "cancelled_sum")
@@ -104,16 +108,16 @@ def _with_history(rows: pl.LazyFrame, flights: pl.LazyFrame, name: str, by: list
         days=HISTORY_DAYS,
         by=by,
         sums={
-            count: pl.col("day").is_not_null(),
-            arrived: pl.col("arr_delay").is_not_null(),
-            delay: pl.col("arr_delay").clip(-60, MAX_DELAY),
-            on_time: pl.col("arr_delay") <= 15,
-            cancelled: pl.col("cancelled"),
+            count: ~nw.col("day").is_null(),
+            arrived: ~nw.col("arr_delay").is_null(),
+            delay: nw.col("arr_delay").clip(-60, MAX_DELAY),
+            on_time: nw.col("arr_delay") <= 15,
+            cancelled: nw.col("cancelled"),
         },
     )
-    some, landed = pl.col(count) > 0, pl.col(arrived) > 0
+    some, landed = nw.col(count) > 0, nw.col(arrived) > 0
     return rows.with_columns(
-        pl.when(landed).then(pl.col(delay) / pl.col(arrived)).alias(f"{name}_mean_delay"),
-        pl.when(some).then(pl.col(on_time) / pl.col(count)).alias(f"{name}_on_time"),
-        pl.when(some).then(pl.col(cancelled) / pl.col(count)).alias(f"{name}_cancelled"),
+        nw.when(landed).then(nw.col(delay) / nw.col(arrived)).alias(f"{name}_mean_delay"),
+        nw.when(some).then(nw.col(on_time) / nw.col(count)).alias(f"{name}_on_time"),
+        nw.when(some).then(nw.col(cancelled) / nw.col(count)).alias(f"{name}_cancelled"),
     ).drop(arrived, delay, on_time, cancelled)

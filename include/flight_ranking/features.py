@@ -19,6 +19,7 @@ FEATURES = FeatureSet(
     group_by=QUERY,
     min_group_size=2,  # a single flight leaves nothing to rank
     order_by=("scheduled_departure", "carrier", "flight"),
+    entity=("carrier", "flight", "origin", "dest"),
     derived={
         "minute": nw.col("scheduled_departure").dt.minute(),
         "arrival_hour": nw.col("scheduled_arrival") // 100,

@@ -1,29 +1,45 @@
-"""The command line: ``mlops up | down | demo | lint``."""
+"""The command line: ``mlops up | down | demo | lint``; ``datasets | features | schema`` are answered by a runtime."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 from rich.console import Console
 
+from mlops_provider.deployment import Deployment
+from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import Stack, StackError
 from mlops_provider.spec import SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
+HANDED_OVER: Mapping[str, tuple[str, str]] = {
+    "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
+    "features": ("training", "read the online feature store"),
+    "schema": ("validation", "propose changes of a schema"),
+}
+"""First words that ``training.commands`` answers: the runtime, and what for."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """:return: the process's exit code"""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.run is not _hand_over:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     # A log file has no width of its own; rich would cut it at 80.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         return int(options.run(options, console))
-    except (StackError, TimeoutError, httpx.HTTPError) as error:
-        console.print(f"[red]{error}[/red]")
+    except (StackError, SpecError, TimeoutError, httpx.HTTPError) as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
 
 
@@ -48,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlflow-port", type=int, default=5000)
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"default: every *{SUFFIX} in dags/")
+    for word, (_, text) in HANDED_OVER.items():
+        # All but the places is the runtime's to parse, --help too.
+        sub = commands.add_parser(word, help=text, add_help=False, allow_abbrev=False)
+        sub.set_defaults(run=_hand_over, word=word)
+        sub.add_argument("--home", type=Path)
+        sub.add_argument("--store")
     return parser
 
 
@@ -97,6 +119,36 @@ def _lint(options: argparse.Namespace, console: Console) -> int:
             console.print(str(error), markup=False)
             broken += 1
     return 1 if broken else 0
+
+
+def _hand_over(options: argparse.Namespace, console: Console) -> NoReturn:
+    """Become the process that answers: its input, output and exit code are ours."""
+    if options.home is not None:
+        os.environ["AIRFLOW__MLOPS__HOME"] = str(options.home.resolve())
+    if options.store is not None:
+        os.environ["AIRFLOW__MLOPS__STORE"] = options.store
+    deployment = Deployment.load()
+    runtime, _ = HANDED_OVER[options.word]
+    python = deployment.pythons[runtime]
+    if not python.exists():
+        raise StackError(
+            f"the {runtime} runtime has no interpreter at {python}: run `make venv`, or set [mlops] {runtime}_python "
+            "in Airflow's configuration"
+        )
+    command = [str(python), "-m", "training.commands", options.word, *_with_schema(options, deployment.home)]
+    os.execve(python, command, runtime_environment(deployment, os.environ))
+
+
+def _with_schema(options: argparse.Namespace, home: Path) -> list[str]:
+    """The runtime's arguments; to ``schema propose PIPELINE`` where that pipeline's YAML keeps its schema."""
+    given: list[str] = options.rest
+    if options.word != "schema" or any(argument.split("=")[0] == "--schema" for argument in given):
+        return given
+    for argument in given:
+        path = home / "dags" / f"{argument}{SUFFIX}"
+        if path.is_file():
+            return [*given, "--schema", load_pipeline(path).validate_.schema_path]
+    return given
 
 
 if __name__ == "__main__":

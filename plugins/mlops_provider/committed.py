@@ -10,6 +10,7 @@ import obstore
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from mlops_provider.refs import DatasetRef
+from mlops_provider.step import deprecation_key
 
 
 def open_store(uri: str) -> ObjectStore:
@@ -20,7 +21,7 @@ def open_store(uri: str) -> ObjectStore:
 
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:
     """
-    The committed snapshot of a dataset.
+    The committed snapshot of a dataset; never a deprecated one.
 
     :param interval_end: ISO 8601; None takes the one with the latest interval
     """
@@ -35,9 +36,19 @@ async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | N
     if interval_end is not None:
         wanted = datetime.fromisoformat(interval_end)
         found = [item for item in found if item[0] == wanted]
-    if not found:
-        return None
     # Of several snapshots of one interval (other settings, other code) the one committed last.
-    response = await obstore.get_async(store, max(found)[2])
-    wire: dict[str, Any] = json.loads(bytes(await response.bytes_async()))
-    return DatasetRef.from_wire(wire)
+    for *_, path in sorted(found, reverse=True):
+        response = await obstore.get_async(store, path)
+        wire: dict[str, Any] = json.loads(bytes(await response.bytes_async()))
+        ref = DatasetRef.from_wire(wire)
+        if not await _exists(store, deprecation_key(ref.name, ref.version)):
+            return ref
+    return None
+
+
+async def _exists(store: ObjectStore, key: str) -> bool:
+    try:
+        await obstore.head_async(store, key)
+    except FileNotFoundError:
+        return False
+    return True

@@ -58,7 +58,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
     with dag:
         ingest = IngestOperator(**common("ingest"))
-        validate = ValidateOperator(dataset=ingest.output, **common("validate"))
+        validate = ValidateOperator(
+            dataset=ingest.output,
+            registered_model=pipeline.evaluate.registered_model,
+            alias=pipeline.evaluate.alias,
+            **common("validate"),
+        )
         features = FeaturesOperator(validation=validate.output, **common("features"))
         train = TrainOperator(features=features.output, **common("train"))
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlops_provider.spec import Pipeline, SpecError, describe
+from mlops_provider.spec import Pipeline, SpecError, describe, keys_of
 
 SUFFIX = ".pipeline.yaml"
 
@@ -41,7 +41,7 @@ def load_pipeline(path: Path) -> Pipeline:
     except ValidationError as error:
         lines = []
         for problem in error.errors():
-            line, column = _position(tuple(str(part) for part in problem["loc"]), problem["type"], marks)
+            line, column = _position(keys_of(problem), problem["type"], marks)
             lines.append(f"{path.name}:{line}:{column}: {describe(Pipeline, problem)}")
         raise SpecError("\n".join(lines)) from None
     if path.name != pipeline.pipeline + SUFFIX:

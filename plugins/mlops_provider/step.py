@@ -41,6 +41,14 @@ PARENT_VARIABLE = "MLOPS_PARENT_PID"
 """Process id of the launcher; the step ends when that process does."""
 
 
+def connection_variable(connection: str) -> str:
+    """
+    The environment variable that hands an Airflow connection to a step: a JSON object with ``conn_type``, ``host``,
+    ``port``, ``login``, ``password``, ``schema`` and ``extra``. Never in the document: that is kept, and shown.
+    """
+    return "MLOPS_CONNECTION_" + "".join(letter if letter.isalnum() else "_" for letter in connection.upper())
+
+
 @dataclass(frozen=True, slots=True)
 class StepType:
     """The one input and the one output of a step, and the runtime it needs."""
@@ -113,6 +121,9 @@ class StepInput:
     run: RunIdentity
     config: Mapping[str, Any]
     ref: Ref | None = None
+    baselines: Mapping[str, Ref] = field(default_factory=dict)
+    """Refs of other runs that the result is held against, e.g. ``champion``. Not part of the run key: what is
+    committed stays committed when another model becomes the champion."""
     v: int = field(default=DOCUMENT_VERSION)
 
     @property
@@ -126,6 +137,7 @@ class StepInput:
             "run": asdict(self.run),
             "config": self.config,
             "ref": self.ref.to_wire() if self.ref else None,
+            "baselines": {name: ref.to_wire() for name, ref in self.baselines.items()},
         }
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
 
@@ -143,12 +155,18 @@ class StepInput:
             run=RunIdentity(**document["run"]),
             config=document["config"],
             ref=ref_from_wire(ref) if ref is not None else None,
+            baselines={name: ref_from_wire(wire) for name, wire in document.get("baselines", {}).items()},
         )
 
 
 def place(pipeline: str, run_key: str, step: str) -> str:
     """The step's folder in the store: never a function of the try number."""
     return f"pipelines/{pipeline}/{step}/{run_key}"
+
+
+def deprecation_key(dataset: str, version: str) -> str:
+    """Where the store says that a snapshot shall not be used any more: an object there is the deprecation."""
+    return f"pipelines/{dataset}/deprecated/{version}.json"
 
 
 def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, Any], ref: Ref | None, code: str) -> str:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from mlops_provider.refs import DatasetRef, ModelVersionRef
+from mlops_provider.refs import DatasetRef, ModelVersionRef, ValidationRef
 from mlops_provider.step import (
     BadConfigError,
     BadDataError,
@@ -34,6 +35,24 @@ IDENTITY = RunIdentity(
 def test_input_document_round_trip(version_ref: ModelVersionRef) -> None:
     document = StepInput(step="validate", run=IDENTITY, config={"a": 1}, ref=version_ref.ancestor(DatasetRef))
     assert StepInput.load(document.dump()) == document
+
+
+def test_baselines_travel_with_the_document_and_change_no_key(version_ref: ModelVersionRef) -> None:
+    """What is committed stays committed when another model becomes the champion."""
+    dataset = version_ref.ancestor(DatasetRef)
+    plain = StepInput(step="validate", run=IDENTITY, config={}, ref=dataset)
+    held = StepInput(
+        step="validate",
+        run=IDENTITY,
+        config={},
+        ref=dataset,
+        baselines={"champion": version_ref.ancestor(ValidationRef)},
+    )
+    assert StepInput.load(held.dump()) == held
+    assert held.place == plain.place
+    document = json.loads(plain.dump())
+    del document["baselines"]
+    assert StepInput.load(json.dumps(document)) == plain
 
 
 def test_input_of_another_contract_version_is_refused() -> None:

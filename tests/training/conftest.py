@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import services
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef, canonical_json
 from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, read_result
@@ -93,6 +94,34 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         os.killpg(server.pid, signal.SIGKILL)  # nothing of it is kept
         server.wait(20)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """URI of a PostgreSQL server."""
+    with services.postgres_server() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """URI of a Redis server."""
+    with services.redis_server() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Iterator[dict[str, str]]:
+    with services.s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3(_s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """URI of a bucket of an S3 server, which this process and its children find by their environment."""
+    for name, value in _s3_server.items():
+        monkeypatch.setenv(name, value)
+    return "s3://bucket"
 
 
 def _answers(url: str) -> bool:
@@ -205,7 +234,8 @@ def toy_features(project: Project) -> FeaturesRef:
     """Queries whose relevance follows from the first of four features, as the features step would leave them."""
     import numpy as np  # not in the validation runtime, whose tests load this file too
 
-    from training.data.shards import FeatureTable, write_split
+    from training.data.feature_table import FeatureTable
+    from training.data.shards import write_split
 
     rng = np.random.default_rng(0)
     splits = {}

@@ -115,9 +115,10 @@ def test_damage_is_found_and_named(store: Store, tmp_path: Path, damage: object,
 
 
 def test_shared_content_is_stored_once(store: Store, tmp_path: Path) -> None:
-    first = store.put_blob(b"the same day", ".parquet")
+    first, new = store.put_blob(b"the same day", ".parquet")
     inode = (tmp_path / "store" / first.key).stat().st_ino
-    assert store.put_blob(b"the same day", ".parquet") == first
+    assert new
+    assert store.put_blob(b"the same day", ".parquet") == (first, False)
     assert (tmp_path / "store" / first.key).stat().st_ino == inode
 
 
@@ -132,14 +133,14 @@ def test_a_damaged_ref_is_named_and_not_retried(store: Store, tmp_path: Path, co
 
 def test_a_blob_cut_short_is_written_again(store: Store, tmp_path: Path) -> None:
     """Broken: the next night would share the damaged blob, and every night after it."""
-    blob = store.put_blob(b"rows of a day", ".parquet")
+    blob, _ = store.put_blob(b"rows of a day", ".parquet")
     (tmp_path / "store" / blob.key).write_bytes(b"")
-    assert store.read(store.put_blob(b"rows of a day", ".parquet")) == b"rows of a day"
+    assert store.read(store.put_blob(b"rows of a day", ".parquet")[0]) == b"rows of a day"
 
 
 def test_a_damaged_object_is_told_with_a_way_out(store: Store, tmp_path: Path) -> None:
     """Broken: who clears the task, as told, is answered with the committed ref of the same damaged object."""
-    blob = store.put_blob(b"rows of a day")
+    blob, _ = store.put_blob(b"rows of a day")
     (tmp_path / "store" / blob.key).write_bytes(b"rows of a dax")
     with pytest.raises(DamagedObjectError, match=r"delete it and the ref\.json"):
         store.read(blob)

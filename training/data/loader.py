@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from training.data.shards import FeatureTable
+    from training.data.feature_table import FeatureTable
 
 IntArray = npt.NDArray[np.int64]
 

@@ -3,95 +3,164 @@ Shards: train-ready float32 rows as uncompressed Arrow IPC, memory-mapped when o
 
 One FixedSizeList column is one block of memory, so that a local shard is used in place, without a copy, and a batch is
 gathered straight out of the page cache.
+
+Samples are shuffled within and between the shards of a split: they lie in the order of their ids, which are hashes of
+what tells them apart. That order follows from the rows alone, whatever order, batch or engine they came from, so that
+equal features are equal bytes.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from mlops_provider.refs import Artifact, FeaturesRef
 from mlops_provider.step import BadDataError
+from training.data.feature_table import FeatureTable, concat
+from training.data.spool import Spool
 from training.store import Store
 
-MAX_SHARD_BYTES: Final = 1024 * 1024 * 1024
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FeatureTable:
-    """Rows ready for a model. A sample is a row, or a group of rows that are ranked together."""
-
-    features: npt.NDArray[np.float32]
-    """[N, F]"""
-    labels: npt.NDArray[np.float32]
-    """[N]"""
-    offsets: npt.NDArray[np.int64]
-    """[S + 1]; sample i is rows ``offsets[i]:offsets[i + 1]``."""
-
-    def __post_init__(self) -> None:
-        assert self.features.ndim == 2, self.features.shape
-        assert self.labels.shape == self.features.shape[:1], (self.labels.shape, self.features.shape)
-        dtypes = [str(array.dtype) for array in (self.features, self.labels, self.offsets)]
-        assert dtypes == ["float32", "float32", "int64"], dtypes
-        assert (self.offsets[0], self.offsets[-1]) == (0, len(self.features)), "offsets span all rows"
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.features)
-
-    @property
-    def num_features(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.offsets) - 1
-
-    def samples(self, start: int, stop: int) -> FeatureTable:
-        """Samples ``start:stop`` as views of the same memory."""
-        first, last = self.offsets[start], self.offsets[stop]
-        return FeatureTable(
-            features=self.features[first:last],
-            labels=self.labels[first:last],
-            offsets=self.offsets[start : stop + 1] - first,
-        )
+MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
+"""Of rows; the file's schema and padding stay below the 128 MB that a shard may have."""
+_BUCKET_BYTES: Final = 64 * 1024 * 1024
+_MAX_BUCKETS: Final = 512
 
 
 def write_split(
-    store: Store, place: str, name: str, table: FeatureTable, max_shard_bytes: int = MAX_SHARD_BYTES
-) -> dict[str, Any]:
+    store: Store, place: str, name: str, table: FeatureTable, *, keys: pl.DataFrame | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> dict[str, Any]:  # fmt: skip
     """
-    Store a split in shards; a sample is never cut.
+    Store a split that is in memory; see :class:`SplitWriter`.
+
+    :param keys: further columns to store, row for row
+    :return: its part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+    """
+    with SplitWriter(store, place, name, max_shard_bytes=max_shard_bytes) as writer:
+        writer.add(table if keys is None else replace(table, keys=keys))
+        return writer.finish()
+
+
+class SplitWriter:
+    """
+    Stores a split that comes in pieces, in any order, in shards of equal size: they differ by less than a sample's
+    rows, for a sample is never cut. Samples without ids keep the order in which they come.
+
+    What does not fit into memory is dealt into buckets on local disk by the upper bits of the ids; each bucket is then
+    sorted in memory.
 
     :param place: folder of the step
     :param name: of the split, e.g. ``train``
-    :return: its part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+    :param num_bytes: of all rows that will come, about; where that is more than a bucket, samples must have ids
     """
-    rows_per_shard = max(1, max_shard_bytes // (4 * table.num_features + 12))
-    shards: list[dict[str, Any]] = []
-    start = 0
-    while start < table.num_samples or not shards:
-        limit = table.offsets[start] + rows_per_shard
-        stop = min(max(int(np.searchsorted(table.offsets, limit, side="right")) - 1, start + 1), table.num_samples)
-        part = table.samples(start, stop)
-        artifact = store.put_artifact(place, f"{name}-{len(shards):05d}.arrow", _encode(part, first_sample=start))
-        shards.append(
-            {
-                "key": artifact.key,
-                "sha256": artifact.sha256,
-                "num_bytes": artifact.num_bytes,
-                "num_rows": part.num_rows,
-                "num_samples": part.num_samples,
-            }
-        )
-        start = stop
-    return {"num_rows": table.num_rows, "num_samples": table.num_samples, "shards": shards}
+
+    def __init__(
+        self, store: Store, place: str, name: str, *, num_bytes: int = 0, max_shard_bytes: int = MAX_SHARD_BYTES,
+        bucket_bytes: int = _BUCKET_BYTES,
+    ) -> None:  # fmt: skip
+        self._store, self._place, self._name = store, place, name
+        self._max_shard_bytes = max_shard_bytes
+        self._num_buckets = min(_MAX_BUCKETS, max(1, math.ceil(num_bytes / bucket_bytes)))
+        self._scratch = tempfile.TemporaryDirectory(prefix="shards-")
+        self._spool = Spool(Path(self._scratch.name, "buckets"))
+        self._kept: list[FeatureTable] = []
+        self._num_rows = self._row_bytes = 0
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.cleanup()
+
+    def add(self, table: FeatureTable) -> None:
+        self._num_rows += table.num_rows
+        self._row_bytes = max(self._row_bytes, row_bytes(table))
+        if self._num_buckets == 1:
+            self._kept.append(table)
+            return
+        assert table.ids is not None, "only samples with ids can be dealt into buckets"
+        buckets = ((table.ids >> np.uint64(32)) * np.uint64(self._num_buckets)) >> np.uint64(32)
+        for bucket in np.unique(buckets):
+            part = table.take(np.flatnonzero(buckets == bucket))
+            self._spool.append(int(bucket), pa.Table.from_batches([_to_arrow(part, first_sample=0)]))
+        self._kept = [table.samples(0, 0)]
+
+    def finish(self) -> dict[str, Any]:
+        """
+        Store what was added.
+
+        :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+        :raises BadDataError: where two samples have one id: their keys do not tell them apart
+        """
+        shards: list[dict[str, Any]] = []
+        num_samples = 0
+        for table in self._shards():
+            path = Path(self._scratch.name, f"{self._name}-{len(shards):05d}.arrow")
+            batch = _to_arrow(table, first_sample=num_samples)
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            artifact = self._store.put_artifact(self._place, path.name, path)
+            path.unlink()
+            shards.append(
+                {
+                    "key": artifact.key,
+                    "sha256": artifact.sha256,
+                    "num_bytes": artifact.num_bytes,
+                    "num_rows": table.num_rows,
+                    "num_samples": table.num_samples,
+                }
+            )
+            num_samples += table.num_samples
+        return {"num_rows": self._num_rows, "num_samples": num_samples, "shards": shards}
+
+    def _shards(self) -> Iterator[FeatureTable]:
+        """The samples in their order, cut into shards; a split without samples is one empty shard."""
+        num_shards = max(1, math.ceil(self._num_rows * self._row_bytes / self._max_shard_bytes))
+        pending: list[FeatureTable] = []
+        current = first_row = 0
+        for table in self._buckets():
+            # A sample belongs to the shard that its first row falls into.
+            places = (table.offsets[:-1] + first_row) * num_shards // max(1, self._num_rows)
+            edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), table.num_samples]
+            for start, stop in pairwise(edges):
+                if start < stop and places[start] != current:
+                    if pending:
+                        yield concat(pending)
+                    pending, current = [], int(places[start])
+                if start < stop:
+                    pending.append(table.samples(start, stop))
+            first_row += table.num_rows
+        yield concat(pending) if pending else self._kept[0]
+
+    def _buckets(self) -> Iterator[FeatureTable]:
+        if self._num_buckets == 1:
+            yield self._sorted(concat(self._kept))
+            return
+        for bucket in range(self._num_buckets):
+            if (part := self._spool.read(bucket)) is not None:
+                yield self._sorted(concat([_from_arrow(batch) for batch in part.to_batches()]))
+
+    def _sorted(self, table: FeatureTable) -> FeatureTable:
+        if table.ids is None:
+            return table
+        order = np.argsort(table.ids, kind="stable")
+        ids = table.ids[order]
+        if (same := np.flatnonzero(ids[1:] == ids[:-1])).size:
+            raise BadDataError(
+                f"{len(same)} samples of the split {self._name!r} have the keys of another one: rows are doubled, or "
+                "order_by (group_by, where rows are grouped) does not tell them apart; add a column to it"
+            )
+        return table.take(order)
 
 
 def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> FeatureTable:
@@ -105,44 +174,51 @@ def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> Featur
     manifest = json.loads(store.read(ref.artifacts["manifest"]))
     if name not in manifest["splits"]:
         raise BadDataError(f"the features at {ref.place} have no split {name!r}, only {', '.join(manifest['splits'])}")
-    parts = [
-        _decode(store.local_file(Artifact(key=s["key"], sha256=s["sha256"], num_bytes=s["num_bytes"]), cache))
-        for s in manifest["splits"][name]["shards"]
+    return map_shards(store, manifest["splits"][name]["shards"], cache)
+
+
+def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> FeatureTable:
+    """See :func:`open_split`; ``keys`` are left out."""
+    files = [
+        store.local_file(Artifact(key=s["key"], sha256=s["sha256"], num_bytes=s["num_bytes"]), cache) for s in shards
     ]
-    if len(parts) == 1:
-        return parts[0]
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    return FeatureTable(
-        features=np.concatenate([part.features for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]),
-    )
-
-
-def _encode(table: FeatureTable, first_sample: int) -> bytes:
-    features = pa.array(np.ascontiguousarray(table.features).reshape(-1))
-    samples = np.repeat(np.arange(table.num_samples, dtype=np.int64) + first_sample, np.diff(table.offsets))
-    batch = pa.record_batch(
-        {
-            "features": pa.FixedSizeListArray.from_arrays(features, table.num_features),
-            "label": pa.array(table.labels),
-            "sample": pa.array(samples),
-        }
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def _decode(path: Path) -> FeatureTable:
     # The arrays keep the mapping alive through their buffers.
-    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    return concat([_from_arrow(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0), keys=False) for path in files])
+
+
+def row_bytes(table: FeatureTable) -> int:
+    """Of one row in a shard, on average where keys are text."""
+    keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
+    return 4 * table.num_features + 12 + keys
+
+
+def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
+    """
+    :param first_sample: number of the first sample, where samples have no ids
+    """
+    features = pa.array(np.ascontiguousarray(table.features).reshape(-1))
+    ids = np.arange(table.num_samples, dtype=np.uint64) + np.uint64(first_sample) if table.ids is None else table.ids
+    columns = {
+        "features": pa.FixedSizeListArray.from_arrays(features, table.num_features),
+        "label": pa.array(table.labels),
+        "sample": pa.array(np.repeat(ids, np.diff(table.offsets))),
+    }
+    if table.keys is not None:
+        keys = table.keys.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        columns |= {name: keys.column(name).combine_chunks() for name in keys.column_names}
+    return pa.record_batch(columns)
+
+
+def _from_arrow(batch: pa.RecordBatch, *, keys: bool = True) -> FeatureTable:
     width = batch.schema.field("features").type.list_size
-    samples = batch.column("sample").to_numpy(zero_copy_only=True)
-    starts = np.flatnonzero(np.diff(samples, prepend=-1))
+    samples = batch.column("sample").to_numpy(zero_copy_only=True).view(np.uint64)
+    # No two samples have one id.
+    starts = np.flatnonzero(np.append(True, samples[1:] != samples[:-1])) if len(samples) else np.empty(0, np.int64)
+    names = batch.schema.names[3:]
     return FeatureTable(
         features=batch.column("features").flatten().to_numpy(zero_copy_only=True).reshape(-1, width),
         labels=batch.column("label").to_numpy(zero_copy_only=True),
         offsets=np.append(starts, len(samples)).astype(np.int64),
+        ids=samples[starts],
+        keys=pl.DataFrame(batch.select(names)) if names and keys else None,
     )

@@ -1,17 +1,28 @@
-"""Splits by time: what is held out is newer than everything that is fitted on, as it will be in production."""
+"""
+Splits of a snapshot: which rows the model is fitted on, which choose its best epoch, and which judge it.
+
+By time, what is held out is newer than everything that is fitted on, as it will be in production. By key, it is other
+entities: all rows of a user, say, are in one split, and stay in it in every later snapshot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
 
 from mlops_provider.step import BadDataError
 
-SPLITS = ("train", "validation", "test")
+SPLITS: Final = ("train", "validation", "test")
+INDEX: Final = "split"
+"""The column of an index: the name of each row's split."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitConfig:
+class TimeSplit:
     """How many of the window's days are held out."""
 
     validation_days: int
@@ -20,7 +31,22 @@ class SplitConfig:
     """The newest days; candidate and champion are compared on them."""
 
 
-def days_of(days: Sequence[str], split: SplitConfig) -> dict[str, list[str]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeySplit:
+    """Which share of an entity's keys is held out."""
+
+    key: str
+    """Column with the entity's key."""
+    validation: float
+    test: float
+
+
+def split_of(config: Mapping[str, Any]) -> TimeSplit | KeySplit:
+    """The setting ``ingest.split``."""
+    return KeySplit(**config) if "key" in config else TimeSplit(**config)
+
+
+def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
     """
     Deal out a snapshot's days.
 
@@ -42,3 +68,38 @@ def days_of(days: Sequence[str], split: SplitConfig) -> dict[str, list[str]]:
         "validation": ordered[num_train:test_start],
         "test": ordered[test_start:],
     }
+
+
+def index_of(rows: pl.DataFrame, split: KeySplit, day: str) -> pl.DataFrame:
+    """
+    The split of each row: a function of its key's text alone, so that a key never changes its split.
+
+    :return: one column, :data:`INDEX`
+    :raises BadDataError: where the key is missing, no text or whole number, or null
+    """
+    if split.key not in rows.columns:
+        raise BadDataError(
+            f"the table has no column {split.key!r}, which ingest.split.key names; it has {', '.join(rows.columns)}"
+        )
+    keys = rows[split.key]
+    if not (keys.dtype == pl.String or keys.dtype.is_integer()):
+        raise BadDataError(f"ingest.split.key {split.key!r} is {keys.dtype}; a key is text or a whole number")
+    if num_nulls := keys.null_count():
+        raise BadDataError(
+            f"ingest.split.key {split.key!r} is null in {num_nulls} of {day}'s {rows.height} rows; "
+            "leave them out in ingest.transform, or give them a key"
+        )
+    text = keys.cast(pl.String).alias("key").to_frame()
+    distinct = text.unique()
+    # Where a key lies among all keys. Not by Polars' hash, which may change with its version.
+    digests = [hashlib.sha256(key.encode()).digest()[:8] for key in distinct["key"].to_list()]
+    place = pl.Series(digests, dtype=pl.Binary).bin.reinterpret(dtype=pl.UInt64, endianness="big")
+    names = distinct.with_columns(
+        pl.when(place < int(split.test * 2**64))
+        .then(pl.lit("test"))
+        .when(place < int((split.test + split.validation) * 2**64))
+        .then(pl.lit("validation"))
+        .otherwise(pl.lit("train"))
+        .alias(INDEX)
+    )
+    return text.join(names, on="key", how="left", maintain_order="left").select(INDEX)

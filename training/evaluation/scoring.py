@@ -11,10 +11,11 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from mlops_provider.refs import CheckpointRef
+from mlops_provider.refs import CheckpointRef, DatasetRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
-from training.features.fitted import load_fitted, read_manifest
+from training.data.snapshots import Snapshot
+from training.features.fitted import load_fitted
 from training.store import Store
 from training.trainer.checkpoint import deserialise
 from training.trainer.config import build_model
@@ -49,9 +50,17 @@ class Scored:
 
 
 def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -> int:
-    """How many of the candidate's held-out days the champion was fitted on, or its best epoch chosen by."""
-    seen, held = (read_manifest(store, checkpoint.parent)["splits"] for checkpoint in (champion, candidate))
-    return len({*seen["train"]["days"], *seen["validation"]["days"]} & {*held["test"]["days"]})
+    """
+    On how many of the candidate's held-out days the champion has seen rows: fitted on them, or its best epoch chosen.
+
+    0 where both hold out the same keys: those it has never seen, on whatever day.
+    """
+    seen, held = (Snapshot.open(store, checkpoint.ancestor(DatasetRef)) for checkpoint in (champion, candidate))
+    if "key" in seen.manifest.split and seen.manifest.split == held.manifest.split:
+        return 0
+    # A snapshot of the time before splits were its own tells only its days.
+    parts = [seen.split_days(name) for name in ("train", "validation")] if seen.manifest.splits else [seen.days]
+    return len({day for days in parts for day in days} & {*held.split_days("test")})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

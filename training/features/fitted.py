@@ -1,46 +1,21 @@
-"""Stored features opened again: the code they were made with, their fitted state, and the rows held out."""
+"""Stored features opened again: the code they were made with, their fitted state, their version, the rows held out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from mlops_provider.refs import DatasetRef, FeaturesRef
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops_provider.refs import DatasetRef, FeaturesRef, digest_of
+from mlops_provider.step import BadConfigError
 from training.code import load_bundled
-from training.data.shards import FeatureTable
 from training.data.snapshots import Snapshot
+from training.features.applied import STATE_FORMAT, FittedFeatures
 from training.features.feature_set import FeatureSet
-from training.features.transforms import State
 from training.store import Store
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FittedFeatures:
-    """A feature set with the state it was fitted to: raw rows in, model inputs out."""
-
-    feature_set: FeatureSet
-    state: State
-    manifest: Mapping[str, Any]
-
-    @property
-    def feature_names(self) -> list[str]:
-        return list(self.manifest["feature_names"])
-
-    def apply(self, frame: pl.DataFrame) -> FeatureTable:
-        """Model inputs of raw rows; see :meth:`FeatureSet.apply`."""
-        table = self.feature_set.apply(frame, self.state)
-        assert table.num_features == len(self.feature_names), "the bundled code makes the features of the manifest"
-        return table
-
-    def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The raw rows in exactly the number and order of ``apply``'s rows."""
-        return self.feature_set.arrange(frame)
 
 
 def as_feature_set(value: object, import_path: str) -> FeatureSet:
@@ -59,14 +34,41 @@ def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures
 
     :param scratch: folder for the unpacked code; must stay as long as the features are in use
     :raises DamagedObjectError: where a stored object is missing or not the one that was written
+    :raises BadConfigError: where they were made with another engine or release, so that values could differ
     """
     manifest = read_manifest(store, ref)
+    _check_engine(ref, manifest.get("engine", {}))
     import_path = manifest["feature_set"]
-    code = load_bundled(store.read(ref.artifacts["code"]), import_path, scratch)
-    return FittedFeatures(
-        feature_set=as_feature_set(code, import_path),
-        state=json.loads(store.read(ref.artifacts["state"])),
-        manifest=manifest,
+    code = ref.artifacts["code"]
+    features = as_feature_set(load_bundled(store.read(code), import_path, scratch), import_path)
+    fitted = FittedFeatures(features, json.loads(store.read(ref.artifacts["state"])))
+    if version(code.sha256, fitted) != ref.version:
+        raise BadConfigError(
+            f"the features at {ref.place} are version {ref.version[:12]}, but their code and state make "
+            f"{version(code.sha256, fitted)[:12]} with this release; run the features step and train again"
+        )
+    return fitted
+
+
+def engine() -> dict[str, str]:
+    """What besides the recipe's code decides the bits of a feature."""
+    return {"polars": pl.__version__, "transforms": str(STATE_FORMAT)}
+
+
+def version(code_sha256: str, fitted: FittedFeatures) -> str:
+    """SHA-256 of what decides the meaning of a feature column: code, state schema, engine."""
+    schema = [[part["transform"], sorted(part)] for part in fitted.state["transforms"]]
+    return digest_of([code_sha256, fitted.feature_names, fitted.state["columns"], schema, engine()])
+
+
+def _check_engine(ref: FeaturesRef, made_with: Mapping[str, str]) -> None:
+    if made_with == (here := engine()):
+        return
+    then, now = (", ".join(f"{name} {part[name]}" for name in sorted(part)) for part in (made_with, here))
+    raise BadConfigError(
+        f"the features at {ref.place} were made with {then or 'an earlier release'}, and here are {now}: a value could "
+        "differ from the one that the model was trained on. Install training/requirements.txt of the release that made "
+        "them, or run features and training again with this one"
     )
 
 
@@ -74,15 +76,12 @@ def held_out(store: Store, ref: FeaturesRef, split: str = "test") -> pl.DataFram
     """
     Raw rows of a split, from the snapshot that the features were made of.
 
-    :raises BadDataError: where the features have no such split
+    :raises BadDataError: where the snapshot has no such split
     """
-    splits = read_manifest(store, ref)["splits"]
-    if split not in splits:
-        raise BadDataError(f"the features at {ref.place} have no split {split!r}, only {', '.join(splits)}")
-    return Snapshot.open(store, ref.ancestor(DatasetRef)).read(splits[split]["days"])
+    return Snapshot.open(store, ref.ancestor(DatasetRef)).read_split(split)
 
 
 def read_manifest(store: Store, ref: FeaturesRef) -> dict[str, Any]:
-    """The features' manifest: feature names, grouping, splits with their days and shards."""
+    """The features' manifest: feature names, grouping, splits with their shards."""
     manifest: dict[str, Any] = json.loads(store.read(ref.artifacts["manifest"]))
     return manifest

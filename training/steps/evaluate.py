@@ -38,7 +38,7 @@ def run(context: StepContext) -> ReportRef:
     if not len(candidate_scores.rows):
         raise BadDataError(
             f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
-            "raise features.split.test_days, or look at the feature set's where and min_group_size"
+            "hold out more by ingest.split, or look at the feature set's where and min_group_size"
         )
     champion_scores, seen = None, 0
     if champion is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mlops_provider.refs import Ref
 from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
+from training.data.deprecation import refuse_deprecated
 from training.process import Deployment
 from training.steps import StepContext
 from training.store import Store
@@ -20,10 +21,17 @@ logger = logging.getLogger("training")
 
 
 def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
-    """The ref of an earlier attempt at the same work."""
-    done = Store(deployment.store).committed(document.place)
+    """
+    The ref of an earlier attempt at the same work.
+
+    :raises BadDataError: where there is none, and the work would start from a deprecated snapshot
+    """
+    store = Store(deployment.store)
+    done = store.committed(document.place)
     if done is not None:
         logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
+    elif document.ref is not None:
+        refuse_deprecated(store, document.ref)
     return done
 
 

@@ -1,24 +1,23 @@
-"""Features: fit the feature set on the training days, materialise every split, store shards, state and code."""
+"""Features: fit the feature set on the training split, materialise every split, store shards, state and code."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, cast
 
-import polars as pl
-
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json, digest_of
-from mlops_provider.step import BadDataError
+from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from training.code import bundle, load_attribute, recipe_folder
-from training.data.shards import write_split
+from training.data.engine import Engine, read_snapshot
 from training.data.snapshots import Snapshot
-from training.data.splits import SplitConfig, days_of
-from training.features.feature_set import FeatureSet
-from training.features.fitted import as_feature_set
-from training.features.parity import check_parity
-from training.features.transforms import State
+from training.data.splits import SPLITS
+from training.features.applied import FittedFeatures
+from training.features.batches import batches_of
+from training.features.fitted import as_feature_set, engine, version
+from training.features.fitting import fit
+from training.features.materialise import check_stored, materialise
 from training.steps import StepContext
 
 logger = logging.getLogger(__name__)
@@ -29,67 +28,57 @@ class FeaturesConfig:
     """The section ``features`` of the pipeline."""
 
     feature_set: str
-    split: Mapping[str, int]
+    online: Mapping[str, Any] | None
 
 
 def run(context: StepContext) -> FeaturesRef:
     config = FeaturesConfig(**context.config)
-    split = SplitConfig(**config.split)
     parent = context.input.ref
     assert isinstance(parent, ValidationRef), "features follow a validation"
     home = context.deployment.home
     features = as_feature_set(load_attribute(config.feature_set, home), config.feature_set)
-    code = bundle(recipe_folder(home, config.feature_set))
+    code = context.publish("code.zip", bundle(recipe_folder(home, config.feature_set)))
 
     snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
-    days = days_of(snapshot.days, split)
-    frames = {name: snapshot.read(part) for name, part in days.items()}
-    state = features.fit(frames["train"])
-    names = features.names(frames["train"], state)
-    splits = {name: materialise(context, features, name, frames[name], state) | {"days": days[name]} for name in days}
-    num_checked = check_parity(features, frames["test"], state)
-    logger.info("serving parity: %d samples of the test split, served alone, equal the stored ones", num_checked)
+    made_by = cast(Engine, snapshot.manifest.engine)
+    with ExitStack() as stack:
+        splits = {}
+        for name in SPLITS:
+            table = read_snapshot(snapshot, name, engine=made_by, cache=context.scratch)
+            splits[name] = stack.enter_context(batches_of(table, features.group_by))
+        fitted = FittedFeatures(features, fit(features, splits["train"]))
+        keys = {f"key.{column}": column for column in features.entity}
+        if keys:
+            keys["event_time"] = snapshot.manifest.event_time
+        parts, num_checked = {}, 0
+        for name, batches in splits.items():
+            parts[name] = materialise(context.store, context.place, name, fitted, batches, keys)
+            num_checked += check_stored(context.store, parts[name], fitted, batches, context.scratch)
+    logger.info("serving parity: %d samples of all splits, served alone, equal the stored ones", num_checked)
 
     manifest = {
         "feature_set": config.feature_set,
-        "feature_names": names,
+        "feature_names": fitted.feature_names,
         "grouped": features.grouped,
         "event_time": snapshot.manifest.event_time,
         "timezone": snapshot.manifest.timezone,
-        "split": asdict(split),
-        "splits": splits,
+        "engine": engine(),
+        "splits": parts,
     }
-    code_artifact = context.publish("code.zip", code)
-    return FeaturesRef(
+    ref = FeaturesRef(
         place=context.place,
         artifacts={
             "manifest": context.publish("manifest.json", canonical_json(manifest)),
-            "state": context.publish("state.json", canonical_json(state)),
-            "code": code_artifact,
+            "state": context.publish("state.json", canonical_json(fitted.state)),
+            "code": code,
         },
-        version=version(code_artifact.sha256, names, state),
-        num_features=len(names),
-        num_samples={name: part["num_samples"] for name, part in splits.items()},
+        version=version(code.sha256, fitted),
+        num_features=len(fitted.feature_names),
+        num_samples={name: part["num_samples"] for name, part in parts.items()},
         parent=parent,
     )
+    if config.online is not None:
+        from training.feature_store.repository import OnlineConfig, publish  # Feast takes a second to import
 
-
-def materialise(
-    context: StepContext, features: FeatureSet, name: str, frame: pl.DataFrame, state: State
-) -> dict[str, Any]:
-    """Apply the feature set to a split and store its shards."""
-    table = features.apply(frame, state)
-    if not table.num_samples:
-        raise BadDataError(f"no samples in the split {name!r} of {frame.height} rows; check where and min_group_size")
-    part = write_split(context.store, context.place, name, table)
-    logger.info(
-        "%s: %d samples, %d of %d rows, %d features", name, table.num_samples, table.num_rows, frame.height,
-        table.num_features,
-    )  # fmt: skip
-    return part
-
-
-def version(code_sha256: str, feature_names: list[str], state: State) -> str:
-    """SHA-256 of what decides the meaning of a feature column: code, state schema, engine."""
-    state_schema = [sorted(part) for part in state["transforms"]]
-    return digest_of([code_sha256, feature_names, state_schema, "polars", pl.__version__])
+        publish(context.store, ref, pipeline=context.run.pipeline, online=OnlineConfig(**config.online))
+    return ref

@@ -9,9 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from mlops_provider.refs import DatasetRef
+from training.data.engine import Engine
+from training.data.garbage import confirm_blobs
 from training.data.snapshots import write_snapshot
-from training.data.sources import SourceConfig, read_source
-from training.data.transform import Window, rows_in_window, transform_sources
+from training.data.sources import read_source
+from training.data.transform import explained, rows_in_window, transform_sources
+from training.data.window import Window
 from training.steps import StepContext
 
 logger = logging.getLogger(__name__)
@@ -25,34 +28,45 @@ class IngestConfig:
     transform: str | None
     event_time: str
     window_days: int
+    split: Mapping[str, Any]
+    engine: Engine
 
 
 def run(context: StepContext) -> DatasetRef:
     config = IngestConfig(**context.config)
-    window = Window.before(datetime.fromisoformat(context.run.interval_end), config.window_days, context.run.timezone)
+    run, home = context.run, context.deployment.home
+    window = Window.before(datetime.fromisoformat(run.interval_end), config.window_days, run.timezone)
     sources = {
-        name: read_source(
-            name, SourceConfig(**source), home=context.deployment.home, scratch=context.scratch, as_of=window.end
-        )
+        name: read_source(name, source, home=home, scratch=context.scratch, window=window, engine=config.engine)
         for name, source in config.sources.items()
     }
     for name, source in sources.items():
         logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
-    transformed = transform_sources(sources, config.transform, context.deployment.home)
-    table = rows_in_window(transformed, config.event_time, window, sources=sources, transform=config.transform)
-    manifest = write_snapshot(
-        context.store,
-        table,
-        name=context.run.pipeline,
-        interval_start=window.start.isoformat(),
-        interval_end=window.end.isoformat(),
-        timezone=window.timezone,
-        event_time=config.event_time,
-        sources={name: source.provenance for name, source in sources.items()},
-    )
+    table = transform_sources(sources, config.transform, home)
+    rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
+    with explained(config.transform, sources):
+        manifest = write_snapshot(
+            context.store,
+            rows,
+            name=run.pipeline,
+            window=window,
+            event_time=config.event_time,
+            sources={name: source.provenance for name, source in sources.items()},
+            split=config.split,
+            creator={
+                "dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id, "try_number": run.try_number,
+            },
+            engine=config.engine,
+            scratch=context.scratch,
+        )  # fmt: skip
+    for source in sources.values():
+        source.finish()
+    artifact = context.publish("manifest.json", manifest.to_json())
+    # After the manifest is written: only then does garbage collection spare the blobs it names.
+    confirm_blobs(context.store, manifest)
     return DatasetRef(
         place=context.place,
-        artifacts={"manifest": context.publish("manifest.json", manifest.to_json())},
+        artifacts={"manifest": artifact},
         name=manifest.name,
         version=manifest.version,
         schema_hash=manifest.schema_hash,

@@ -10,8 +10,9 @@ from typing import cast
 from mlops_provider.refs import CheckpointRef, FeaturesRef, canonical_json
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import bundle, load_attribute, recipe_folder
+from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
-from training.data.shards import FeatureTable, open_split
+from training.data.shards import open_split
 from training.steps import StepContext
 from training.tracking.connection import check_reachable
 from training.trainer.checkpoint import Checkpoints
@@ -107,7 +108,7 @@ def run(context: StepContext) -> CheckpointRef | None:
 def _open(context: StepContext, features: FeaturesRef, name: str) -> FeatureTable:
     table = open_split(context.store, features, name, context.scratch)
     if table.num_samples == 0:
-        raise BadDataError(f"the {name} split of {features.place} is empty; widen ingest.window_days or features.split")
+        raise BadDataError(f"the {name} split of {features.place} is empty; widen ingest.window_days or ingest.split")
     return table
 
 

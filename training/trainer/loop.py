@@ -23,7 +23,7 @@ from training.trainer.parallel import Gang, seed_everything
 from training.trainer.progress import Progress
 
 if TYPE_CHECKING:
-    from training.data.shards import FeatureTable
+    from training.data.feature_table import FeatureTable
 
 logger = logging.getLogger(__name__)
 

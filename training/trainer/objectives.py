@@ -14,7 +14,7 @@ from mlops_provider.step import BadConfigError
 from training.data.loader import Batch, in_order
 
 if TYPE_CHECKING:
-    from training.data.shards import FeatureTable
+    from training.data.feature_table import FeatureTable
 
 SCORING_BATCH = 1024
 """Samples scored at once: large enough to be quick, small enough for the padded batch to stay below 100 MB."""

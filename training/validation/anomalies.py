@@ -9,8 +9,9 @@ from typing import Final
 import polars as pl
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
+from training.validation.rows import Rows
 from training.validation.schema import Schema
-from training.validation.statistics import as_number, ranked_values
+from training.validation.statistics import COUNT, in_rank
 
 NUM_EXAMPLES: Final = 5
 MAX_SHOWN: Final = 12
@@ -22,6 +23,21 @@ _TOO_BIG: Final = frozenset({_Kind.INT_TYPE_BIG_INT, _Kind.FLOAT_TYPE_BIG_FLOAT,
 _MISSING_VALUES: Final = frozenset(
     {_Kind.FEATURE_TYPE_LOW_FRACTION_PRESENT, _Kind.FEATURE_TYPE_LOW_NUMBER_PRESENT, _Kind.FEATURE_TYPE_NOT_PRESENT}
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """Two histograms over the same bins, to be drawn together."""
+
+    labels: tuple[str, ...]
+    """What each bin holds: a value, a range of numbers, ``no value``."""
+    expected: tuple[float, ...]
+    """Share of the reference's rows in each bin, 0 to 1."""
+    found: tuple[float, ...]
+    """Share of the examined rows in each bin, 0 to 1."""
+    expected_name: str
+    """Which rows they are, e.g. ``champion's snapshot, 2013-01-10 to 2013-02-08``."""
+    found_name: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,35 +57,67 @@ class Anomaly:
     """Calendar days with offending rows."""
     fix: str = ""
     """What to do: for a row count in whole sentences, for a column how the schema follows where the data is right."""
+    distribution: Distribution | None = None
+    """Where two distributions differ: both."""
+    slice: str | None = None
+    """The part of the rows that it was found in, e.g. ``carrier=UA``; None: in all of them."""
 
     @property
     def line(self) -> str:
         """All of it in one line."""
         subject = f"column {self.column}: " if self.column is not None else ""
+        subject = f"slice {self.slice}: {subject}" if self.slice is not None else subject
         values = f" (e.g. {', '.join(self.examples)})" if self.examples else ""
         return f"{subject}{self.found}{values}; expected {self.expected}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnDistance:
+    """How far a column's distribution is from the reference's."""
+
+    column: str
+    measure: str
+    """``Jensen-Shannon`` of numbers, ``L-infinity`` of values."""
+    distance: float
+    threshold: float
+    """From here on it is an anomaly."""
+    distribution: Distribution
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One reference that the data was, or could not be, held against."""
+
+    reference: str
+    """``champion``, ``previous snapshot`` or ``serving log``."""
+    description: str
+    """Which data it is; why it was not compared, where it was not."""
+    compared: bool
+    columns: tuple[ColumnDistance, ...] = ()
+
+
 def describe(
-    info: anomalies_pb2.AnomalyInfo, column: str, schema: Schema, frames: Mapping[str, pl.DataFrame]
+    info: anomalies_pb2.AnomalyInfo, column: str, schema: Schema, rows: Rows, days: Sequence[str]
 ) -> list[Anomaly]:
     """
     Put TFDV's finding about a column into words, with the offending values and their days.
 
-    :param frames: the rows it was found in, by calendar day
+    :param days: the calendar days that it was found in
     """
-    return [_describe_reason(reason, column, schema, frames) for reason in info.reason]
+    return [_describe_reason(reason, column, schema, rows, days) for reason in info.reason]
 
 
 def _describe_reason(
-    reason: anomalies_pb2.AnomalyInfo.Reason, column: str, schema: Schema, frames: Mapping[str, pl.DataFrame]
+    reason: anomalies_pb2.AnomalyInfo.Reason, column: str, schema: Schema, rows: Rows, examined: Sequence[str]
 ) -> Anomaly:
     kind = reason.type
-    offending = _offending_rows(kind, column, schema, frames)
+    offends = _offends(kind, column, schema)
+    # Read only now: most data has nothing to show.
+    offending = rows.matching(column, offends, examined) if offends is not None and column in rows.schema else {}
     days = tuple(day for day, values in offending.items() if not values.is_empty())
     values = pl.concat(offending.values()) if offending else pl.Series(column, [], pl.Null)
-    num_rows = sum(frame.height for frame in frames.values())
-    where = f"{values.len():,} of {num_rows:,} rows, {on_days(days, len(frames))}" if days else ""
+    num_rows = sum(rows.num_rows[day] for day in examined)
+    where = f"{values.len():,} of {num_rows:,} rows, {on_days(days, len(examined))}" if days else ""
     expected, found = _expectation(kind, column, schema, reason.description.strip())
     if where:
         found = f"{found} in {where}" if kind not in _MISSING_VALUES else f"no value in {where}"
@@ -81,7 +129,7 @@ def _describe_reason(
         expected=expected,
         found=found,
         examples=shown,
-        days=days if len(days) < len(frames) else (),
+        days=days if len(days) < len(examined) else (),
         fix=_fix(kind, column, schema, shown),
     )
 
@@ -99,20 +147,8 @@ _TITLES: Final[Mapping[int, str]] = {
 }
 
 
-def _offending_rows(kind: int, column: str, schema: Schema, frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.Series]:
-    """The column's offending values by day; empty where the finding is not about single rows."""
-    offends = _offends(kind, column, schema)
-    if offends is None:
-        return {}
-    found = {}
-    for day, frame in frames.items():
-        if column in frame.columns:
-            values = as_number(frame[column])
-            found[day] = values.to_frame().filter(offends).to_series()
-    return found
-
-
 def _offends(kind: int, column: str, schema: Schema) -> pl.Expr | None:
+    """Which values a finding is about; None where it is not about single rows."""
     low, high = bounds(schema.feature(column))
     value = pl.col(column)
     if kind in _MISSING_VALUES:
@@ -192,7 +228,7 @@ def _fix(kind: int, column: str, schema: Schema, shown: Sequence[str]) -> str:
 def _most_frequent(values: pl.Series) -> tuple[str, ...]:
     if values.is_empty():
         return ()
-    ranked = ranked_values(values).head(NUM_EXAMPLES)
+    ranked = in_rank(values.value_counts(name=COUNT)).head(NUM_EXAMPLES)
     return tuple(f"{value!r} {count:,}x" if count > 1 else repr(value) for value, count in ranked.iter_rows())
 
 

@@ -1,22 +1,26 @@
-"""The gate: a snapshot's days held against the schema; the verdict is what the report shows and the step acts on."""
+"""The gate: a snapshot held against all that is expected of it; the verdict is what the report shows."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import polars as pl
-from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from training.validation.anomalies import Anomaly, describe
-from training.validation.schema import Schema, count_checks, expected_features
-from training.validation.statistics import dataset_statistics
-from training.validation.validator import validate_statistics
-from training.validation.volume import VolumeConfig, check_days, check_volume
-
-WINDOW: Final = "window"
-_Kind = anomalies_pb2.AnomalyInfo.Type
+from mlops_provider.step import BadConfigError
+from training.validation.anomalies import Anomaly, ColumnDistance, Comparison
+from training.validation.baselines import PREVIOUS, WINDOW, Reference
+from training.validation.columns import check_columns, is_instant
+from training.validation.config import ValidateConfig
+from training.validation.drift import DriftConfig, column_distance, drifted
+from training.validation.freshness import check_freshness
+from training.validation.rows import Rows
+from training.validation.schema import Schema, count_checks
+from training.validation.serving import check_serving_log
+from training.validation.slices import SliceSummary, check_slices
+from training.validation.uniqueness import check_unique
+from training.validation.volume import check_against_previous, check_days, check_volume
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,110 +34,199 @@ class Verdict:
     num_rows: Mapping[str, int]
     """Rows by day; days without rows are missing."""
     statistics: statistics_pb2.DatasetFeatureStatisticsList
-    """Of the whole window, the newest day, and the day that it was compared with; empty where there are no rows."""
+    """Of the whole window and of the newest day; empty where there are no rows."""
+    comparisons: tuple[Comparison, ...] = ()
+    """The references that the distributions were, or could not be, held against."""
+    slices: tuple[SliceSummary, ...] = ()
+    """Of each column of ``validate.slices``, the largest first."""
+    notes: tuple[str, ...] = ()
+    """What could not be checked and why, a sentence each."""
 
     @property
     def passed(self) -> bool:
         return not self.anomalies
 
 
-def examine(
-    frames: Mapping[str, pl.DataFrame], days: Sequence[str], schema: Schema, volume: VolumeConfig | None
-) -> Verdict:
-    """
-    Hold a snapshot against its schema.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examined:
+    """A snapshot to be examined, and what it is held against."""
 
-    The newest day is held against it on its own, too: in a window of 30 days its rows alone would move no share.
+    rows: Rows
+    days: Sequence[str]
+    """The calendar days that there should be, oldest first."""
+    interval_end: str
+    """ISO 8601."""
+    references: Sequence[Reference]
+    serving: Rows | None
+    """The serving log's requests of these days; None where there is no log, or it has none."""
+    notes: Sequence[str]
+    """What could not be checked, as far as is known before."""
 
-    :param frames: rows by calendar day
-    :param days: the calendar days that there should be, oldest first
-    :raises BadConfigError: where the volume is to be compared with a day before the window
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What one reading of all columns gives."""
+
+    window: statistics_pb2.DatasetFeatureStatistics
+    newest: statistics_pb2.DatasetFeatureStatistics | None
+    """None where the newest day is the only one, or has no rows."""
+    distances: Mapping[str, Sequence[ColumnDistance]]
+    """By the reference's name."""
+
+
+def examine(data: Examined, schema: Schema, config: ValidateConfig) -> Verdict:
     """
-    frames = {day: frames[day] for day in sorted(frames) if frames[day].height}
-    num_rows = {day: frame.height for day, frame in frames.items()}
-    newest = days[-1]
-    described: list[statistics_pb2.DatasetFeatureStatistics] = []
-    anomalies = check_days(days, num_rows)
-    if volume is not None:
-        anomalies += check_volume(days, num_rows, volume)
-    if frames:
-        described.append(dataset_statistics(pl.concat(frames.values()), WINDOW))
-        anomalies += check_columns(described[0], schema, frames)
-    if newest in frames:
-        described.append(dataset_statistics(frames[newest], newest))
-        known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
-        anomalies += [
-            anomaly
-            for anomaly in check_columns(described[1], schema, {newest: frames[newest]}, rows_too=False)
-            if (anomaly.column, anomaly.kind) not in known
-        ]
-    if volume is not None and (earlier := volume.compared_day(days)) in frames:
-        described.append(dataset_statistics(frames[earlier], earlier))
+    Hold a snapshot against its schema, its earlier days, the references and the serving log.
+
+    :raises BadConfigError: where the settings ask for days or columns that are not there
+    """
+    anomalies = _check_volume(data, config)
+    num_checks = count_checks(schema) + len(data.days) + (config.volume is not None)
+    comparisons: list[Comparison] = []
+    slices: list[SliceSummary] = []
+    notes = list(data.notes)
+    described = _describe(data, config.drift) if data.rows.total else None
+    if described is not None:
+        _check_names(config, data.rows, schema)
+        volume_fits = not anomalies
+        anomalies += _check_schema(described, data, schema)
+        if config.max_age_hours is not None:
+            event_time = _features(described.window)[data.rows.event_time]
+            anomalies += check_freshness(event_time, data.interval_end, config.max_age_hours)
+        for key in config.unique:
+            anomalies += check_unique(data.rows, key)
+        found, slices, unchecked = _check_slices(data, config, volume_fits)
+        anomalies += found
+        notes += unchecked
+        found, comparisons = _check_references(described, data, config)
+        anomalies += found
+        if data.serving is not None:
+            found, comparison = check_serving_log(data.serving, described.window, schema, config.drift, data.days)
+            anomalies += found
+            comparisons.append(comparison)
+        num_checks += len(config.unique) + (config.max_age_hours is not None) + len(slices)
+        num_checks += sum(len(comparison.columns) for comparison in comparisons)
     return Verdict(
         anomalies=tuple(anomalies),
-        num_checks=count_checks(schema) + len(days) + (volume is not None),
-        days=tuple(days),
-        num_rows=num_rows,
-        statistics=statistics_pb2.DatasetFeatureStatisticsList(datasets=described),
+        num_checks=num_checks,
+        days=tuple(data.days),
+        num_rows=data.rows.num_rows,
+        statistics=statistics_pb2.DatasetFeatureStatisticsList(
+            datasets=[part for part in (described.window, described.newest) if part] if described else []
+        ),
+        comparisons=tuple(comparisons),
+        slices=tuple(slices),
+        notes=tuple(notes),
     )
 
 
-def check_columns(
-    statistics: statistics_pb2.DatasetFeatureStatistics,
-    schema: Schema,
-    frames: Mapping[str, pl.DataFrame],
-    *,
-    rows_too: bool = True,
-) -> list[Anomaly]:
-    """
-    What TFDV's validator finds, and what it does not look at: a column without ``presence`` may be gone for all it
-    cares, and an instant may have become a plain number.
-
-    :param frames: the rows behind the statistics, by day
-    :param rows_too: whether the schema's bounds on the number of rows are meant for them
-    """
-    proto = schema_pb2.Schema()
-    proto.CopyFrom(schema.proto)
-    if not rows_too:
-        proto.ClearField("dataset_constraints")
-    verdict = validate_statistics(statistics, proto)
-    anomalies = [
-        Anomaly(
-            column=None,
-            kind=_Kind.Name(reason.type),
-            title="Number of rows",
-            expected=f"the dataset_constraints of {schema.path}",
-            found=reason.description.strip(),
-            fix=f"Change dataset_constraints of {schema.path}",
-        )
-        for reason in verdict.dataset_anomaly_info.reason
-    ]
-    for info in sorted(verdict.anomaly_info.values(), key=lambda info: list(info.path.step)):
-        anomalies += describe(info, ".".join(info.path.step), schema, frames)
-    return anomalies + _unseen_by_tfdv(schema, frames, {anomaly.column for anomaly in anomalies})
-
-
-def _unseen_by_tfdv(schema: Schema, frames: Mapping[str, pl.DataFrame], already: set[str | None]) -> list[Anomaly]:
-    types = next(iter(frames.values())).schema
-    anomalies = []
-    for feature in expected_features(schema.proto):
-        name = feature.name
-        if name in already:
-            continue
-        if name not in types:
-            kind = _Kind.Name(_Kind.SCHEMA_MISSING_COLUMN)
-            found, expected = "is not in the data", "the column, as the schema has it"
-            title, fix = "Missing column", f"remove feature {name!r} of {schema.path}"
-        elif feature.HasField("time_domain") != _is_instant(types[name]):
-            kind, title = "TIME_TYPE", "Type changed"
-            found = f"has the type {types[name]}"
-            expected = "an instant or a date" if feature.HasField("time_domain") else "no instant"
-            fix = f"change time_domain of feature {name!r} of {schema.path}"
-        else:
-            continue
-        anomalies.append(Anomaly(column=name, kind=kind, title=title, expected=expected, found=found, fix=fix))
+def _check_volume(data: Examined, config: ValidateConfig) -> list[Anomaly]:
+    """Every day there, as many rows as on an earlier day, as many as in the previous snapshot."""
+    num_rows = data.rows.num_rows
+    anomalies = check_days(data.days, num_rows)
+    if config.volume is not None:
+        anomalies += check_volume(data.days, num_rows, config.volume)
+        previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
+        if previous is not None and previous.num_rows is not None:
+            anomalies += check_against_previous(
+                data.days, num_rows, previous.num_rows, previous.num_days, config.volume
+            )
     return anomalies
 
 
-def _is_instant(dtype: pl.DataType) -> bool:
-    return dtype in (pl.Date, pl.Datetime)
+def _describe(data: Examined, drift: DriftConfig | None) -> _Described:
+    """Read every column once: describe it, and count it in the bins of each reference."""
+    rows, newest = data.rows, data.days[-1]
+    window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
+    last = statistics_pb2.DatasetFeatureStatistics(name=newest, num_examples=rows.num_rows.get(newest, 0))
+    alone = len(rows.num_rows) == 1 or not last.num_examples
+    references = [(reference, _features(reference.statistics)) for reference in data.references if reference.statistics]
+    distances: dict[str, list[ColumnDistance]] = {reference.name: [] for reference, _ in references}
+    for column in rows.columns():
+        feature, numbers = column.describe()
+        window.features.append(feature)
+        if not alone:
+            last.features.append(column.describe(newest)[0])
+        for reference, columns in references:
+            names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
+            if drift is not None and column.name in columns and not is_instant(column.dtype):
+                distance = column_distance(columns[column.name], feature, numbers, drift, names)
+                distances[reference.name] += [distance] if distance is not None else []
+    return _Described(window, None if alone else last, distances)
+
+
+def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:
+    """The window; and the newest day on its own, for in a window of 30 days its rows alone would move no share."""
+    anomalies = check_columns(described.window, schema, data.rows, list(data.rows.num_rows))
+    if described.newest is not None:
+        known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
+        found = check_columns(described.newest, schema, data.rows, [data.days[-1]], whole=False)
+        anomalies += [anomaly for anomaly in found if (anomaly.column, anomaly.kind) not in known]
+    return anomalies
+
+
+def _check_slices(
+    data: Examined, config: ValidateConfig, volume_fits: bool
+) -> tuple[list[Anomaly], list[SliceSummary], list[str]]:
+    """:param volume_fits: whether the rows as a whole are as many as expected; else every slice would say so again"""
+    if not config.slices:
+        return [], [], []
+    newest = data.days[-1]
+    if len(data.rows.num_rows) < 2 or newest not in data.rows.num_rows:
+        return [], [], [f"The slices were not checked: there are no rows of {newest} and of a day before it."]
+    anomalies, slices = [], []
+    for column in config.slices:
+        found, summaries = check_slices(
+            data.rows, data.days, column, config.volume if volume_fits else None, config.slice_tolerance
+        )
+        anomalies += found
+        slices += summaries
+    return anomalies, slices, []
+
+
+def _check_references(
+    described: _Described, data: Examined, config: ValidateConfig
+) -> tuple[list[Anomaly], list[Comparison]]:
+    """Drift; a column that is too far from both references is told once."""
+    if config.drift is None:
+        reason = "validate.drift is null"
+        return [], [
+            Comparison(reference=reference.name, description=reason, compared=False) for reference in data.references
+        ]
+    anomalies: dict[str, Anomaly] = {}
+    comparisons = []
+    for reference in data.references:
+        columns = described.distances.get(reference.name, ())
+        comparisons.append(
+            Comparison(
+                reference=reference.name,
+                description=reference.description,
+                compared=reference.statistics is not None,
+                columns=tuple(columns),
+            )
+        )
+        for column in columns:
+            if column.distance > column.threshold:
+                anomalies.setdefault(column.column, drifted(column, reference.words, "Distribution drifted"))
+    return list(anomalies.values()), comparisons
+
+
+def _check_names(config: ValidateConfig, rows: Rows, schema: Schema) -> None:
+    """A mistyped column would be a check that is never made."""
+    known = dict.fromkeys([*rows.schema, *schema.columns])
+    named = [("unique", column) for key in config.unique for column in key]
+    named += [("slices", column) for column in config.slices]
+    named += [("drift.columns", column) for column in (config.drift.columns if config.drift else ())]
+    for setting, column in named:
+        if column not in known:
+            near = difflib.get_close_matches(column, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise BadConfigError(
+                f"validate.{setting} names the column {column!r}, which the data does not have; {hint}"
+            )
+
+
+def _features(
+    statistics: statistics_pb2.DatasetFeatureStatistics,
+) -> dict[str, statistics_pb2.FeatureNameStatistics]:
+    return {feature.path.step[0]: feature for feature in statistics.features}

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 import jinja2
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops_provider.step import RunIdentity
+from training.validation.charts import (
+    Bar,
+    day_bars,
+    distance_bars,
+    format_number,
+    histogram_bars,
+    pairs,
+    percent,
+    slice_bars,
+    value_bars,
+)
 from training.validation.gate import Verdict
 from training.validation.volume import VolumeConfig
-
-_NUM_TOP_SHOWN: Final = 5
-_LARGE: Final = 10_000
-"""From here on a number is shown without decimals, its thousands apart; a year or a flight number is below."""
-_HUGE: Final = 1e15
-"""From here on it is shown as a power of ten."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,28 +40,20 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart; ``height`` is its share of the highest one, in percent."""
-
-    label: str
-    value: str
-    height: float
-    marked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ColumnSummary:
     """A line of the table of columns."""
 
     name: str
     type: str
-    missing: float
+    missing: str
+    missing_width: float
     """Share of rows without a value, in percent."""
     bars: list[Bar]
     """Histogram of a column of numbers; the most frequent values of a column of strings."""
     is_text: bool
     facts: list[tuple[str, str]]
-    anomalous: bool
+    anomaly: int | None
+    """Number of the first anomaly about it, counted from 1."""
 
 
 def render(verdict: Verdict, subject: Subject, volume: VolumeConfig | None) -> str:
@@ -74,97 +69,58 @@ def render(verdict: Verdict, subject: Subject, volume: VolumeConfig | None) -> s
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(pairs=pairs, distance_bars=distance_bars)
     window = verdict.statistics.datasets[0] if verdict.statistics.datasets else None
-    anomalous = {anomaly.column for anomaly in verdict.anomalies}
+    numbered = list(enumerate(verdict.anomalies, start=1))[::-1]  # of several the first is kept
+    of_column = {anomaly.column: number for number, anomaly in numbered}
+    of_slice = {anomaly.slice: number for number, anomaly in numbered}
+    about_rows = [anomaly for anomaly in verdict.anomalies if anomaly.column is None and anomaly.slice is None]
+    marked = {day for anomaly in about_rows for day in anomaly.days}
     return environment.get_template("report.html.j2").render(
         verdict=verdict,
         subject=subject,
         volume=volume,
         num_rows=sum(verdict.num_rows.values()),
+        unchecked=len(verdict.notes) + sum(not comparison.compared for comparison in verdict.comparisons),
         compared=volume.compared_day(verdict.days) if volume else None,
-        days=day_bars(verdict),
+        days=day_bars(verdict.num_rows, verdict.days, marked),
         columns=[
-            summarise(feature, subject.types, feature.path.step[0] in anomalous)
+            summarise(feature, subject.types, of_column.get(feature.path.step[0]))
             for feature in (window.features if window else ())
         ],
+        slices=slice_bars(verdict.slices, of_slice),
     )
 
 
-def day_bars(verdict: Verdict) -> list[Bar]:
-    """Rows per day; the days that an anomaly about rows names are marked."""
-    marked = {day for anomaly in verdict.anomalies if anomaly.column is None for day in anomaly.days}
-    highest = max(verdict.num_rows.values(), default=0) or 1
-    counts = {day: verdict.num_rows.get(day, 0) for day in verdict.days}
-    return [Bar(day, f"{count:,}", 100 * count / highest, day in marked) for day, count in counts.items()]
-
-
 def summarise(
-    feature: statistics_pb2.FeatureNameStatistics, types: Mapping[str, str], anomalous: bool
+    feature: statistics_pb2.FeatureNameStatistics, types: Mapping[str, str], anomaly: int | None
 ) -> ColumnSummary:
     """What the report says about a column."""
     name = feature.path.step[0]
     is_text = feature.HasField("string_stats")
     stats = feature.string_stats if is_text else feature.num_stats
-    num_rows = stats.common_stats.num_missing + stats.common_stats.num_non_missing
+    num_missing, num_present = stats.common_stats.num_missing, stats.common_stats.num_non_missing
+    missing = num_missing / (num_missing + num_present)
     dtype = types[name]
-    if not stats.common_stats.num_non_missing:
+    if not num_present:
         bars, facts = [], []
     elif is_text:
-        bars = _value_bars(feature.string_stats, num_rows)
+        bars = value_bars(feature.string_stats, num_missing + num_present)
         facts = [("distinct", f"{feature.string_stats.unique:,}")]
     else:
-        bars = _histogram_bars(feature.num_stats, dtype)
+        bars = histogram_bars(feature.num_stats, dtype)
+        numbers = feature.num_stats
         facts = [
             (label, format_number(value, dtype))
-            for label, value in (
-                ("min", feature.num_stats.min), ("median", feature.num_stats.median), ("max", feature.num_stats.max),
-            )
-        ]  # fmt: skip
+            for label, value in (("min", numbers.min), ("median", numbers.median), ("max", numbers.max))
+        ]
     return ColumnSummary(
         name=name,
         type=dtype.split("(")[0].lower(),
-        missing=100 * stats.common_stats.num_missing / num_rows,
+        missing=percent(missing),
+        missing_width=100 * missing,
         bars=bars,
         is_text=is_text,
         facts=facts,
-        anomalous=anomalous,
+        anomaly=anomaly,
     )
-
-
-def _value_bars(stats: statistics_pb2.StringStatistics, num_rows: int) -> list[Bar]:
-    top = stats.top_values[:_NUM_TOP_SHOWN]
-    highest = top[0].frequency
-    return [
-        Bar(value.value, f"{100 * value.frequency / num_rows:.1f}%", 100 * value.frequency / highest) for value in top
-    ]
-
-
-def _histogram_bars(stats: statistics_pb2.NumericStatistics, dtype: str) -> list[Bar]:
-    buckets = stats.histograms[0].buckets
-    highest = max((bucket.sample_count for bucket in buckets), default=1) or 1
-    return [
-        Bar(
-            f"{format_number(bucket.low_value, dtype)} to {format_number(bucket.high_value, dtype)}",
-            f"{bucket.sample_count:,.0f} rows",
-            100 * bucket.sample_count / highest,
-        )
-        for bucket in buckets
-    ]
-
-
-def format_number(value: float, dtype: str) -> str:
-    """
-    A number for people; instants, which the statistics hold as seconds since 1970 UTC, as dates and times.
-
-    :param dtype: the column's Polars type
-    """
-    if dtype.startswith("Date"):
-        # fromtimestamp() fails beyond the C library's range; a broken source may well hold such a date.
-        try:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
-        except OverflowError:
-            return f"{value:.0f} s"
-        return str(moment.date()) if dtype == "Date" else moment.strftime("%Y-%m-%d %H:%M")
-    if abs(value) < _HUGE and (value == int(value) or abs(value) >= _LARGE):
-        return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.0f}"
-    return f"{value:.4g}"

@@ -7,21 +7,28 @@ A constraint that this gate would not check is refused rather than ignored.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import polars as pl
 from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from mlops_provider.step import BadConfigError
-from training.validation.validator import infer_schema
 
-_UNCHECKED_FEATURE_FIELDS: Final = ("skew_comparator", "drift_comparator", "distribution_constraints")
+_UNCHECKED_FEATURE_FIELDS: Final = {
+    "skew_comparator": "set validate.drift.columns in the pipeline instead",
+    "drift_comparator": "set validate.drift.columns in the pipeline instead",
+    "distribution_constraints": "remove it",
+    "unique_constraints": "set validate.unique in the pipeline instead",
+}
 _UNCHECKED_DATASET_FIELDS: Final = ("num_examples_drift_comparator", "num_examples_version_comparator")
 _DOMAIN_BOUNDS: Final = ("int_domain", "float_domain")
+
+TRAINING: Final = "TRAINING"
+SERVING: Final = "SERVING"
+ENVIRONMENTS: Final = (TRAINING, SERVING)
+"""Where data is met; ``not_in_environment: "SERVING"`` says of a label that it is not known when the model is asked."""
 
 SchemaType = schema_pb2.FeatureType
 
@@ -76,55 +83,20 @@ def read_schema(path: Path, shown_as: str) -> Schema:
     return Schema(path=shown_as, proto=proto, sha256=hashlib.sha256(content).hexdigest())
 
 
-def write_schema(proto: schema_pb2.Schema) -> str:
-    """The text of a schema.pbtxt, with a heading for its reviewer."""
-    heading = (
-        "# Schema of the snapshot: what the data must look like. A snapshot that does not fit stops the pipeline.\n"
-        "# Format: tensorflow_metadata/proto/v0/schema.proto. Instants are INT, in seconds since 1970 UTC.\n\n"
-    )
-    # A line per column: a change is a one-line diff.
-    columns = [
-        f"feature {{ {text_format.MessageToString(f, as_one_line=True, as_utf8=True)} }}\n" for f in proto.feature
-    ]
-    rest = schema_pb2.Schema()
-    rest.CopyFrom(proto)
-    rest.ClearField("feature")
-    return heading + "".join(columns) + str(text_format.MessageToString(rest, as_utf8=True))
-
-
-def propose_schema(statistics: statistics_pb2.DatasetFeatureStatistics, frame: pl.DataFrame) -> schema_pb2.Schema:
+def expected_features(proto: schema_pb2.Schema, environment: str = TRAINING) -> list[schema_pb2.Feature]:
     """
-    Infer a schema for a person to review.
-
-    TFDV's inference, less what it gets wrong on one window of a table: integers that happened to be 0 and 1 only
-    become ``bool``, nullable columns get no bound on missing values, and ``value_count`` says nothing on flat tables.
+    Features that the data of an environment must have: neither deprecated, nor of a lifecycle stage that TFDV leaves
+    out, nor of another environment.
     """
-    proto = infer_schema(statistics)
-    missing = {
-        feature.path.step[0]: (
-            feature.num_stats if feature.HasField("num_stats") else feature.string_stats
-        ).common_stats
-        for feature in statistics.features
-    }
-    for feature in proto.feature:
-        dtype = frame.schema[feature.name]
-        feature.ClearField("value_count")
-        if feature.HasField("bool_domain") and dtype != pl.Boolean:
-            feature.ClearField("bool_domain")
-        if dtype.is_temporal() and dtype != pl.Duration:
-            feature.time_domain.integer_format = schema_pb2.TimeDomain.UNIX_SECONDS
-        common = missing[feature.name]
-        if common.num_missing and common.num_non_missing:
-            # Room for twice the missing share that was seen.
-            share = common.num_missing / (common.num_missing + common.num_non_missing)
-            feature.presence.min_fraction = max(0.0, math.floor((1 - 2 * share) * 100) / 100)
-    return proto
-
-
-def expected_features(proto: schema_pb2.Schema) -> list[schema_pb2.Feature]:
-    """Features of the schema that are neither deprecated nor of a lifecycle stage that TFDV leaves out."""
     out = (schema_pb2.DEPRECATED, schema_pb2.DISABLED, schema_pb2.PLANNED, schema_pb2.ALPHA, schema_pb2.DEBUG_ONLY)
-    return [feature for feature in proto.feature if not feature.deprecated and feature.lifecycle_stage not in out]
+    return [
+        feature
+        for feature in proto.feature
+        if not feature.deprecated
+        and feature.lifecycle_stage not in out
+        and environment not in feature.not_in_environment
+        and (environment in feature.in_environment or environment in (proto.default_environment or ENVIRONMENTS))
+    ]
 
 
 def count_checks(schema: Schema) -> int:
@@ -146,6 +118,9 @@ def count_checks(schema: Schema) -> int:
 def _check(proto: schema_pb2.Schema, shown_as: str) -> None:
     if not proto.feature:
         raise BadConfigError(f"{shown_as}: has no feature; delete the file to get a schema proposed from the data")
+    for name in proto.default_environment:
+        if name not in ENVIRONMENTS:
+            raise BadConfigError(f"{shown_as}: names the environment {name!r}; there are {' and '.join(ENVIRONMENTS)}")
     domains = {domain.name for domain in proto.string_domain}
     seen: set[str] = set()
     for position, feature in enumerate(proto.feature, start=1):
@@ -162,9 +137,12 @@ def _check(proto: schema_pb2.Schema, shown_as: str) -> None:
                 f"{where} names the domain {feature.domain!r}, which is not a string_domain of this file "
                 f"(there are: {', '.join(sorted(domains)) or 'none'})"
             )
-        for name in _UNCHECKED_FEATURE_FIELDS:
+        for name in (*feature.in_environment, *feature.not_in_environment):
+            if name not in ENVIRONMENTS:
+                raise BadConfigError(f"{where} names the environment {name!r}; there are {' and '.join(ENVIRONMENTS)}")
+        for name, fix in _UNCHECKED_FEATURE_FIELDS.items():
             if feature.HasField(name):
-                raise BadConfigError(f"{where} has a {name}, which is not checked here; remove it")
+                raise BadConfigError(f"{where} has a {name}, which is not checked here: {fix}")
     for name in _UNCHECKED_DATASET_FIELDS:
         if proto.dataset_constraints.HasField(name):
             raise BadConfigError(f"{shown_as}: has a {name}; set validate.volume in the pipeline instead")

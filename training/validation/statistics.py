@@ -2,13 +2,14 @@
 Statistics of a table as TFDV's protos, computed by Polars.
 
 TFDV's validator reads nothing but these protos, so its own generator (Beam, TensorFlow, pandas) is not needed. The
-field meanings are those of tensorflow_metadata/proto/v0/statistics.proto. Never hold statistics of two generators
-against each other: quantile algorithms differ.
+field meanings are those of tensorflow_metadata/proto/v0/statistics.proto. Statistics say which generator made them:
+those of two generators are never held against each other, for their quantiles and bins differ.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -16,7 +17,15 @@ import polars as pl
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops_provider.step import BadDataError
+from training.validation.bins import NUM_QUANTILES, Numbers, counts, quantiles, reference_edges
 
+GENERATOR: Final = "airflow-provider-mlops/2"
+"""Written into the statistics. To be counted up when a value of theirs changes its meaning."""
+REFERENCE_BINS: Final = "reference_bins"
+"""Name of the histogram whose edges other data is counted in."""
+_GENERATOR_STATISTIC: Final = "generator"
+COUNT: Final = "number of rows"
+"""Name of the column of counts beside one of values; with spaces, so that it is no column's of the data."""
 NUM_BUCKETS: Final = 10
 NUM_TOP_VALUES: Final = 20
 NUM_RANKED_VALUES: Final = 10_000
@@ -34,14 +43,68 @@ def dataset_statistics(frame: pl.DataFrame, name: str) -> statistics_pb2.Dataset
     :raises BadDataError: for a column of another type
     """
     dataset = statistics_pb2.DatasetFeatureStatistics(name=name, num_examples=frame.height)
-    for column in frame.iter_columns():
-        feature = dataset.features.add(type=feature_type(column.name, column.dtype))
-        feature.path.step.append(column.name)
-        if feature.type == FeatureType.STRING:
-            _describe_strings(column, feature.string_stats)
-        else:
-            _describe_numbers(as_number(column), feature.num_stats)
+    dataset.features.extend(describe_column(column)[0] for column in frame.iter_columns())
     return dataset
+
+
+def describe_column(column: pl.Series) -> tuple[statistics_pb2.FeatureNameStatistics, Numbers | None]:
+    """
+    Describe one column.
+
+    :return: TFDV's proto; and the sorted numbers it was read off, None for a column of strings
+    :raises BadDataError: for a type that validation does not know
+    """
+    if feature_type(column.name, column.dtype) == FeatureType.STRING:
+        return describe_strings(column.name, column.cast(pl.String).value_counts(name=COUNT)), None
+    feature = _feature(column.name, feature_type(column.name, column.dtype))
+    numbers = Numbers.of(as_number(column))
+    _describe_presence(feature.num_stats.common_stats, column.len(), column.null_count())
+    _describe_numbers(numbers, feature.num_stats, is_integer=feature.type == FeatureType.INT)
+    return feature, numbers
+
+
+def describe_strings(name: str, counts: pl.DataFrame) -> statistics_pb2.FeatureNameStatistics:
+    """
+    Describe a column of strings.
+
+    :param counts: its values, each once, null too, and how often they occur
+    """
+    feature = _feature(name, FeatureType.STRING)
+    stats = feature.string_stats
+    missing = counts.filter(pl.nth(0).is_null()).select(pl.nth(1).sum()).item()
+    _describe_presence(stats.common_stats, counts.select(pl.nth(1).sum()).item(), missing)
+    ranked = in_rank(counts)
+    if ranked.is_empty():
+        return feature
+    stats.unique = ranked.height
+    num_bytes = ranked.select((pl.nth(0).str.len_bytes().cast(pl.Int64) * pl.nth(1)).sum()).item()
+    stats.avg_length = num_bytes / stats.common_stats.num_non_missing
+    for rank, (value, count) in enumerate(ranked.head(NUM_RANKED_VALUES).iter_rows()):
+        stats.rank_histogram.buckets.add(low_rank=rank, high_rank=rank, label=value, sample_count=count)
+        if rank < NUM_TOP_VALUES:
+            stats.top_values.add(value=value, frequency=count)
+    return feature
+
+
+def in_rank(counts: pl.DataFrame) -> pl.DataFrame:
+    """Values but null, the most frequent first; ties by value, so that equal data ranks equally."""
+    return counts.filter(pl.nth(0).is_not_null()).sort(pl.nth(1), pl.nth(0), descending=[True, False])
+
+
+def generator(statistics: statistics_pb2.DatasetFeatureStatistics) -> str:
+    """What made the statistics: :data:`GENERATOR` for ours."""
+    stated = {
+        stat.str
+        for feature in statistics.features
+        for stat in feature.custom_stats
+        if stat.name == _GENERATOR_STATISTIC
+    }
+    return stated.pop() if len(stated) == 1 else "unknown"
+
+
+def reference_bins(stats: statistics_pb2.NumericStatistics) -> statistics_pb2.Histogram:
+    """The bins that other data is to be counted in; see :func:`training.validation.bins.reference_edges`."""
+    return next(histogram for histogram in stats.histograms if histogram.name == REFERENCE_BINS)
 
 
 def feature_type(name: str, dtype: pl.DataType) -> int:
@@ -71,9 +134,16 @@ def as_number(column: pl.Series) -> pl.Series:
     return column.cast(pl.Int64) if column.dtype == pl.Boolean else column
 
 
-def _describe_presence(column: pl.Series, common: statistics_pb2.CommonStatistics) -> None:
-    common.num_missing = column.null_count()
-    common.num_non_missing = column.len() - column.null_count()
+def _feature(name: str, kind: int) -> statistics_pb2.FeatureNameStatistics:
+    feature = statistics_pb2.FeatureNameStatistics(type=kind)
+    feature.path.step.append(name)
+    feature.custom_stats.add(name=_GENERATOR_STATISTIC, str=GENERATOR)
+    return feature
+
+
+def _describe_presence(common: statistics_pb2.CommonStatistics, num_rows: int, num_missing: int) -> None:
+    common.num_missing = num_missing
+    common.num_non_missing = num_rows - num_missing
     if not common.num_non_missing:
         return
     # Flat tables: a cell holds one value or none.
@@ -82,77 +152,52 @@ def _describe_presence(column: pl.Series, common: statistics_pb2.CommonStatistic
     common.tot_num_values = common.num_non_missing
 
 
-def _describe_numbers(column: pl.Series, stats: statistics_pb2.NumericStatistics) -> None:
-    _describe_presence(column, stats.common_stats)
-    values = column.drop_nulls()
-    num_nan = int(values.is_nan().sum()) if values.dtype.is_float() else 0
-    values = values.drop_nans() if num_nan else values
+def _describe_numbers(numbers: Numbers, stats: statistics_pb2.NumericStatistics, *, is_integer: bool) -> None:
+    values = numbers.ordered
     if not values.is_empty():
-        # Over float64: the sum of squares of 64-bit integers would overflow.
-        floats = values.cast(pl.Float64)
-        stats.mean = _finite_or_nan(floats.mean())
-        stats.std_dev = _finite_or_nan(floats.std(ddof=0))
-        stats.num_zeros = int((floats == 0).sum())
-        stats.min, stats.median, stats.max = float(floats.min()), float(floats.median()), float(floats.max())  # type: ignore[arg-type]
-    stats.histograms.extend([_equal_widths(values, num_nan), _quantiles(values, num_nan)])
+        stats.mean = _finite_or_nan(values.mean())
+        stats.std_dev = _finite_or_nan(values.std(ddof=0))
+        stats.num_zeros = numbers.up_to([0.0])[0] - numbers.below([0.0])[0]
+        stats.min, stats.median, stats.max = float(values[0]), float(values.median()), float(values[-1])  # type: ignore[arg-type]
+    edges = quantiles(values)
+    share = values.len() / NUM_QUANTILES
+    stats.histograms.extend(
+        [
+            _equal_widths(numbers, is_integer=is_integer),
+            _histogram(statistics_pb2.Histogram.QUANTILES, numbers, edges, [share] * (len(edges) - 1)),
+        ]
+    )
+    edges = reference_edges(numbers)
+    bins = _histogram(statistics_pb2.Histogram.QUANTILES, numbers, edges, counts(numbers, edges)[1:-1])
+    bins.name = REFERENCE_BINS
+    stats.histograms.append(bins)
 
 
-def _equal_widths(values: pl.Series, num_nan: int) -> statistics_pb2.Histogram:
+def _equal_widths(numbers: Numbers, *, is_integer: bool) -> statistics_pb2.Histogram:
     """Histogram of equal widths between the smallest and the largest finite value."""
-    histogram = statistics_pb2.Histogram(num_nan=num_nan, type=statistics_pb2.Histogram.STANDARD)
-    floats = values.cast(pl.Float64)
-    floats = floats.filter(floats.is_finite())
-    if floats.is_empty():
-        return histogram
-    low, high = float(floats.min()), float(floats.max())  # type: ignore[arg-type]
+    standard = statistics_pb2.Histogram.STANDARD
+    infinite, (end,) = numbers.up_to([-math.inf])[0], numbers.below([math.inf])
+    if infinite == end:
+        return _histogram(standard, numbers, [], [])
+    low, high = float(numbers.ordered[infinite]), float(numbers.ordered[end - 1])
     if low == high:
-        histogram.buckets.add(low_value=low, high_value=high, sample_count=floats.len())
-        return histogram
+        return _histogram(standard, numbers, [low, high], [end - infinite])
     # A bucket per value where integers have few: with ten of them seven weekdays would show gaps.
-    num_buckets = min(NUM_BUCKETS, int(high - low) + 1) if values.dtype.is_integer() else NUM_BUCKETS
+    num_buckets = min(NUM_BUCKETS, int(high - low) + 1) if is_integer else NUM_BUCKETS
     # Divided first: high - low of two huge values may be infinite.
     width = high / num_buckets - low / num_buckets
-    edges = [low + step * width for step in range(num_buckets)] + [high]
-    position = (floats / width - low / width).floor().clip(0, num_buckets - 1).cast(pl.Int64)
-    counts = dict(position.value_counts().iter_rows())
-    for step in range(num_buckets):
-        histogram.buckets.add(low_value=edges[step], high_value=edges[step + 1], sample_count=counts.get(step, 0))
+    inner = [low + step * width for step in range(1, num_buckets)]
+    positions = [infinite, *numbers.below(inner), end]
+    return _histogram(standard, numbers, [low, *inner, high], [after - before for before, after in pairwise(positions)])
+
+
+def _histogram(
+    kind: statistics_pb2.Histogram.HistogramType, numbers: Numbers, edges: Sequence[float], sizes: Sequence[float]
+) -> statistics_pb2.Histogram:
+    histogram = statistics_pb2.Histogram(num_nan=numbers.num_nan, type=kind)
+    for (low, high), size in zip(pairwise(edges), sizes, strict=True):
+        histogram.buckets.add(low_value=low, high_value=high, sample_count=size)
     return histogram
-
-
-def _quantiles(values: pl.Series, num_nan: int) -> statistics_pb2.Histogram:
-    """Histogram of equal counts: its edges are the deciles."""
-    histogram = statistics_pb2.Histogram(num_nan=num_nan, type=statistics_pb2.Histogram.QUANTILES)
-    if values.is_empty():
-        return histogram
-    ordered = values.cast(pl.Float64).sort()
-    last = ordered.len() - 1
-    edges = [float(ordered[round(step * last / NUM_BUCKETS)]) for step in range(NUM_BUCKETS + 1)]
-    for low, high in pairwise(edges):
-        histogram.buckets.add(low_value=low, high_value=high, sample_count=values.len() / NUM_BUCKETS)
-    return histogram
-
-
-def _describe_strings(column: pl.Series, stats: statistics_pb2.StringStatistics) -> None:
-    _describe_presence(column, stats.common_stats)
-    values = column.cast(pl.String).drop_nulls()
-    if values.is_empty():
-        return
-    counts = ranked_values(values)
-    stats.unique = counts.height
-    stats.avg_length = float(values.str.len_bytes().mean())  # type: ignore[arg-type]
-    for rank, (value, count) in enumerate(counts.head(NUM_RANKED_VALUES).iter_rows()):
-        stats.rank_histogram.buckets.add(low_rank=rank, high_rank=rank, label=value, sample_count=count)
-        if rank < NUM_TOP_VALUES:
-            stats.top_values.add(value=value, frequency=count)
-
-
-def ranked_values(values: pl.Series) -> pl.DataFrame:
-    """Distinct values and their counts, the most frequent first; ties by value, so that equal data ranks equally."""
-    name = values.name
-    return values.value_counts(name="count" if name != "count" else "rows").sort(
-        pl.nth(1), pl.nth(0), descending=[True, False]
-    )
 
 
 def _finite_or_nan(value: object) -> float:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 _LIBRARY: Final = "tensorflow_data_validation_extension"
+_NO_LIMIT: Final = 2**31 - 1
 
 
 @cache
@@ -49,25 +50,36 @@ def infer_schema(
     return schema_pb2.Schema.FromString(proposal)
 
 
+def update_schema(schema: schema_pb2.Schema, statistics: statistics_pb2.DatasetFeatureStatistics) -> schema_pb2.Schema:
+    """The schema with the least change after which TFDV finds nothing wrong with the columns."""
+    # A domain that got more values than a limit would be dropped.
+    proposal = _extension().UpdateSchema(schema.SerializeToString(), statistics.SerializeToString(), _NO_LIMIT)
+    return schema_pb2.Schema.FromString(proposal)
+
+
 def validate_statistics(
     statistics: statistics_pb2.DatasetFeatureStatistics,
     schema: schema_pb2.Schema,
     previous: statistics_pb2.DatasetFeatureStatistics | None = None,
+    serving: statistics_pb2.DatasetFeatureStatistics | None = None,
+    environment: str = "",
 ) -> anomalies_pb2.Anomalies:
     """
     Hold statistics against a schema.
 
-    TFDV skips two checks in silence: any on data of zero rows, and those on ``previous`` where it is not given. The
-    caller must exclude both.
+    TFDV skips two checks in silence: any on data of zero rows, and those on ``previous`` or ``serving`` where it is
+    not given. The caller must exclude both.
 
-    :param previous: what ``num_examples_drift_comparator`` compares with
+    :param previous: what ``drift_comparator`` and ``num_examples_drift_comparator`` compare with
+    :param serving: what ``skew_comparator`` compares with
+    :param environment: leaves out the features that are ``not_in_environment``, e.g. ``SERVING``
     """
     verdict = _extension().ValidateFeatureStatistics(
         statistics.SerializeToString(),
         schema.SerializeToString(),
-        b"",  # environment: none
+        environment.encode(),
         previous.SerializeToString() if previous is not None else b"",
-        b"",  # serving statistics
+        serving.SerializeToString() if serving is not None else b"",
         b"",  # statistics of the previous version
         b"",  # features needed
         b"",  # validation config: every anomaly is an error

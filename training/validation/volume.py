@@ -15,13 +15,15 @@ from training.validation.anomalies import Anomaly, shorten
 from training.validation.validator import validate_statistics
 
 EMPTY_DAY: Final = "EMPTY_DAY"
+VOLUME_CHANGED: Final = "VOLUME_AGAINST_PREVIOUS"
+DAY_CHANGED: Final = "DAY_CHANGED"
 DAYS_OF_A_WEEK: Final = 7
 NOT_COMPARABLE: Final = "VOLUME_NOT_COMPARABLE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeConfig:
-    """How far the newest day's number of rows may be from an earlier day's."""
+    """How far a number of rows may be from an earlier one: the newest day's, the window's, a day's delivered again."""
 
     tolerance: float
     """0.2: between 0.8 and 1.2 times."""
@@ -133,6 +135,54 @@ def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volum
             f"ratio {ratio:.3f} is outside {config.low:g} .. {config.high:g}",
             days=(newest,),
             fix=_advice(days, num_rows, config),
+        )
+    ]
+
+
+def check_against_previous(
+    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], num_days: int, config: VolumeConfig
+) -> list[Anomaly]:
+    """
+    Compare with the previous snapshot: the rows a day of the two windows, and every day that both hold.
+
+    :param before: its rows by day
+    :param num_days: calendar days of its window
+    """
+    changed = [
+        day
+        for day in days
+        if num_rows.get(day) and before.get(day) and _has_drifted(num_rows[day], before[day], config)
+    ]
+    if changed:
+        worst = max(changed, key=lambda day: abs(num_rows[day] / before[day] - 1))
+        also = f" ({len(changed)} days changed so: {shorten(changed)})" if len(changed) > 1 else ""
+        return [
+            Anomaly(
+                column=None,
+                kind=DAY_CHANGED,
+                title="A day has other rows than before",
+                expected=f"{_rows(before[worst] * config.low)} to {_rows(before[worst] * config.high)} rows on {worst}",
+                found=f"{worst} has {num_rows[worst]} rows, and had {before[worst]} in the previous snapshot{also}",
+                days=tuple(changed),
+                fix="Find out at the source what was corrected or lost. If it is right, run this night with a larger "
+                "validate.volume.tolerance; else load the days again at the source and run the ingest again",
+            )
+        ]
+    total, total_before = sum(num_rows.values()), sum(before.values())
+    # Rows a day: the window may have become longer or shorter.
+    a_day, a_day_before = total / len(days), total_before / num_days
+    if not total or config.low <= a_day / a_day_before <= config.high:
+        return []
+    return [
+        Anomaly(
+            column=None,
+            kind=VOLUME_CHANGED,
+            title="Too few rows" if a_day < a_day_before else "Too many rows",
+            expected=f"{_rows(a_day_before * config.low)} to {_rows(a_day_before * config.high)} rows a day",
+            found=f"the window has {_rows(a_day)} rows a day, the previous snapshot had {_rows(a_day_before)}: "
+            f"ratio {a_day / a_day_before:.3f} is outside {config.low:g} .. {config.high:g}",
+            fix="If the source delivered everything, run this night with a larger validate.volume.tolerance; else load "
+            "the days again at the source and run the ingest again",
         )
     ]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mlops_provider.refs import Ref
@@ -19,6 +19,8 @@ class Launch:
     """``training`` or ``validation``."""
     processes: int = 0
     """torchrun workers; 0 runs the step in a plain process."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the step's process alone: the secrets of its connections."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

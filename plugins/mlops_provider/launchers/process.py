@@ -50,7 +50,9 @@ class ProcessLauncher:
                 text=True,
                 errors="replace",
                 cwd=self.deployment.home,
-                env=step_environment(self.deployment, result, os.environ) | threads(launch.processes),
+                env=step_environment(self.deployment, result, os.environ)
+                | threads(launch.processes)
+                | dict(launch.environment),
                 start_new_session=True,
             )
             assert process.stdout is not None
@@ -85,17 +87,23 @@ class ProcessLauncher:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def step_environment(deployment: Deployment, result: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def runtime_environment(deployment: Deployment, environment: Mapping[str, str]) -> dict[str, str]:
     """
     The child's environment: the worker's, without Airflow's own settings (they hold its secrets), plus the places.
     """
     kept = {name: value for name, value in environment.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))}
     return kept | {
         "PYTHONPATH": f"{deployment.home}{os.pathsep}{deployment.home / 'plugins'}",
-        "PYTHONUNBUFFERED": "1",
         "MLFLOW_TRACKING_URI": deployment.tracking_uri,
         HOME_VARIABLE: str(deployment.home),
         STORE_VARIABLE: deployment.store,
+    }
+
+
+def step_environment(deployment: Deployment, result: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a runtime's process that runs a step."""
+    return runtime_environment(deployment, environment) | {
+        "PYTHONUNBUFFERED": "1",
         RESULT_PATH_VARIABLE: str(result),
         PARENT_VARIABLE: str(os.getpid()),
     }

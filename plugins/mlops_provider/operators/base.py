@@ -102,6 +102,14 @@ class StepOperator(BaseOperator):
         """torchrun workers; 0 for a plain process."""
         return 0
 
+    def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Variables that only the step's process gets: secrets. Neither kept nor part of the run key."""
+        return {}
+
+    def baselines(self, deployment: Deployment) -> dict[str, Ref]:
+        """Refs of other runs that the step holds its result against, by name. Not part of the run key."""
+        return {}
+
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         """Called with the committed ref, before it is returned: emit assets, set links."""
 
@@ -112,7 +120,12 @@ class StepOperator(BaseOperator):
         except (SpecError, RefError) as error:  # a param or an input that no retry makes right
             raise StepFailedError(str(error)) from error
         self._launcher = ProcessLauncher(deployment)
-        launch = Launch(input=document, runtime=STEPS[self.step].runtime, processes=self.processes(document.config))
+        launch = Launch(
+            input=document,
+            runtime=STEPS[self.step].runtime,
+            processes=self.processes(document.config),
+            environment=self.environment(document.config),
+        )
         outcome = self._launcher.run(launch, self.log.info)
         if outcome.result is None:
             raise StepLostError(
@@ -155,7 +168,7 @@ class StepOperator(BaseOperator):
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
         )
-        return StepInput(step=self.step, run=identity, config=config, ref=ref)
+        return StepInput(step=self.step, run=identity, config=config, ref=ref, baselines=self.baselines(deployment))
 
     def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
         if report := failure.details.get("report"):

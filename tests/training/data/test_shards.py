@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops_provider.step import BadDataError
-from training.data.shards import FeatureTable, open_split, write_split
+from training.data.feature_table import FeatureTable
+from training.data.shards import SplitWriter, open_split, write_split
 from training.store import DamagedObjectError, Store
 
 
@@ -17,13 +20,14 @@ def store(tmp_path: Path) -> Store:
     return Store(f"file://{tmp_path / 'store'}")
 
 
-def table(lengths: list[int], num_features: int = 5) -> FeatureTable:
+def table(lengths: list[int], num_features: int = 5, *, ids: bool = False) -> FeatureTable:
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return FeatureTable(
         features=rng.normal(size=(offsets[-1], num_features)).astype(np.float32),
         labels=rng.integers(0, 5, offsets[-1]).astype(np.float32),
         offsets=offsets,
+        ids=rng.integers(0, 2**64, len(lengths), dtype=np.uint64) if ids else None,
     )
 
 
@@ -56,7 +60,7 @@ def test_what_is_written_is_read(
 ) -> None:
     """Otherwise rows would be lost, or a query cut in two."""
     written = table(lengths)
-    part = write_split(store, "f", "train", written, max_shard_bytes)
+    part = write_split(store, "f", "train", written, max_shard_bytes=max_shard_bytes)
 
     opened = open_split(store, features_ref(store, {"train": part}), "train", tmp_path)
 
@@ -101,3 +105,81 @@ def test_a_damaged_shard_is_named(store: Store, tmp_path: Path) -> None:
 def test_an_unknown_split_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match="no split 'tset', only train"):
         open_split(store, features_ref(store, {"train": write_split(store, "f", "t", table([1]))}), "tset", tmp_path)
+
+
+def samples(part: FeatureTable) -> dict[int, tuple[bytes, bytes]]:
+    """Each sample's bytes by its id."""
+    assert part.ids is not None
+    singles = [part.samples(i, i + 1) for i in range(part.num_samples)]
+    return {
+        int(id_): (one.features.tobytes(), one.labels.tobytes()) for id_, one in zip(part.ids, singles, strict=True)
+    }
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by way of the disk"])
+def test_samples_are_shuffled_within_and_between_equal_shards(store: Store, tmp_path: Path, in_memory: bool) -> None:
+    """A rank that reads one shard must see samples of every day, and no rank more than another."""
+    lengths = np.random.default_rng(1).integers(1, 9, 5000).tolist()
+    written = table(lengths, ids=True)
+    row = 4 * 5 + 12
+    num_bytes = 0 if in_memory else sum(lengths) * row
+    with SplitWriter(
+        store, "f", "train", num_bytes=num_bytes, max_shard_bytes=row * 3000, bucket_bytes=row * 2000
+    ) as writer:
+        for start in range(0, 5000, 500):
+            writer.add(written.samples(start, start + 500))
+        part = writer.finish()
+
+    opened = open_split(store, features_ref(store, {"train": part}), "train", tmp_path)
+    sizes = [shard["num_rows"] for shard in part["shards"]]
+    assert len(sizes) == -(-sum(lengths) // 3000)
+    assert max(sizes) - min(sizes) < 0.05 * min(sizes)
+    assert samples(opened) == samples(written)
+    assert opened.ids is not None
+    assert written.ids is not None
+    where = {id_: place for place, id_ in enumerate(written.ids.tolist())}
+    moved = [where[id_] for id_ in opened.ids.tolist()]
+    for first in range(0, 5000, 1000):
+        assert len({place // 500 for place in moved[first : first + 1000]}) == 10
+    assert abs(np.corrcoef(moved, range(5000))[0, 1]) < 0.05
+
+
+def test_shards_follow_from_the_samples_alone(store: Store) -> None:
+    """Whatever order or batches they come in: a second engine, or a retry, must come to the same digests."""
+    written = table([2, 3, 1] * 400, ids=True)
+    digests = []
+    for number, (size, num_bytes) in enumerate([(1200, 0), (7, 0), (100, 1 << 20)]):
+        order = np.random.default_rng(number).permutation(1200)
+        with SplitWriter(
+            store, f"f{number}", "train", num_bytes=num_bytes, max_shard_bytes=32 * 500, bucket_bytes=1 << 14
+        ) as writer:
+            for start in range(0, 1200, size):
+                writer.add(written.take(order[start : start + size]))
+            digests.append([shard["sha256"] for shard in writer.finish()["shards"]])
+
+    assert len(digests[0]) == 5
+    assert digests[0] == digests[1] == digests[2]
+
+
+def test_keys_stay_with_their_rows(store: Store) -> None:
+    """The feature store would otherwise serve one entity the features of another."""
+    written = table([1, 2, 1], ids=True)
+    keys = pl.DataFrame({"key.item": ["a", "b", "c", "d"], "label of it": written.labels})
+
+    part = write_split(store, "f", "train", written, keys=keys, max_shard_bytes=60)
+
+    assert len(part["shards"]) > 1
+    for shard in part["shards"]:
+        batch = pa.ipc.open_file(store.get(shard["key"])).get_batch(0)
+        assert batch.column("label").to_pylist() == batch.column("label of it").to_pylist()
+
+
+def test_two_samples_of_one_key_are_refused(store: Store) -> None:
+    """They may have been in two batches, where nothing else would notice."""
+    written = table([2, 3], ids=True)
+    with SplitWriter(store, "f", "train") as writer:
+        writer.add(written)
+        writer.add(written.samples(1, 2))
+
+        with pytest.raises(BadDataError, match="1 samples of the split 'train' have the keys of another one"):
+            writer.finish()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import narwhals as nw
@@ -9,9 +11,13 @@ import polars as pl
 import pytest
 
 from mlops_provider.step import BadConfigError, BadDataError
+from training.data.feature_table import FeatureTable, concat
+from training.features.applied import FittedFeatures
 from training.features.feature_set import FeatureSet
 from training.features.parity import check_parity
 from training.features.transforms import Passthrough, Standardise, Vocabulary
+
+HERE = r"test_feature_set\.py:{}: "
 
 QUERIES = FeatureSet(
     label="grade",
@@ -22,6 +28,12 @@ QUERIES = FeatureSet(
     derived={"double": nw.col("x") * 2, "rank": nw.col("double").rank("min").over("query")},
     transforms=[Standardise("double"), Passthrough("rank"), Vocabulary("kind", missing="indicator")],
 )
+
+
+def line_of(text: str) -> int:
+    """Of this file, counted from 1."""
+    lines = open(__file__).read().splitlines()  # noqa: SIM115
+    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 @pytest.fixture
@@ -35,6 +47,14 @@ def rows() -> pl.DataFrame:
             "delay": [9, 9, 9, 9, 9, 9],
             "grade": [0, 1, 2, 3, 4, 0],
         }
+    )
+
+
+def equal(first: FeatureTable, second: FeatureTable) -> bool:
+    return (
+        np.array_equal(first.features.view(np.uint32), second.features.view(np.uint32))
+        and np.array_equal(first.labels, second.labels, equal_nan=True)
+        and np.array_equal(first.offsets, second.offsets)
     )
 
 
@@ -52,14 +72,34 @@ def test_rows_are_grouped_ordered_and_single_ones_left_out(rows: pl.DataFrame) -
 def test_features(rows: pl.DataFrame) -> None:
     """The numbers a model is fed: [N, F] float32, columns in the order of the definition."""
     state = QUERIES.fit(rows)
-    table = QUERIES.apply(rows, state)
+    table = QUERIES.apply(rows, json.loads(json.dumps(state)))
 
-    assert QUERIES.names(rows, state) == ["double", "rank", "kind=a", "kind=b", "kind=<other>", "kind_missing"]
+    names = ["double", "rank", "kind=a", "kind=b", "kind=<other>", "kind_missing"]
+    assert FittedFeatures(QUERIES, state).feature_names == names
     assert table.features.dtype == np.float32
     double = np.array([2.0, 8.0, 0.0, 6.0, 10.0])  # q3 is no part of what is fitted
     np.testing.assert_allclose(table.features[:, 0], (double - double.mean()) / double.std(), rtol=1e-6)
     assert table.features[:, 1].tolist() == [1, 2, 1, 2, 3]
     assert table.features[:, 2:].tolist() == [[0, 1, 0, 0]] * 2 + [[1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+
+
+def test_derived_columns_see_those_before_them(rows: pl.DataFrame) -> None:
+    """They run together where they can; a column that takes the name of another must not be seen too early, or late."""
+    features = FeatureSet(
+        label="grade",
+        order_by=("item",),
+        derived={
+            "before": nw.col("x") + 1,
+            "x": nw.col("x") * 10,
+            "after": nw.col("x") + 1,
+            "last": nw.col("after") + nw.col("before"),
+        },
+        transforms=[Passthrough("before"), Passthrough("x"), Passthrough("after"), Passthrough("last")],
+    )
+
+    table = features.apply(rows, features.fit(rows))
+
+    assert table.features[2].tolist() == [3, 20, 21, 24]
 
 
 def test_where_leaves_rows_out_but_not_when_serving(rows: pl.DataFrame) -> None:
@@ -76,22 +116,63 @@ def test_where_leaves_rows_out_but_not_when_serving(rows: pl.DataFrame) -> None:
     assert np.isnan(served.labels).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param({"derived": {"double": nw.col("xx") * 2}}, "derived column 'double': .*xx", id="unknown column"),
-        pytest.param({"derived": {"double": nw.col("delay") * 2}}, "derived column 'double': .*delay", id="outcome"),
-        pytest.param({"derived": {"double": nw.col("kind") * 2.5}}, "derived column 'double'", id="arithmetic on text"),
-        pytest.param({"transforms": [Standardise("y")]}, "transforms: there is no column 'y'", id="transform"),
-        pytest.param({"transforms": [Standardise("x")] * 2}, "two transforms make a feature 'x'", id="twice"),
-        pytest.param({"order_by": ("nothing",)}, "no column 'nothing'; there are query, item", id="order_by"),
-        pytest.param({"where": nw.col("nothing") > 1}, "FeatureSet: where: .*nothing", id="where"),
-    ],
+# Each stands on a line of its own, which the message must lead to.
+TYPO = dataclasses.replace(
+    QUERIES,
+    derived={
+        "double": nw.col("x"),
+        "rank": nw.col("doubel") + 1,  # typo
+    },
 )
-def test_a_bad_definition_names_the_column(rows: pl.DataFrame, change: dict[str, Any], message: str) -> None:
+OUTCOME = dataclasses.replace(
+    QUERIES,
+    derived={
+        "double": nw.col("delay") * 2,  # outcome
+    },
+)
+OUTCOME_AS_INPUT = {"transforms": [Standardise("x"), Standardise("kin")]}  # a line of its own
+TWICE = [
+    Standardise("x"),
+    Passthrough("x"),  # twice
+]
+
+
+@pytest.mark.parametrize(
+    ("features", "line", "message"),
+    [
+        pytest.param(TYPO, "# typo", "derived column 'rank': .*'doubel'; did you mean 'double'?", id="derived"),
+        pytest.param(OUTCOME, "# outcome", "'double': 'delay' is the label or an outcome", id="outcome"),
+        pytest.param(
+            dataclasses.replace(QUERIES, derived={"double": nw.col("kind") * 2.5}),  # text
+            "# text", "derived column 'double'", id="arithmetic on text",
+        ),
+        pytest.param(
+            dataclasses.replace(QUERIES, derived={"double": nw.all().mean()}),  # pattern
+            "# pattern", "name each in a nw.col", id="all columns",
+        ),
+        pytest.param(
+            dataclasses.replace(QUERIES, **OUTCOME_AS_INPUT), "OUTCOME_AS_INPUT = {",
+            r"Standardise\('kin'\): there is no column 'kin'; did you mean 'kind'\?$", id="transform",
+        ),
+        pytest.param(
+            dataclasses.replace(QUERIES, transforms=TWICE), "# twice", "already a feature 'x'", id="one name twice"
+        ),
+        pytest.param(
+            dataclasses.replace(QUERIES, order_by=("zzz",)),  # order
+            "# order", "FeatureSet.order_by: there is no column 'zzz'; there are query, item", id="order_by",
+        ),
+        pytest.param(
+            dataclasses.replace(QUERIES, where=nw.col("gradee") > 1),  # where
+            "# where", "FeatureSet.where: there is no column 'gradee'; did you mean 'grade'?", id="where",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_definition_names_the_line_and_the_column(
+    rows: pl.DataFrame, features: FeatureSet, line: str, message: str
+) -> None:
     """The user must learn which line of features.py to change; a retry cannot help."""
-    with pytest.raises(BadConfigError, match=message):
-        dataclasses.replace(QUERIES, **change).fit(rows)
+    with pytest.raises(BadConfigError, match="^[^:]*" + HERE.format(line_of(line)) + f".*{message}"):
+        features.fit(rows)
 
 
 @pytest.mark.parametrize("column", ["grade", "delay"])
@@ -108,6 +189,7 @@ def test_the_outcome_cannot_be_a_feature(column: str) -> None:
         pytest.param({"query": pl.lit(None, pl.String)}, "'query' of group_by or order_by has missing", id="group"),
         pytest.param({"item": pl.lit(1)}, "the order is not decided", id="tie"),
         pytest.param({"x": pl.lit(float("inf"))}, "feature 'double' is ", id="infinite"),
+        pytest.param({"x": pl.lit("much")}, "column 'x' does not hold Float64", id="another type"),
     ],
 )
 def test_bad_data_names_the_column(rows: pl.DataFrame, change: dict[str, pl.Expr], message: str) -> None:
@@ -116,6 +198,99 @@ def test_bad_data_names_the_column(rows: pl.DataFrame, change: dict[str, pl.Expr
 
     with pytest.raises(BadDataError, match=message):
         QUERIES.apply(rows.with_columns(**change), state)
+
+
+def test_a_column_that_is_gone_is_named(rows: pl.DataFrame) -> None:
+    """As when the champion's features are made of a newer snapshot."""
+    with pytest.raises(BadDataError, match="features are made of 'kind': there is no column 'kind'"):
+        QUERIES.apply(rows.drop("kind"), QUERIES.fit(rows))
+
+
+def test_types_are_those_that_were_fitted(rows: pl.DataFrame) -> None:
+    """A column without values has no type, and whole numbers come as integers: the features must not change."""
+    state = QUERIES.fit(rows)
+    served = rows.with_columns(pl.col("x").cast(pl.Int32), pl.lit(None).alias("kind"))
+
+    table = QUERIES.apply(served, state)
+
+    assert equal(table, QUERIES.apply(rows.with_columns(pl.lit(None, pl.String).alias("kind")), state))
+
+
+def test_state_of_another_definition_is_refused(rows: pl.DataFrame) -> None:
+    """Otherwise numbers of one feature would be scaled with the mean of another."""
+    state = QUERIES.fit(rows)
+    other = dataclasses.replace(QUERIES, transforms=[*reversed(QUERIES.transforms)])
+
+    with pytest.raises(BadConfigError, match=r"Vocabulary\('kind'\): the state was fitted by Standardise"):
+        other.apply(rows, state)
+    with pytest.raises(BadConfigError, match="has format None, this release reads 1"):
+        QUERIES.apply(rows, {"transforms": state["transforms"]})
+
+
+@pytest.mark.parametrize("cuts", [(1, 2), (3,), (2, 2, 4)], ids=str)
+def test_a_stream_of_batches_makes_the_same_rows(rows: pl.DataFrame, cuts: tuple[int, ...]) -> None:
+    """Whatever fits into memory: a group that is cut between two batches is made whole."""
+    state = QUERIES.fit(rows)
+    ordered = rows.sort("query")
+    frames = [ordered[a:b] for a, b in zip((0, *cuts), (*cuts, rows.height), strict=True)]
+
+    assert equal(concat(list(QUERIES.apply_batches(frames, state))), QUERIES.apply(rows, state))
+
+
+def test_a_group_that_comes_again_is_refused(rows: pl.DataFrame) -> None:
+    """Otherwise its ranks would be those within its parts."""
+    with pytest.raises(BadDataError, match="a group of equal query comes again"):
+        list(QUERIES.apply_batches([rows[:2], rows[2:4], rows[4:]], QUERIES.fit(rows)))
+
+
+AT = FeatureSet(
+    label="grade",
+    order_by=("at",),
+    derived={"minute": nw.col("at").dt.minute()},
+    transforms=[Passthrough("minute"), Standardise("x", missing=0.0), Vocabulary("kind", missing="indicator")],
+)
+
+
+@pytest.fixture
+def visits() -> pl.DataFrame:
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    return pl.DataFrame(
+        {
+            "at": [start.replace(minute=m) for m in (7, 8)],
+            "x": [1, None],
+            "kind": ["a", None],
+            "extra": [1, 2],
+            "grade": [0, 1],
+        }
+    )
+
+
+@pytest.mark.parametrize("at", [datetime(2024, 1, 1, 0, 8, tzinfo=UTC), "2024-01-01T00:08:00+00:00"], ids=["", "text"])
+def test_a_request_makes_the_row_of_the_batch(visits: pl.DataFrame, at: object) -> None:
+    """A server has plain values, often out of JSON, and no table."""
+    fitted = FittedFeatures(AT, AT.fit(visits))
+
+    table = fitted.serve({"at": at, "x": None, "kind": None, "unasked": 1})
+
+    assert table.features.tolist() == fitted.apply(visits).features[1:].tolist()
+    assert fitted.serve([]).features.shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"x": "much"}, "the request does not have the columns' types", id="type"),
+        pytest.param({"at": "yesterday"}, "the request's 'at' is 'yesterday', not ISO 8601", id="date"),
+        pytest.param({"at": None}, "'at' of group_by or order_by has missing values", id="key"),
+    ],
+)
+def test_a_bad_request_names_the_column(visits: pl.DataFrame, change: dict[str, Any], message: str) -> None:
+    fitted = FittedFeatures(AT, AT.fit(visits))
+
+    with pytest.raises(BadDataError, match=message):
+        fitted.serve({"at": datetime(2024, 1, 1, tzinfo=UTC), "x": 1, "kind": "a"} | change)
+    with pytest.raises(BadDataError, match="the request has no at, kind; give None where a value is not known"):
+        fitted.serve({"x": 1})
 
 
 def test_parity_holds_for_row_and_group_features(rows: pl.DataFrame) -> None:

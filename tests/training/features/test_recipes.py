@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import narwhals as nw
 import polars as pl
 import pytest
 import torch
@@ -18,6 +20,7 @@ from include.flight_delays.model import build_model as build_classifier
 from include.flight_ranking.dataset import OUTCOMES, WEATHER, documents, relevance
 from include.flight_ranking.features import FEATURES as RANKING_FEATURES
 from include.flight_ranking.model import build_model as build_scorer
+from training.data.engine import Recipe, Table, collect, on_polars, on_spark, run_recipe, spark_session
 from training.features.feature_set import FeatureSet
 from training.features.parity import check_parity
 
@@ -25,7 +28,8 @@ FIRST_DAY = date(2013, 1, 1)
 NUM_DAYS = 40
 ALTERED = date(2013, 2, 2)
 
-Dataset = Callable[[dict[str, pl.LazyFrame]], pl.LazyFrame]
+KEYS = ["scheduled_departure", "carrier", "flight", "origin", "dest"]
+OUTCOMES_OF_A_FLIGHT = ("dep_time", "dep_delay", "arr_delay", "tailnum")
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +69,8 @@ def instant(day: date, hour: int) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(hours=hour)
 
 
-def rows_of(dataset: Dataset, sources: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    table = dataset({name: frame.lazy() for name, frame in sources.items()}).collect()
-    return table.sort("scheduled_departure", "carrier", "flight", "origin", "dest")
+def rows_of(dataset: Recipe, sources: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    return collect(dataset({name: on_polars([frame.lazy]) for name, frame in sources.items()})).sort(KEYS)
 
 
 RECIPES = pytest.mark.parametrize(
@@ -81,13 +84,12 @@ RECIPES = pytest.mark.parametrize(
 
 @RECIPES
 def test_outcomes_of_a_day_change_nothing_that_was_known_of_it(
-    dataset: Dataset, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
+    dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
 ) -> None:
     """Otherwise the model would be given the answer, and be worth nothing when it is asked."""
     day = pl.date("year", "month", "day")
     altered = sources["flights"].with_columns(
-        pl.when(day >= ALTERED).then(None).otherwise(pl.col(name)).alias(name)
-        for name in ("dep_time", "dep_delay", "arr_delay", "tailnum")
+        pl.when(day >= ALTERED).then(None).otherwise(pl.col(name)).alias(name) for name in OUTCOMES_OF_A_FLIGHT
     )
     before = rows_of(dataset, sources)
     after = rows_of(dataset, sources | {"flights": altered})
@@ -101,7 +103,7 @@ def test_outcomes_of_a_day_change_nothing_that_was_known_of_it(
 
 @RECIPES
 def test_rows_of_a_day_do_not_depend_on_later_days(
-    dataset: Dataset, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
+    dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
 ) -> None:
     """Otherwise the same day would be stored anew by every nightly snapshot."""
     early = {
@@ -111,6 +113,80 @@ def test_rows_of_a_day_do_not_depend_on_later_days(
     }
 
     assert rows_of(dataset, early).equals(rows_of(dataset, sources).filter(pl.col("day") <= ALTERED))
+
+
+def leaks(dataset: Recipe, sources: dict[str, pl.DataFrame], outcomes: list[str]) -> set[str]:
+    """
+    Columns that come out otherwise when the recipe sees only what was known at a row's own time.
+
+    Some rows are computed anew, each from sources cut off at its scheduled departure: the weather before it, the
+    flights of the days before, and the schedule alone of its own day.
+    """
+    day = pl.date("year", "month", "day")
+    rows = rows_of(dataset, sources).filter(pl.col("day") > FIRST_DAY + timedelta(days=3))
+    found: set[str] = set()
+    for row in rows.sample(25, seed=1).iter_slices(1):
+        departure, own_day = row["scheduled_departure"].item(), row["day"].item()
+        cut = sources | {
+            "weather": sources["weather"].filter(pl.col("time_hour") < departure),
+            "flights": sources["flights"]
+            .filter(day <= own_day)
+            .with_columns(pl.when(day < own_day).then(pl.col(name)).alias(name) for name in OUTCOMES_OF_A_FLIGHT),
+        }
+        as_known = rows_of(dataset, cut).join(row.select(KEYS), on=KEYS)
+        found |= {name for name in row.columns if name not in outcomes and not row[name].equals(as_known[name])}
+    return found
+
+
+@RECIPES
+def test_a_row_holds_only_what_was_known_at_its_time(
+    dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
+) -> None:
+    """Otherwise the model would learn from what it will not be told when it is asked."""
+    assert leaks(dataset, sources, outcomes) == set()
+
+
+@RECIPES
+def test_a_leak_is_found(
+    dataset: Recipe,
+    features: FeatureSet,
+    outcomes: list[str],
+    sources: dict[str, pl.DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the test above would pass on recipes that leak."""
+    recipe = sys.modules[dataset.__module__]
+    last_known, trailing_sums = recipe.last_known, recipe.trailing_sums
+
+    def from_the_next_hour(rows: Table, observations: Table, *, observed: str, **how: Any) -> Table:
+        earlier = observations.with_columns(nw.col(observed) - timedelta(hours=1))
+        return last_known(rows, earlier, observed=observed, **how)
+
+    def with_the_own_day(rows: Table, events: Table, *, day: str, **how: Any) -> Table:
+        return trailing_sums(rows, nw.from_native(events.to_native().with_columns(pl.col(day).dt.offset_by("-1d"))),
+                             day=day, **how)  # fmt: skip
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "last_known", from_the_next_hour)
+        assert "temp" in leaks(dataset, sources, outcomes)
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "trailing_sums", with_the_own_day)
+        assert {name for name in leaks(dataset, sources, outcomes) if name.startswith("route_")}
+
+
+@RECIPES
+def test_spark_makes_the_same_rows(
+    dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
+) -> None:
+    """Otherwise a pipeline that outgrows one machine would train on other data."""
+    days = {"flights": pl.date("year", "month", "day"), "weather": pl.col("time_hour").dt.date()}
+    few = sources | {name: sources[name].filter(day < FIRST_DAY + timedelta(days=12)) for name, day in days.items()}
+    tables = {name: on_spark([frame[::2].lazy, frame[1::2].lazy], spark_session()) for name, frame in few.items()}
+
+    rows = collect(run_recipe(dataset, tables)).sort(KEYS)
+
+    assert rows.schema == rows_of(dataset, few).schema
+    assert rows.equals(rows_of(dataset, few))
 
 
 def test_history_is_that_of_the_28_days_before(sources: dict[str, pl.DataFrame]) -> None:
@@ -135,12 +211,12 @@ def test_relevance(arr_delay: int | None, grade: int) -> None:
     """The label's definition: what the model is made to learn."""
     frame = pl.DataFrame({"arr_delay": [arr_delay]}, schema={"arr_delay": pl.Int64})
 
-    assert frame.select(relevance(pl.col("arr_delay"))).item() == grade
+    assert nw.from_native(frame).select(relevance(nw.col("arr_delay"))).item() == grade
 
 
 @RECIPES
 def test_features_are_served_as_they_are_stored(
-    dataset: Dataset, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
+    dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]
 ) -> None:
     """Otherwise the model would be asked about other numbers than it has learnt from."""
     rows = rows_of(dataset, sources)

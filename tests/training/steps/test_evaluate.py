@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
@@ -13,6 +15,7 @@ from mlflow import MlflowClient
 from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops_provider.step import Failure
 from training.data.snapshots import write_snapshot
+from training.data.window import Window
 from training.store import Store
 
 START = datetime(2013, 1, 9, tzinfo=UTC)
@@ -27,7 +30,9 @@ FEATURES = FeatureSet(
 """
 
 
-def snapshot(store: Store, days: int = 10, binary: bool = False, without: Sequence[str] = ()) -> ValidationRef:
+def snapshot(
+    store: Store, scratch: Path, days: int = 10, binary: bool = False, without: Sequence[str] = ()
+) -> ValidationRef:
     """Queries of 2 to 5 items; ``good`` says much about the label, ``poor`` little. Some queries have no label."""
     rng = np.random.default_rng(0)
     rows = []
@@ -45,13 +50,15 @@ def snapshot(store: Store, days: int = 10, binary: bool = False, without: Sequen
     end = START + timedelta(days=days)
     manifest = write_snapshot(
         store,
-        frame,
+        nw.from_native(frame.lazy()),
         name="toy",
-        interval_start=START.isoformat(),
-        interval_end=end.isoformat(),
-        timezone="UTC",
+        window=Window.before(end, days, "UTC"),
         event_time="at",
         sources={},
+        split={"validation_days": 2, "test_days": 3},
+        creator={},
+        engine="polars",
+        scratch=scratch,
     )
     dataset = DatasetRef(
         place="ingest/toy",
@@ -77,8 +84,8 @@ def trained(project: Any, run_step: Any, config: Any) -> Any:
         group_by, size = ("()", 1) if binary else ('("query",)', 2)
         text = FEATURES.format(group_by=group_by, min_group_size=size, columns=columns)
         (project.home / "include/toy/features.py").write_text(text)
-        section = {"feature_set": "include.toy.features:FEATURES", "split": {"validation_days": 2, "test_days": 3}}
-        parent = snapshot(project.store, binary=binary, without=without)
+        section = {"feature_set": "include.toy.features:FEATURES", "online": None}
+        parent = snapshot(project.store, project.home, binary=binary, without=without)
         features = run_step(project, project.step_input("features", section, parent, key))
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
         section = config(processes=1, **objective, **changes)
@@ -205,11 +212,11 @@ def test_a_champion_that_the_data_no_longer_fits_is_named(
 
 def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:
     checkpoint = trained(["good"])
-    manifest = json.loads(project.store.read(checkpoint.parent.artifacts["manifest"]))
+    manifest = json.loads(project.store.read(checkpoint.ancestor(DatasetRef).artifacts["manifest"]))
     manifest["splits"]["test"]["days"] = []
-    artifact = project.store.put_artifact("features/empty", "manifest.json", json.dumps(manifest).encode())
+    artifact = project.store.put_artifact("ingest/empty", "manifest.json", json.dumps(manifest).encode())
     wire = checkpoint.to_wire()
-    wire["parent"]["artifacts"]["manifest"] = {
+    wire["parent"]["parent"]["parent"]["artifacts"]["manifest"] = {
         "key": artifact.key,
         "sha256": artifact.sha256,
         "num_bytes": artifact.num_bytes,

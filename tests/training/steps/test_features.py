@@ -1,19 +1,26 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import narwhals as nw
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput
+from training.data.feature_table import FeatureTable
 from training.data.shards import open_split
 from training.data.snapshots import write_snapshot
+from training.data.window import Window
+from training.features import batches
 from training.features.fitted import held_out, load_fitted
 from training.process import Deployment
 from training.steps import StepContext, features
@@ -22,19 +29,29 @@ from training.store import Store
 RECIPE = """
 import narwhals as nw
 from training.features.feature_set import FeatureSet
-from training.features.transforms import Standardise, Vocabulary
+from training.features.transforms import Bucketise, Cross, Hash, RobustScale, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
-    label="grade", group_by=("query",), min_group_size=2, order_by=("at",),
+    label="grade", group_by=("query",), min_group_size=2, order_by=("at",), entity=("kind",),
     derived={"double": nw.col("value") * FACTOR},
     transforms=[Standardise("double"), Vocabulary("kind")],
+)
+ROWS = FeatureSet(
+    label="grade", order_by=("at",),
+    transforms=[Standardise("value"), RobustScale("other"), Bucketise("value", buckets=3),
+                Vocabulary("kind", min_count=2), Hash(Cross("kind", "query"), buckets=4)],
 )
 UNFAIR = FeatureSet(
     label="grade", order_by=("at",), transforms=[Standardise("gap")],
     derived={"gap": nw.col("value") - nw.col("value").mean()},
 )
 EMPTY = FeatureSet(label="grade", where=nw.col("value") < 50, order_by=("at",), transforms=[Standardise("value")])
-TYPO = FeatureSet(label="grade", order_by=("at",), transforms=[Standardise("valeu")])
+TYPO = FeatureSet(
+    label="grade", order_by=("at",),
+    transforms=[
+        Standardise("valeu"),
+    ],
+)
 NO_SET = {"label": "grade"}
 """
 
@@ -67,6 +84,7 @@ def table() -> pl.DataFrame:
                 "at": start + timedelta(days=d, minutes=i),
                 "query": f"{d}-{i // 2}",
                 "value": float(d * 13 + i),
+                "other": float(i),
                 "kind": "abc"[i % 3],
                 "grade": i % 5,
             }
@@ -78,26 +96,26 @@ def table() -> pl.DataFrame:
 
 @pytest.fixture
 def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
-    manifest = write_snapshot(
-        store, table, name="toy", interval_start="2024-01-01T00:00:00+00:00", interval_end="2024-01-11T00:00:00+00:00",
-        timezone="UTC", event_time="at", sources={},
-    )  # fmt: skip
-    dataset = DatasetRef(
-        place="d", artifacts={"manifest": store.put_artifact("d", "manifest.json", manifest.to_json())}, name="toy",
-        version=manifest.version, schema_hash=manifest.schema_hash, num_rows=manifest.num_rows,
-        num_bytes=manifest.num_bytes, interval_start=manifest.interval_start, interval_end=manifest.interval_end,
-    )  # fmt: skip
-    validation = ValidationRef(place="v", schema_sha256="", num_checks=1, parent=dataset)
-
-    def run_features(name: str = "FEATURES", validation_days: int = 2, test_days: int = 3) -> FeaturesRef:
+    def run_features(
+        name: str = "FEATURES", rows: pl.DataFrame = table, place: str = "k", split: dict[str, Any] | None = None
+    ) -> FeaturesRef:
+        manifest = write_snapshot(
+            store, nw.from_native(rows.lazy()), name="toy", event_time="at",
+            window=Window.before(datetime(2024, 1, 11, tzinfo=UTC), 10, "UTC"),
+            sources={}, split=split or {"validation_days": 2, "test_days": 3}, creator={},
+            engine="polars", scratch=tmp_path,
+        )  # fmt: skip
+        dataset = DatasetRef(
+            place="d", artifacts={"manifest": store.put_artifact("d", "manifest.json", manifest.to_json())},
+            name="toy", version=manifest.version, schema_hash=manifest.schema_hash, num_rows=manifest.num_rows,
+            num_bytes=manifest.num_bytes, interval_start=manifest.interval_start, interval_end=manifest.interval_end,
+        )  # fmt: skip
+        validation = ValidationRef(place="v", schema_sha256="", num_checks=1, parent=dataset)
         identity = RunIdentity(
-            pipeline="toy", run_key="k", interval_start="", interval_end=manifest.interval_end, timezone="UTC",
+            pipeline="toy", run_key=place, interval_start="", interval_end=manifest.interval_end, timezone="UTC",
             dag_id="toy", task_id="features", run_id="r", try_number=1,
         )  # fmt: skip
-        settings = {
-            "feature_set": f"include.features_toy.features:{name}",
-            "split": {"validation_days": validation_days, "test_days": test_days},
-        }
+        settings = {"feature_set": f"include.features_toy.features:{name}", "online": None}
         context = StepContext(
             input=StepInput(step="features", run=identity, config=settings, ref=validation),
             deployment=Deployment(home=home, store=store.uri, tracking_uri="", result_path=tmp_path / "r", rank=0),
@@ -107,6 +125,19 @@ def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
         return features.run(context)
 
     return run_features
+
+
+def manifest_of(store: Store, ref: FeaturesRef) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(store.read(ref.artifacts["manifest"]))
+    return manifest
+
+
+def by_id(table: FeatureTable) -> dict[int, tuple[bytes, bytes]]:
+    assert table.ids is not None
+    singles = [table.samples(i, i + 1) for i in range(table.num_samples)]
+    return {
+        int(id_): (one.features.tobytes(), one.labels.tobytes()) for id_, one in zip(table.ids, singles, strict=True)
+    }
 
 
 def test_splits_are_materialised(run: Run, store: Store, tmp_path: Path) -> None:
@@ -128,12 +159,77 @@ def test_again_gives_the_same_ref(run: Run) -> None:
     assert run() == run()
 
 
+@pytest.mark.parametrize(
+    "split",
+    [{"validation_days": 2, "test_days": 3}, {"key": "query", "validation": 0.2, "test": 0.3}],
+    ids=["time", "key"],
+)
+def test_what_is_held_out_cannot_influence_the_training_split(
+    run: Run, store: Store, table: pl.DataFrame, split: dict[str, Any]
+) -> None:
+    """Otherwise a model is judged on rows that it has, in part, been fitted to."""
+    before = run("ROWS", split=split)
+    held = pl.concat([held_out(store, before, name) for name in ("validation", "test")])
+    changed = table.with_columns(
+        pl.when(pl.col("at").is_in(held["at"])).then(new).otherwise(pl.col(name)).alias(name)
+        for name, new in {
+            "value": pl.lit(-1e9),
+            "other": pl.lit(1e6),
+            "kind": pl.lit("new"),
+            "grade": pl.lit(4),
+        }.items()
+    )
+    after = run("ROWS", rows=changed, place="changed", split=split)
+
+    assert held.height > 30
+    assert store.read(before.artifacts["state"]) == store.read(after.artifacts["state"])
+    shards = [
+        {
+            name: [shard["sha256"] for shard in part["shards"]]
+            for name, part in manifest_of(store, ref)["splits"].items()
+        }
+        for ref in (before, after)
+    ]
+    assert shards[0]["train"] == shards[1]["train"]
+    # The change is one that the features do see, so that the comparison means something.
+    assert shards[0]["validation"] != shards[1]["validation"]
+    assert shards[0]["test"] != shards[1]["test"]
+
+
+@pytest.mark.parametrize("name", ["FEATURES", "ROWS"])
+def test_batches_leave_no_trace(run: Run, store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that does not fit into memory is worked on in batches: the same bytes must come out."""
+    whole = run(name, place="whole")
+    # Far fewer rows than a split has; the default holds it whole.
+    monkeypatch.setattr(features, "batches_of", lambda table, group_by: batches.batches_of(table, group_by, rows=10))
+    batched = run(name, place="batched")
+
+    first, second = ([s["shards"] for s in manifest_of(store, ref)["splits"].values()] for ref in (whole, batched))
+    assert [[shard["sha256"] for shard in part] for part in first] == [
+        [shard["sha256"] for shard in part] for part in second
+    ]
+    assert whole.artifacts["state"].sha256 == batched.artifacts["state"].sha256
+    assert whole.version == batched.version
+
+
 def test_manifest_says_what_the_shards_hold(run: Run, store: Store) -> None:
-    manifest = json.loads(store.read(run().artifacts["manifest"]))
+    manifest = manifest_of(store, run())
 
     assert manifest["feature_names"] == ["double", "kind=a", "kind=b", "kind=c", "kind=<other>"]
     assert manifest["grouped"] is True
-    assert manifest["splits"]["test"]["days"] == ["2024-01-08", "2024-01-09", "2024-01-10"]
+    assert manifest["engine"]["polars"] == pl.__version__
+    rows = {name: (part["num_samples"], part["num_rows"]) for name, part in manifest["splits"].items()}
+    assert rows == {"train": (30, 60), "validation": (12, 24), "test": (18, 36)}
+
+
+def test_shards_hold_the_entity_and_the_time(run: Run, store: Store, table: pl.DataFrame) -> None:
+    """The feature store finds a row by them."""
+    [shard] = manifest_of(store, run())["splits"]["test"]["shards"]
+    rows = pl.DataFrame(pa.ipc.open_file(store.get(shard["key"])).get_batch(0))
+
+    joined = rows.select("label", kind="key.kind", at="event_time").join(table, on=["at", "kind"])
+    assert joined.height == rows.height == 36
+    assert (joined["label"] == joined["grade"]).all()
 
 
 def test_stored_features_outlive_the_checkout(run: Run, store: Store, home: Path, tmp_path: Path) -> None:
@@ -145,10 +241,8 @@ def test_stored_features_outlive_the_checkout(run: Run, store: Store, home: Path
     frame = held_out(store, ref)
 
     table = fitted.apply(frame)
-    stored = open_split(store, ref, "test", tmp_path)
-    np.testing.assert_array_equal(table.features.view(np.uint32), stored.features.view(np.uint32))
-    np.testing.assert_array_equal(table.offsets, stored.offsets)
-    assert fitted.rows(frame)["grade"].to_list() == stored.labels.tolist()
+    assert by_id(table) == by_id(open_split(store, ref, "test", tmp_path))
+    assert fitted.rows(frame)["grade"].to_list() == table.labels.tolist()
 
 
 def test_changed_code_is_another_version(run: Run, home: Path) -> None:
@@ -160,23 +254,50 @@ def test_changed_code_is_another_version(run: Run, home: Path) -> None:
     assert run().version != before
 
 
+def test_features_of_another_engine_are_not_loaded(
+    run: Run, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of Polars may compute another last bit than the model was trained on."""
+    ref = run()
+    monkeypatch.setattr(pl, "__version__", "99.1")
+
+    expected = r"made with polars 2.*, transforms 1, and here are polars 99\.1.*run features and training again"
+    with pytest.raises(BadConfigError, match=expected):
+        load_fitted(store, ref, tmp_path / "scratch")
+
+
 def test_an_unknown_split_is_refused(run: Run, store: Store) -> None:
-    with pytest.raises(BadDataError, match="no split 'tset', only test, train, validation"):
+    with pytest.raises(BadDataError, match="no split 'tset'; its splits: train, validation, test"):
         held_out(store, run(), "tset")
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
+    ("name", "error", "message"),
     [
-        pytest.param({"name": "NOTHING"}, BadConfigError, "has no 'NOTHING'", id="no such name"),
-        pytest.param({"name": "NO_SET"}, BadConfigError, "is a dict, not a FeatureSet", id="not a set"),
-        pytest.param({"name": "TYPO"}, BadConfigError, "no column 'valeu'; there are at, query, value", id="column"),
-        pytest.param({"name": "UNFAIR"}, BadConfigError, "served values of 'gap' differ", id="serving parity"),
-        pytest.param({"name": "EMPTY"}, BadDataError, "no samples in the split 'validation'", id="empty split"),
-        pytest.param({"test_days": 8}, BadDataError, "10 days with rows, too few", id="window"),
+        pytest.param("NOTHING", BadConfigError, "has no 'NOTHING'", id="no such name"),
+        pytest.param("NO_SET", BadConfigError, "is a dict, not a FeatureSet", id="not a set"),
+        pytest.param(
+            "TYPO", BadConfigError,
+            r"^include/features_toy/features.py:24: Standardise\('valeu'\): there is no column 'valeu'; did you mean "
+            r"'value'\?$",
+            id="column",
+        ),
+        pytest.param("UNFAIR", BadConfigError, "features.py:16: served values of 'gap' differ", id="serving parity"),
+        pytest.param("EMPTY", BadDataError, "no samples in the split 'validation'", id="empty split"),
     ],
-)
-def test_bad_input_is_refused(run: Run, settings: dict[str, object], error: type[Exception], message: str) -> None:
+)  # fmt: skip
+def test_bad_input_is_refused(run: Run, name: str, error: type[Exception], message: str) -> None:
     """The user must learn from the message what to change; a retry cannot help."""
     with pytest.raises(error, match=message):
-        run(**settings)
+        run(name)
+
+
+def test_a_definition_that_fails_while_it_is_imported_says_so_itself(run: Run, home: Path) -> None:
+    """ "cannot import, check the path" would lead away from the mistake."""
+    path = home / "include/features_toy/features.py"
+    path.write_text(path.read_text() + 'FEATURES = Bucketise("value", buckets=1)\n')
+    line = path.read_text().count("\n")
+
+    expected = f"include/features_toy/features.py:{line}: Bucketise('value'): buckets must be at least 2, got 1"
+    with pytest.raises(BadConfigError, match=f"^{re.escape(expected)}$"):
+        run()

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from training.validation.baselines import Reference
+from training.validation.config import ValidateConfig
+from training.validation.drift import DriftConfig
+from training.validation.gate import Examined, Verdict, examine
+from training.validation.rows import Rows
 from training.validation.schema import Schema, read_schema
+from training.validation.volume import VolumeConfig
 
+DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
 DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]
 
 SCHEMA = """
@@ -60,3 +68,55 @@ def schema_of(tmp_path: Path) -> Callable[[str], Schema]:
 @pytest.fixture
 def schema(schema_of: Callable[[str], Schema]) -> Schema:
     return schema_of(SCHEMA)
+
+
+def rows_of(frames: Mapping[str, pl.DataFrame]) -> Rows:
+    """What the step reads from the snapshot of these days."""
+    frames = {day: frames[day] for day in sorted(frames) if frames[day].height}
+    return Rows(
+        table=pl.concat(frame.lazy() for frame in frames.values()) if frames else pl.LazyFrame(),
+        num_rows={day: frame.height for day, frame in frames.items()},
+        event_time="departure",
+        timezone="UTC",
+    )
+
+
+def checks(**changes: Any) -> ValidateConfig:
+    """The settings of a pipeline that names none but these."""
+    settings: dict[str, Any] = {
+        "schema_path": "include/flights/schema.pbtxt",
+        "volume": DAY_BEFORE,
+        "drift": DriftConfig(numbers=0.1, values=0.1, columns={}),
+        "unique": [],
+        "max_age_hours": None,
+        "slices": [],
+        "slice_tolerance": 0.25,
+        "serving_log": None,
+    }
+    return ValidateConfig(**{**settings, **changes})
+
+
+@pytest.fixture
+def examined() -> Callable[..., Verdict]:
+    """Hold days against a schema, with such settings and references."""
+
+    def examined(
+        frames: Mapping[str, pl.DataFrame],
+        days: Sequence[str],
+        schema: Schema,
+        *,
+        references: Sequence[Reference] = (),
+        serving: Rows | None = None,
+        **changes: Any,
+    ) -> Verdict:
+        data = Examined(
+            rows=rows_of(frames),
+            days=days,
+            interval_end="2013-02-10T00:00:00+00:00",
+            references=references,
+            serving=serving,
+            notes=(),
+        )
+        return examine(data, schema, checks(**changes))
+
+    return examined

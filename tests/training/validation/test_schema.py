@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from mlops_provider.step import BadConfigError
-from training.validation.gate import examine
-from training.validation.schema import count_checks, propose_schema, read_schema, write_schema
-from training.validation.statistics import dataset_statistics
+from training.validation.schema import count_checks, read_schema
 
 RECIPES = sorted(Path(__file__).parents[3].glob("include/*/schema.pbtxt"))
 INT_X = 'feature { name: "x" type: INT '
@@ -49,33 +46,6 @@ def test_a_file_that_is_no_text_says_so(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(BadConfigError, match="not UTF-8 text"):
         read_schema(path, "schema.pbtxt")
-
-
-def test_a_proposal_passes_on_its_own_data(frames, days, schema_of):
-    """A person who commits the proposal unchanged must not be stopped by it."""
-    frame = pl.concat(frames.values())
-    proposal = schema_of(write_schema(propose_schema(dataset_statistics(frame, "window"), frame)))
-    assert examine(frames, days, proposal, None).anomalies == ()
-
-
-def test_a_proposal_takes_integers_for_integers():
-    """From the data of January and February alone ``month - 1`` would be taken for a boolean."""
-    frame = pl.DataFrame({"month": [0, 1] * 5, "cancelled": [True, False] * 5})
-    proposal = propose_schema(dataset_statistics(frame, "window"), frame)
-    assert {feature.name: feature.HasField("bool_domain") for feature in proposal.feature} == {
-        "month": False,
-        "cancelled": True,
-    }
-
-
-def test_a_proposal_bounds_missing_values():
-    """TFDV leaves nullable columns without any bound: they could become empty unnoticed."""
-    frame = pl.DataFrame({"x": [None] + [1] * 9, "mostly": [None] * 7 + [1] * 3})
-    proposal = propose_schema(dataset_statistics(frame, "window"), frame)
-    assert {feature.name: round(feature.presence.min_fraction, 2) for feature in proposal.feature} == {
-        "x": 0.8,
-        "mostly": 0.0,
-    }
 
 
 def test_every_constraint_counts_as_a_check(schema):

@@ -7,7 +7,15 @@ import polars as pl
 import pytest
 
 from mlops_provider.step import BadDataError
-from training.validation.statistics import NUM_RANKED_VALUES, NUM_TOP_VALUES, FeatureType, dataset_statistics
+from training.validation.statistics import (
+    GENERATOR,
+    NUM_RANKED_VALUES,
+    NUM_TOP_VALUES,
+    REFERENCE_BINS,
+    FeatureType,
+    dataset_statistics,
+    generator,
+)
 
 
 def describe(values: pl.Series):
@@ -26,7 +34,7 @@ def test_nan_is_counted_and_does_not_hide_the_range():
     """One NaN would make every other statistic NaN, and the range check blind."""
     stats = describe(pl.Series([1.0, math.nan, -5.0, None])).num_stats
     assert (stats.min, stats.max) == (-5, 1)
-    assert [histogram.num_nan for histogram in stats.histograms] == [1, 1]
+    assert {histogram.num_nan for histogram in stats.histograms} == {1}
     assert stats.common_stats.num_missing == 1
 
 
@@ -41,10 +49,14 @@ def test_nan_is_counted_and_does_not_hide_the_range():
 )
 def test_histograms_hold_every_value_once(values):
     stats = describe(pl.Series(values)).num_stats
+    *tfdvs, bins = stats.histograms
     for histogram in stats.histograms:
         assert sum(bucket.sample_count for bucket in histogram.buckets) == pytest.approx(len(values))
-        assert histogram.buckets[0].low_value == min(values)
         assert histogram.buckets[-1].high_value == max(values)
+    assert [histogram.buckets[0].low_value for histogram in tfdvs] == [min(values)] * 2
+    # The bins that other data is counted in are closed above only.
+    assert bins.name == REFERENCE_BINS
+    assert bins.buckets[0].low_value == math.nextafter(min(values), -math.inf)
 
 
 def test_infinite_values_stay_out_of_the_equal_widths():
@@ -103,3 +115,13 @@ def test_a_column_without_values_keeps_its_type(dtype):
 def test_a_type_that_cannot_be_described_names_the_column():
     with pytest.raises(BadDataError, match=r"column 'x' has the type List\(Int64\).*cast it"):
         describe(pl.Series([[1, 2]]))
+
+
+def test_statistics_say_what_made_them():
+    """Those of two generators must never be held against each other."""
+    statistics = dataset_statistics(pl.DataFrame({"x": [1], "y": ["a"]}), "window")
+    assert generator(statistics) == GENERATOR
+    statistics.features[0].custom_stats[0].str = "tfdv"
+    assert generator(statistics) == "unknown"
+    del statistics.features[:]
+    assert generator(statistics) == "unknown"

@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 
 from mlops_provider.step import BadConfigError
-from training.validation.volume import EMPTY_DAY, NOT_COMPARABLE, VolumeConfig, calendar_days, check_days, check_volume
+from training.validation.volume import (
+    DAY_CHANGED,
+    EMPTY_DAY,
+    NOT_COMPARABLE,
+    VOLUME_CHANGED,
+    VolumeConfig,
+    calendar_days,
+    check_against_previous,
+    check_days,
+    check_volume,
+)
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
 DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
@@ -89,3 +99,26 @@ def test_days_without_rows_are_found(num_rows, found):
 def test_calendar_days_are_those_of_the_zone(start, end, days):
     """In UTC days a New York evening would count for the next day."""
     assert calendar_days(start, end, "America/New_York") == days
+
+
+BEFORE = {"2013-02-06": 100, "2013-02-07": 100, "2013-02-08": 100}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "kinds"),
+    [
+        pytest.param({"2013-02-07": 100, "2013-02-08": 100, "2013-02-09": 110}, [], id="as before"),
+        pytest.param({"2013-02-07": 100, "2013-02-08": 79, "2013-02-09": 110}, [DAY_CHANGED], id="a day has changed"),
+        pytest.param({"2013-02-07": 100, "2013-02-08": 100, "2013-02-09": 900}, [VOLUME_CHANGED], id="many rows"),
+        pytest.param({"2013-02-09": 100}, [VOLUME_CHANGED], id="few rows"),
+        pytest.param({}, [], id="none"),
+    ],
+)
+def test_the_previous_snapshot_had_about_as_many_rows(num_rows, kinds):
+    found = check_against_previous(DAYS, num_rows, BEFORE, 3, DAY_BEFORE)
+    assert [anomaly.kind for anomaly in found] == kinds
+
+
+def test_a_longer_window_has_more_rows():
+    """Its rows a day are what is compared."""
+    assert check_against_previous(DAYS, dict.fromkeys(DAYS, 100), {"2013-02-05": 100}, 1, DAY_BEFORE) == []

@@ -1,0 +1,1 @@
+"""From the sources to the features, each measured beside a plain baseline."""

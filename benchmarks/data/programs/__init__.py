@@ -1,0 +1,1 @@
+"""Programs of the training or the validation runtime; see :mod:`benchmarks.data.group`."""

@@ -1,0 +1,108 @@
+"""What the validate task finds out before its step starts: the data of the model in production, from a real MLflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from airflow.sdk import DAG
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.operators.validate import ValidateOperator
+from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops_provider.registry import REF_TAG
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [CHECKOUT / ".venv/training/bin/python", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
+    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 90
+        while not _answers(address):
+            assert server.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, 9)  # nothing of it is kept
+        server.wait(20)
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", timeout=2).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def register(address: str, model: str, report: ReportRef) -> None:
+    """As the register step does."""
+
+    def post(path: str, **body: Any) -> None:
+        httpx.post(f"{address}/api/2.0/mlflow/{path}", json=body, timeout=10).raise_for_status()
+
+    post("registered-models/create", name=model)
+    post(
+        "model-versions/create",
+        name=model,
+        source="s3://models/ranker",
+        tags=[{"key": REF_TAG, "value": json.dumps(report.to_wire())}],
+    )
+    post("registered-models/alias", name=model, alias="champion", version="1")
+
+
+@pytest.fixture
+def operator(version_ref: ModelVersionRef) -> ValidateOperator:
+    with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
+        return ValidateOperator(
+            task_id="validate",
+            dataset=version_ref.ancestor(DatasetRef).to_wire(),
+            schema_path="s.pbtxt",
+            registered_model="ranker",
+        )
+
+
+@pytest.fixture
+def deployment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def at(address: str) -> Deployment:
+        monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", address)
+        return Deployment.load()
+
+    return at
+
+
+def test_the_champions_data_is_the_reference(
+    operator: ValidateOperator, deployment: Any, mlflow: str, version_ref: ModelVersionRef
+) -> None:
+    assert operator.baselines(deployment(mlflow)) == {}, "nothing is in production yet"
+    register(mlflow, "ranker", version_ref.parent)
+    assert operator.baselines(deployment(mlflow)) == {"champion": version_ref.ancestor(ValidationRef)}
+    operator.registered_model = None
+    assert operator.baselines(deployment(mlflow)) == {}, "the task was not told which model"
+
+
+def test_an_unreachable_registry_is_worth_a_retry(operator: ValidateOperator, deployment: Any) -> None:
+    """To go on without the champion would be to skip the check in silence."""
+    with pytest.raises(StepRetryableError, match="the model in production cannot be looked up: MLflow at"):
+        operator.baselines(deployment("http://127.0.0.1:9"))

@@ -1,0 +1,134 @@
+"""``mlops``, as its process: what it answers itself, and what it hands over to a runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlops_provider.cli import main
+
+CHECKOUT = Path(__file__).parents[2]
+PIPELINE = CHECKOUT / "dags/flight_ranking.pipeline.yaml"
+
+HandedOver = Callable[..., tuple[list[str], dict[str, str]]]
+
+
+class ExecutedError(Exception):
+    """The process became another one."""
+
+
+def test_the_runtime_answers_and_its_exit_code_is_passed_on(tmp_path: Path) -> None:
+    """With the real interpreter of this checkout, and a store that is empty yet."""
+    store = f"file://{tmp_path}/store"
+
+    def mlops(*arguments: str) -> subprocess.CompletedProcess[str]:
+        places = {"AIRFLOW_HOME": str(tmp_path / "airflow"), "PYTHONPATH": str(CHECKOUT / "plugins")}
+        command = [sys.executable, "-m", "mlops_provider.cli", *arguments]
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=120, env={**os.environ, **places}
+        )
+
+    done = mlops("datasets", "list", "--store", store)
+    assert (done.returncode, done.stdout) == (0, "no snapshots yet\n")
+    lost = mlops("datasets", "--store", store, "show", "flights@2013-02-07")
+    assert lost.returncode == 2
+    assert lost.stderr == f"mlops datasets: there is no dataset 'flights' in {store}: it holds no dataset at all\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for runtime in ("training", "validation"):
+        python = tmp_path / f"home/.venv/{runtime}/bin/python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def handed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> HandedOver:
+    """What a command line would become: argv and environment."""
+    became: list[tuple[list[str], dict[str, str]]] = []
+
+    def execve(path: Path, arguments: list[str], environment: dict[str, str]) -> None:
+        assert str(path) == arguments[0]
+        became.append((arguments, environment))
+        raise ExecutedError
+
+    def run(*arguments: str, **variables: str) -> tuple[list[str], dict[str, str]]:
+        for name, value in {"AIRFLOW__MLOPS__HOME": str(home), "AIRFLOW__MLOPS__STORE": "", **variables}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ExecutedError):
+            main(list(arguments))
+        return became.pop()
+
+    monkeypatch.setattr(os, "execve", execve)
+    return run
+
+
+def test_arguments_pass_through_as_they_are(handed_over: HandedOver, home: Path) -> None:
+    arguments = ["features", "get", "flights", "--entity", "origin=EWR", "--entity", "flight=15 45", "--json", "-h"]
+    argv, environment = handed_over(*arguments, "--home", str(home))
+    assert argv == [str(home / ".venv/training/bin/python"), "-m", "training.commands", *arguments]
+    assert environment["MLOPS_HOME"] == str(home)
+
+
+def test_the_runtime_gets_the_places_but_no_secrets_of_airflow(handed_over: HandedOver, home: Path) -> None:
+    _, environment = handed_over(
+        "datasets",
+        "list",
+        AIRFLOW__MLOPS__STORE="s3://bucket/prefix",
+        AIRFLOW__API__SECRET_KEY="s3cret",
+        AWS_REGION="eu-west-1",
+    )
+    places = {"MLOPS_HOME": str(home), "MLOPS_STORE": "s3://bucket/prefix", "AWS_REGION": "eu-west-1"}
+    assert places.items() <= environment.items()
+    assert "s3cret" not in environment.values()
+
+
+def test_the_schema_of_a_pipeline_is_found_in_its_yaml(
+    handed_over: HandedOver, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "dags").mkdir()
+    (home / "dags" / PIPELINE.name).write_text(PIPELINE.read_text())
+
+    argv, _ = handed_over("schema", "propose", "flight_ranking")
+    assert argv[0] == str(home / ".venv/validation/bin/python")
+    assert argv[5:] == ["flight_ranking", "--schema", "include/flight_ranking/schema.pbtxt"]
+    for rest in (["flight_ranking", "--schema=x.pbtxt"], ["from_python"]):
+        argv, _ = handed_over("schema", "propose", *rest)
+        assert argv[5:] == rest
+
+    (home / "dags" / PIPELINE.name).write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: 0"))
+    assert main(["schema", "propose", "flight_ranking"]) == 1
+    assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out
+
+
+def test_a_runtime_that_is_not_there_is_named_with_the_fix(
+    handed_over: HandedOver, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = home / ".venv/training/bin/python"
+    handed_over("datasets", "list")
+    python.unlink()
+    assert main(["datasets", "list"]) == 1
+    assert f"no interpreter at {python}: run `make venv`" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["lint", "--jsn"], ["up", "now"], ["dataset", "list"], []])
+def test_what_no_command_knows_is_a_mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: mlops" in capsys.readouterr().err
+
+
+def test_lint_tells_sound_pipelines_from_broken_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / PIPELINE.name
+    broken.write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: 0"))
+    assert main(["lint", str(PIPELINE)]) == 0
+    assert main(["lint", str(PIPELINE), str(broken)]) == 1
+    assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out

@@ -1,0 +1,135 @@
+"""
+Real servers for tests, each on a free loopback port and in a temporary folder; none outlives its test process.
+
+Standard library only: every runtime's tests may use them. As fixtures: ``postgres``, ``redis_server``, ``s3`` of
+``tests/training/conftest.py``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+TRAINING_PYTHON = REPOSITORY / ".venv/training/bin/python"
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL server; its URI, with a user that may do everything and the password ``s3cret/word``."""
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
+    programs = programs or Path(_program("postgres", "postgresql")).parent
+    # PostgreSQL refuses to run as root.
+    user = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if user:
+            shutil.chown(folder, "postgres", "postgres")
+        (folder / "password").write_text("s3cret/word")
+        (folder / "password").chmod(0o644)
+        initdb = [str(programs / "initdb"), "-D", f"{folder}/data", "-U", "trainer", "--auth=scram-sha-256"]
+        initdb += ["--encoding=UTF8", "--no-sync", f"--pwfile={folder}/password"]
+        subprocess.run(["setpriv", *user, *initdb], check=True, cwd="/", stdout=subprocess.DEVNULL)
+        settings = [f"port={port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", "fsync=off"]
+        command = [str(programs / "postgres"), "-D", f"{folder}/data"]
+        for setting in settings:
+            command += ["-c", setting]
+        with _running(command, port, folder, user=user, stop=signal.SIGQUIT):
+            _wait_for_postgres(programs, port)
+            yield f"postgresql://trainer:s3cret%2Fword@127.0.0.1:{port}/postgres"
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """A Redis server; its URI. Nothing is saved."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="redis-") as name:
+        command = [_program("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+        command += ["--save", "", "--appendonly", "no", "--dir", name]
+        with _running(command, port, Path(name)):
+            yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """An S3 server (moto) with the empty bucket ``bucket``; the environment variables by which clients find it."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="s3-") as name:
+        command = [str(TRAINING_PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with _running(command, port, Path(name)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("PUT", "/bucket")
+            assert connection.getresponse().status == 200, "the bucket was made"
+            connection.close()
+            yield {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_REGION": "us-east-1",
+            }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _running(
+    command: Sequence[str],
+    port: int,
+    folder: Path,
+    *,
+    user: Sequence[str] = (),
+    stop: signal.Signals = signal.SIGKILL,
+) -> Iterator[None]:
+    # Where the tests themselves are killed, the server goes with them.
+    command = ["setpriv", *user, "--pdeathsig=KILL", *command]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+    try:
+        deadline = time.monotonic() + 60
+        while not _accepts(port):
+            said = (folder / "log").read_text()
+            assert server.poll() is None, f"{command} on port {port} ended: {said}"
+            assert time.monotonic() < deadline, f"{command} on port {port} does not answer: {said}"
+            time.sleep(0.05)
+        yield
+    finally:
+        server.send_signal(stop)
+        server.wait(20)
+
+
+def _wait_for_postgres(programs: Path, port: int) -> None:
+    """It accepts connections a moment before it serves them."""
+    ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port), "-t", "30"]
+    for _ in range(200):
+        if subprocess.run(ready, check=False).returncode == 0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("PostgreSQL does not become ready")
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _program(name: str, package: str) -> str:
+    found = shutil.which(name)
+    assert found, f"{name} is not installed; `make services` installs the Debian package {package}"
+    return found

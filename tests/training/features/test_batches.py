@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+import pytest
+
+from training.data.engine import on_spark, spark_session
+from training.data.feature_table import concat
+from training.features.applied import FittedFeatures
+from training.features.batches import batches_of
+from training.features.feature_set import FeatureSet
+from training.features.fitting import fit
+from training.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
+
+
+@pytest.fixture(scope="module")
+def rows() -> pl.DataFrame:
+    chance = random.Random(1)
+    return pl.DataFrame(
+        {
+            "group": [f"g{i % 211}" for i in range(3000)],
+            "item": list(range(3000)),
+            "x": [chance.gauss(2013, 0.1) for _ in range(3000)],
+            "kind": [chance.choice([None, "a", "b", "c"]) for _ in range(3000)],
+            "grade": [1] * 3000,
+        },
+        schema_overrides={"item": pl.UInt16},
+    )
+
+
+def test_few_rows_are_one_batch(rows: pl.DataFrame) -> None:
+    with batches_of(nw.from_native(rows.lazy()), []) as batches:
+        assert list(batches.map(lambda frame: frame.height)) == [3000]
+
+
+def test_rows_are_cut_anywhere_and_none_is_lost(rows: pl.DataFrame) -> None:
+    with batches_of(nw.from_native(rows.lazy()), [], rows=1024) as batches:
+        for _ in range(2):  # as fitting does, and then applying
+            frames = list(batches.map(lambda frame: frame))
+
+            assert len(frames) >= 3
+            assert max(frame.height for frame in frames) <= 1024
+            assert pl.concat(frames).equals(rows)
+
+
+def test_groups_stay_whole_and_batches_small(rows: pl.DataFrame) -> None:
+    """Otherwise the rank within a query would be one within a part of it."""
+    with batches_of(nw.from_native(rows.lazy()), ["group"], rows=500) as batches:
+        for _ in range(2):
+            frames = list(batches.map(lambda frame: frame))
+
+            assert len(frames) == 6
+            assert max(frame.height for frame in frames) < 1000
+            assert pl.concat(frames).sort("item").equals(rows)
+            groups = [set(frame["group"]) for frame in frames]
+            assert sum(map(len, groups)) == 211
+
+
+def features_of(group_by: tuple[str, ...]) -> FeatureSet:
+    place = nw.col("x").rank("min").over("group") if group_by else nw.col("x") * 2
+    return FeatureSet(
+        label="grade",
+        group_by=group_by,
+        order_by=("item",),
+        derived={"place": place},
+        transforms=[
+            Standardise("x"),
+            Bucketise("place", buckets=5),
+            Vocabulary("kind", min_count=700, missing="indicator"),
+            Passthrough("place"),
+        ],
+    )
+
+
+GROUPED = pytest.mark.parametrize("group_by", [(), ("group",)], ids=["rows", "groups"])
+
+
+@GROUPED
+def test_state_does_not_depend_on_the_batches(rows: pl.DataFrame, group_by: tuple[str, ...]) -> None:
+    """Otherwise a machine with more memory would train another model."""
+    states = []
+    for size in (5000, 700, 64):
+        with batches_of(nw.from_native(rows.lazy()), group_by, rows=size) as batches:
+            states.append(fit(features_of(group_by), batches))
+
+    assert states[0] == states[1] == states[2]
+
+
+@GROUPED
+def test_spark_makes_the_same_features(rows: pl.DataFrame, group_by: tuple[str, ...]) -> None:
+    """Otherwise a pipeline could not move to Spark when its data grows: state and features must be equal to the bit."""
+    features = features_of(group_by)
+    state = features.fit(rows)
+    expected = features.apply(rows, state)
+    table = on_spark([rows[::2].lazy, rows[1::2].lazy], spark_session())
+
+    with batches_of(table, group_by, rows=1500) as batches:
+        assert fit(features, batches) == state
+        made = concat(list(batches.map(FittedFeatures(features, state).apply)))
+
+    assert made.ids is not None
+    assert expected.ids is not None
+    made, expected = made.take(np.argsort(made.ids)), expected.take(np.argsort(expected.ids))
+    assert np.array_equal(made.features.view(np.uint32), expected.features.view(np.uint32))
+    assert np.array_equal(made.offsets, expected.offsets)
+
+
+LARGE = """
+import resource, sys
+from pathlib import Path
+import narwhals as nw, numpy as np, polars as pl
+from training.data.shards import SplitWriter
+from training.features.applied import FittedFeatures
+from training.features.batches import batches_of
+from training.features.feature_set import FeatureSet
+from training.features.fitting import fit
+from training.features.transforms import Standardise
+from training.store import Store
+
+FILES, ROWS, COLUMNS = 20, 40_000, 64
+folder = Path(sys.argv[1])
+for number in range(FILES):
+    rng = np.random.default_rng(number)
+    item = np.arange(ROWS) + number * ROWS
+    columns = {f"x{k}": rng.normal(size=ROWS) for k in range(COLUMNS)}
+    rows = pl.DataFrame({"item": item, "group": rng.permutation(item) // 5, "y": item % 2, **columns})
+    rows.write_parquet(folder / f"{number:02d}.parquet", compression="uncompressed")
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+before = peak()
+features = FeatureSet(
+    label="y", group_by=("group",), order_by=("item",), transforms=[Standardise(f"x{k}") for k in range(COLUMNS)]
+)
+with batches_of(nw.from_native(pl.scan_parquet(folder / "*.parquet")), features.group_by, rows=20_000) as batches:
+    fitted = FittedFeatures(features, fit(features, batches))
+    num_bytes = 4 * COLUMNS * batches.num_rows
+    store, limits = Store(f"file://{folder}/store"), {"bucket_bytes": 1 << 23, "max_shard_bytes": 1 << 24}
+    with SplitWriter(store, "f", "train", num_bytes=num_bytes, **limits) as writer:
+        for table in batches.map(fitted.apply):
+            writer.add(table)
+        part = writer.finish()
+assert part["num_rows"] == FILES * ROWS
+print(peak() - before)
+"""
+
+
+def test_a_split_need_not_fit_into_memory(tmp_path: Path) -> None:
+    """410 MB of rows and 205 MB of features, grouped and shuffled by way of the disk."""
+    done = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 300, done.stdout

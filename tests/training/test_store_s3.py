@@ -1,0 +1,138 @@
+"""The store, and a snapshot in it, on an S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_postgresql.dbapi as postgresql
+import pytest
+
+from mlops_provider.refs import DatasetRef
+from mlops_provider.step import Failure, RunIdentity, StepInput, connection_variable
+from training.data.snapshots import Snapshot
+from training.process import Deployment
+from training.steps.execution import execute
+from training.store import DamagedObjectError, Store, StoreError
+
+CHECKOUT = Path(__file__).parents[2]
+RACER = """
+import sys
+from training.store import Store
+store = Store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+print(store.put_new("key", sys.argv[2].encode()))
+"""
+
+
+@pytest.fixture
+def store(s3: str, tmp_path: Path) -> Store:
+    return Store(f"{s3}/{tmp_path.name}/store")
+
+
+def test_of_many_processes_exactly_one_creates(store: Store) -> None:
+    """The commit rests on it: two winners would hand their children different data."""
+    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, store.uri, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        racer.stdout.readline()
+    told = [racer.communicate("go\n", timeout=60)[0].strip() for racer in racers]
+    assert sorted(told) == ["False"] * 3 + ["True"]
+    assert store.get("key").decode() == str(told.index("True"))
+
+
+def test_a_bucket_that_is_not_there_is_retried_with_its_name(s3: str) -> None:
+    with pytest.raises(StoreError, match="cannot write x in the store s3://nobody-made-it"):
+        Store("s3://nobody-made-it/store").put("x", b"")
+
+
+@pytest.fixture
+def night(postgres: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], DatasetRef]:
+    """Ingests the orders of a PostgreSQL table as of a day of January, into the bucket."""
+    uri = postgres.rpartition("@")[2]
+    host, port, database = uri.partition(":")[0], *uri.partition(":")[2].split("/")
+    connection = {"conn_type": "postgres", "host": host, "port": int(port), "login": "trainer", "schema": database}
+    monkeypatch.setenv(
+        connection_variable("shop-db"), json.dumps(connection | {"password": "s3cret/word", "extra": {}})
+    )
+    with postgresql.connect(postgres, autocommit=True) as session, session.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS orders")
+        cursor.execute("CREATE TABLE orders (id bigint, at timestamptz, written timestamptz, amount float8)")
+        cursor.execute(
+            "INSERT INTO orders SELECT n, '2024-01-01T00:00:00Z'::timestamptz + n * interval '1 hour', "
+            "'2024-01-01T00:00:00Z'::timestamptz + n * interval '1 hour', n FROM generate_series(0, 239) AS n"
+        )
+    source = {
+        "kind": "sql", "connection": "shop-db", "query": "SELECT * FROM orders", "range_column": "id", "num_ranges": 2,
+        "event_time": "at", "created_time": "written", "key": ["id"], "history_days": 0, "types": {},
+    }  # fmt: skip
+    config = {
+        "sources": {"orders": source},
+        "transform": None,
+        "event_time": "at",
+        "window_days": 4,
+        "split": {"validation_days": 1, "test_days": 1},
+        "engine": "polars",
+    }
+
+    def ingest(day: int) -> DatasetRef:
+        end = datetime(2024, 1, day, tzinfo=UTC)
+        run = RunIdentity(
+            pipeline="shop",
+            run_key=f"night-{day}",
+            interval_start=(end - timedelta(days=1)).isoformat(),
+            interval_end=end.isoformat(),
+            timezone="UTC",
+            dag_id="shop",
+            task_id="ingest",
+            run_id="test",
+            try_number=1,
+        )
+        deployment = Deployment(
+            home=tmp_path, store=store.uri, tracking_uri="", result_path=tmp_path / "result.json", rank=0
+        )
+        ref = execute(StepInput(step="ingest", run=run, config=config), deployment)
+        assert isinstance(ref, DatasetRef)
+        return ref
+
+    return ingest
+
+
+def test_a_snapshot_on_s3_is_committed_shared_and_checked(night: Any, store: Store, postgres: str) -> None:
+    """All that holds on a disk must hold in a bucket: one commit, one new day a night, damage named."""
+    first = night(8)
+    assert night(8) == first, "committed: found, not made again"
+    snapshot = Snapshot.open(store, first)
+    assert snapshot.read()["id"].sort().to_list() == list(range(3 * 24, 7 * 24))
+    before = set(store.list("blobs"))
+
+    with postgresql.connect(postgres, autocommit=True) as session, session.cursor() as cursor:
+        # A correction, written when the second night was over: neither night sees it.
+        cursor.execute("INSERT INTO orders VALUES (100, '2024-01-05T04:00:00Z', '2024-01-09T00:00:00Z', -1)")
+    second = Snapshot.open(store, night(9))
+    assert len(set(store.list("blobs")) - before) == 1
+    assert second.read()["amount"].min() == 4 * 24
+    assert "s3cret" not in b"".join(store.get(key) for key in store.list("pipelines")).decode()
+
+    damaged = max(set(store.list("blobs")) - before)
+    store.put(damaged, b"x" + store.get(damaged)[1:])
+    with pytest.raises(DamagedObjectError, match=damaged):
+        second.read()
+    assert not Failure.of(DamagedObjectError("x")).retryable

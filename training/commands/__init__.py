@@ -1,0 +1,37 @@
+"""
+What people ask at the command line: ``mlops`` hands its arguments over to ``python -m training.commands``.
+
+Each module of this package is one first word: ``add_parser(subparsers)`` adds it and its commands, each with
+``set_defaults(run=handler)``, where ``handler(options, places, console)`` returns the process's exit code. A module
+is imported only where its word is said, for the words run in different runtimes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, BadConfigError
+from training.store import Store
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Where a command works."""
+
+    home: Path
+    """Folder that holds ``include/``."""
+    store: Store
+
+    @classmethod
+    def from_environment(cls) -> Places:
+        """:raises BadConfigError: naming the variable that is not set"""
+        for name in (HOME_VARIABLE, STORE_VARIABLE):
+            if not os.environ.get(name):
+                raise BadConfigError(f"the environment variable {name} is not set; `mlops` sets it")
+        return cls(home=Path(os.environ[HOME_VARIABLE]), store=Store(os.environ[STORE_VARIABLE]))

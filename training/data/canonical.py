@@ -1,0 +1,104 @@
+"""
+The canonical form of a day's rows: equal rows give equal bytes, in whatever order, batches or types they arrived.
+
+So nightly snapshots share the days that did not change, and a rebuilt snapshot is the same one.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from typing import Final
+
+import polars as pl
+
+from mlops_provider.step import BadDataError
+
+_ROW_GROUP_ROWS: Final = 131_072
+# Measured on 20 mixed columns: level 1 takes 0.8 of level 3's CPU time, for 1% more bytes.
+_ZSTD_LEVEL: Final = 1
+_PROBE_ROWS: Final = 65_536
+
+
+def normalise(rows: pl.DataFrame) -> pl.DataFrame:
+    """
+    One representation of each value: no -0.0, one NaN, and text for categories, whose codes follow the arrival.
+
+    :raises BadDataError: where a column holds Python objects
+    """
+    return rows.select(_normal(name, pl.col(name), dtype).alias(name) for name, dtype in rows.schema.items())
+
+
+def _normal(column: str, value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    if dtype.is_float():
+        # Not `value + 0.0`: Polars takes it for `value`.
+        zero, nan = pl.lit(0.0, dtype), pl.lit(math.nan, dtype)
+        return pl.when(value == 0).then(zero).when(value.is_nan()).then(nan).otherwise(value)
+    match dtype:
+        case pl.Categorical() | pl.Enum():
+            return value.cast(pl.String)
+        case pl.List(inner=inner):
+            return value.list.eval(_normal(column, pl.element(), _instance(inner)))
+        case pl.Array(inner=inner):
+            return value.arr.eval(_normal(column, pl.element(), _instance(inner)))
+        case pl.Struct(fields=fields):
+            parts = [
+                _normal(column, value.struct.field(field.name), _instance(field.dtype)).alias(field.name)
+                for field in fields
+            ]
+            return pl.when(value.is_not_null()).then(pl.struct(parts))
+        case pl.Object():
+            raise BadDataError(f"column {column!r} holds Python objects, which no file can; make them text or numbers")
+    return value
+
+
+def _instance(dtype: object) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
+
+
+def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
+    """Rows by event time; those of one instant by all their columns, nulls last."""
+    time = rows[event_time]
+    if not time.is_sorted():
+        rows = rows.sort(event_time)
+        time = rows[event_time]
+    same = (time == time.shift()).fill_null(value=False)
+    if not same.any():
+        return rows
+    # Only where there are ties, for comparing all columns of all rows takes much longer.
+    tied = (same | same.shift(-1, fill_value=False)).arg_true()
+    by_all = rows[tied].select(pl.arg_sort_by(event_time, *rows.columns, nulls_last=True)).to_series()
+    order = pl.int_range(rows.height, dtype=pl.UInt32, eager=True).scatter(tied, tied.gather(by_all))
+    return rows.select(pl.all().gather(order))
+
+
+def encode(rows: pl.DataFrame) -> bytes:
+    """Parquet bytes: a function of the rows alone."""
+    buffer = io.BytesIO()
+    # Everything that could vary is fixed; chunks are merged because row groups would follow them.
+    rows.rechunk().write_parquet(
+        buffer, compression="zstd", compression_level=_ZSTD_LEVEL, statistics=True, row_group_size=_ROW_GROUP_ROWS
+    )
+    return buffer.getvalue()
+
+
+def encode_pieces(rows: pl.DataFrame, max_bytes: int) -> list[tuple[bytes, int]]:
+    """
+    Parquet bytes cut evenly, so that every piece fits and none has more than one row more than another.
+
+    :return: bytes and number of rows of each piece
+    """
+    num_pieces = 1
+    if rows.height > 8 * _PROBE_ROWS:  # a long day is not encoded whole only to see that it is too long
+        num_pieces = math.ceil(len(encode(rows[:_PROBE_ROWS])) / _PROBE_ROWS * rows.height / max_bytes)
+    while True:
+        ends = [rows.height * piece // num_pieces for piece in range(num_pieces + 1)]
+        pieces = []
+        for start, end in itertools.pairwise(ends):
+            pieces.append((encode(rows[start:end]), end - start))
+            if len(pieces[-1][0]) > max_bytes and end - start > 1:
+                break
+        else:
+            return pieces
+        num_pieces = min(rows.height, max(num_pieces + 1, math.ceil(num_pieces * len(pieces[-1][0]) / max_bytes)))

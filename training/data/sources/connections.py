@@ -1,0 +1,68 @@
+"""Airflow's connections, as the operator hands them to the step's process: by its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from mlops_provider.step import BadConfigError, connection_variable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connection:
+    """One connection. Its secrets are in no message and no ``repr``."""
+
+    id: str
+    conn_type: str
+    host: str | None
+    port: int | None
+    login: str | None = field(repr=False)
+    password: str | None = field(repr=False)
+    schema: str | None
+    """Database, where there is such a thing."""
+    extra: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_environment(cls, name: str, source: str, *, conn_type: str | None = None) -> Connection:
+        """
+        :param name: the connection's id in Airflow
+        :param source: whose connection it is, for messages
+        :param conn_type: the type it must have
+        :raises BadConfigError: where it was not handed over, or is of another type
+        """
+        variable = connection_variable(name)
+        if (text := os.environ.get(variable)) is None:
+            raise BadConfigError(
+                f"source {source!r}: the environment has no {variable}, which the ingest operator sets from Airflow's "
+                f"connection {name!r}; outside Airflow, set it to the connection as JSON"
+            )
+        try:
+            found = cls(id=name, **json.loads(text))
+        except (TypeError, ValueError):  # without the text, which holds secrets
+            raise BadConfigError(f"source {source!r}: {variable} is no connection as JSON") from None
+        if conn_type is not None and found.conn_type != conn_type:
+            raise BadConfigError(
+                f"source {source!r}: connection {name!r} is of type {found.conn_type!r}, not {conn_type!r}"
+            )
+        return found
+
+    def uri(self, scheme: str) -> str:
+        """``scheme://login:password@host:port/schema?extra``, every part quoted."""
+        login = quote(self.login or "", safe="") + (f":{quote(self.password, safe='')}" if self.password else "")
+        host = f"{self.host or 'localhost'}{f':{self.port}' if self.port else ''}"
+        settings = urlencode({name: value for name, value in self.extra.items() if isinstance(value, (str, int))})
+        return (
+            f"{scheme}://{login}{'@' if login else ''}{host}/{quote(self.schema or '', safe='')}"
+            f"{'?' if settings else ''}{settings}"
+        )
+
+    def redacted(self, message: object) -> str:
+        """A library's message without the password, quoted or not."""
+        text = str(message).strip()
+        for secret in {self.password or "", quote(self.password or "", safe="")} - {""}:
+            text = text.replace(secret, "***")
+        return text
