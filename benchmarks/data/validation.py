@@ -16,7 +16,8 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
 from mlops_provider.refs import Ref
-from mlops_provider.spec import SECTIONS, check_section
+from mlops_provider.section import check_section
+from mlops_provider.spec import SECTIONS
 from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, read_result
 
 ROUNDS = 3

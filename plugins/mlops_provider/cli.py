@@ -16,7 +16,7 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import Stack, StackError
-from mlops_provider.spec import SpecError
+from mlops_provider.section import SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 HANDED_OVER: Mapping[str, tuple[str, str]] = {

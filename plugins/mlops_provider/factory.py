@@ -18,7 +18,8 @@ from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.spec import SECTIONS, Pipeline, SpecError
+from mlops_provider.section import SpecError
+from mlops_provider.spec import SECTIONS, Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}

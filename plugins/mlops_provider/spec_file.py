@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlops_provider.spec import Pipeline, SpecError, describe, keys_of
+from mlops_provider.section import SpecError, describe, keys_of
+from mlops_provider.spec import Pipeline
 
 SUFFIX = ".pipeline.yaml"
 

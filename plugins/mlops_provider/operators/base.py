@@ -18,7 +18,7 @@ from mlops_provider.launchers.base import Launch, Launcher
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.refs import Ref, RefError
-from mlops_provider.spec import NAME_PATTERN, Section, SpecError, check_section
+from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section
 from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from airflow.sdk import DAG
 
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.features import FeaturesOperator
-from mlops_provider.spec import Features, SpecError, check_section
+from mlops_provider.section import SpecError, check_section
+from mlops_provider.spec import Features
 from mlops_provider.step import connection_variable
 
 SET = "include.shop.features:FEATURES"

@@ -15,9 +15,9 @@ from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.refs import DatasetRef, ModelVersionRef
+from mlops_provider.section import SpecError
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.sensors.model import ModelVersionSensor
-from mlops_provider.spec import SpecError
 
 SOURCES = {"events": {"path": "data/events.csv"}}
 

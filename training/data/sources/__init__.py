@@ -63,7 +63,7 @@ def read_source(
     """
     Read a source without what was not yet known at the end of the window.
 
-    :param config: its section of ``ingest.sources``, see :class:`mlops_provider.spec.Source`
+    :param config: its section of ``ingest.sources``, see :class:`mlops_provider.source_spec.Source`
     :param home: folder where relative paths start
     :param scratch: folder for what is fetched or converted; needed as long as the rows are
     :raises BadDataError: where something is missing, unreadable, or no instant

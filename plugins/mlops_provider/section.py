@@ -1,0 +1,100 @@
+"""What the sections of a pipeline have in common: a typed base, and mistakes said in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+
+ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""``package.module:name``"""
+TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/[\w./-]+\.sql)$"
+Transform = Annotated[str, StringConstraints(pattern=TRANSFORM_PATTERN)]
+"""An import path, or a file ``include/<pipeline>/<name>.sql``."""
+NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""Lower-case letters, digits and underscores."""
+Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
+"""``ndcg@K`` (per query, averaged) or ``auc``."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SpecError(ValueError):
+    """A setting is wrong; the message names the place, the value and the fix."""
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def check_section(section: type[SectionT], settings: Mapping[str, Any], place: str) -> SectionT:
+    """
+    Make a section of settings.
+
+    :param place: where the settings stand, the beginning of the message
+    :raises SpecError: one line for each mistake
+    """
+    try:
+        return section.model_validate(settings)
+    except ValidationError as error:
+        lines = [f"{place}: {describe(section, problem)}" for problem in error.errors()]
+        raise SpecError("\n".join(lines)) from None
+
+
+def describe(section: type[Section], problem: ErrorDetails) -> str:
+    """Say one of pydantic's findings in a sentence: the setting, the value and what would do."""
+    path = list(keys_of(problem))
+    name = ".".join(path)
+    value = problem["input"]
+    if problem["type"] == "extra_forbidden":
+        known = _keys_at(section, [str(part) for part in problem["loc"][:-1]])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        return f"unknown key {name!r}; {hint}"
+    if problem["type"] == "missing":
+        return f"the key {name!r} is missing"
+    if problem["type"] == "string_pattern_mismatch":
+        wanted = {
+            NAME_PATTERN: "must be lower-case letters, digits and underscores",
+            r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+            TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
+            "or a file such as include/my_pipeline/dataset.sql",
+        }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
+        return f"{name} {wanted}, got {value!r}"
+    message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
+    message = message.replace("greater than", ">").replace("less than", "<")
+    got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
+    return f"{name} must be {message}{got}"
+
+
+def keys_of(problem: ErrorDetails) -> tuple[str, ...]:
+    """Where pydantic found a problem, as the user wrote it: without the ``(Class)`` of a setting of several kinds."""
+    return tuple(part for part in map(str, problem["loc"]) if not part.startswith("("))
+
+
+def _keys_at(section: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The keys that the section at a path knows."""
+    kinds: list[type[BaseModel]] = []
+    for part in path:
+        if part.startswith("("):
+            section = next(kind for kind in kinds if kind.__name__ == part.strip("()"))
+            continue
+        field = next((f for n, f in section.model_fields.items() if part in (n, f.alias)), None)
+        if field is None:
+            continue  # a key of a mapping; its value's class was found one step before
+        # A source may have the name of one of its own settings.
+        kinds = [t for t in _types(field.annotation) if issubclass(t, BaseModel)] or kinds
+        section = next(iter(kinds), section)
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _types(annotation: Any) -> list[type]:
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return [annotation]
+    return [found for argument in getattr(annotation, "__args__", ()) for found in _types(argument)]

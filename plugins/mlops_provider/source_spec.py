@@ -1,0 +1,167 @@
+"""The grammar of ``ingest.sources``: a section per kind of source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from mlops_provider.section import Section
+
+ColumnType = Literal[
+    "string", "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float32", "float64", "date", "datetime",
+]  # fmt: skip
+"""Type of a column. ``date`` is read from ISO 8601, ``datetime`` from ISO 8601 with an offset; it is an instant."""
+
+
+class Source(Section):
+    """One table to read, and which of its records count as of the interval's end."""
+
+    event_time: str | None = None
+    """Column with the instant to which a row belongs. Rows at or after the interval's end are never read.
+    None for tables without history."""
+    created_time: str | None = None
+    """Column with the instant at which a record was written. Records written at or after the interval's end are never
+    read, whatever their event time."""
+    key: list[str] = []
+    """Columns that name a thing. Of several records of one thing the one written last counts, as of the interval's
+    end; empty: every record counts."""
+    history_days: int | None = Field(default=None, ge=0)
+    """Rows older than this many days before the window are not read; None: all are."""
+    types: dict[str, ColumnType] = {}
+    """Types of columns that cannot be told from their values, or must be others."""
+
+    @field_validator("key")
+    @classmethod
+    def _latest_by_created_time(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if value and not info.data.get("created_time"):
+            raise ValueError("given with created_time, which says which record of a key is the last")
+        return value
+
+    @field_validator("types")
+    @classmethod
+    def _instants_stay_instants(cls, value: dict[str, ColumnType], info: ValidationInfo) -> dict[str, ColumnType]:
+        for setting in ("event_time", "created_time"):
+            column = info.data.get(setting)
+            if column is not None and value.get(column, "datetime") != "datetime":
+                raise ValueError(f"without {column!r}, which {setting} names: it is a datetime")
+        return value
+
+    @field_validator("history_days")
+    @classmethod
+    def _history_by_event_time(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and not info.data.get("event_time"):
+            raise ValueError("given with event_time, which says how old a row is")
+        return value
+
+
+class FileSource(Source):
+    """
+    Files, on a disk or in an object store. The format follows from the name: .parquet; .csv or .jsonl, either of them
+    also as .gz, .zip or .zst.
+    """
+
+    kind: Literal["files"] = "files"
+    path: str
+    """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``."""
+    null_values: list[str] = ["NA"]
+    """Strings that mean null in CSV files."""
+
+
+class SqlSource(Source):
+    """The rows of a query, all from one state of the database: PostgreSQL or SQLite."""
+
+    kind: Literal["sql"]
+    connection: str
+    """Airflow connection of type ``postgres`` or ``sqlite``."""
+    query: str
+    """A SELECT."""
+    range_column: str | None = None
+    """Number, date or instant by whose ranges PostgreSQL is read in parallel; None: in one go."""
+    num_ranges: int = Field(default=4, ge=1, le=64)
+    """Connections at once."""
+
+
+class DeltaSource(Source):
+    """A Delta table at one version."""
+
+    kind: Literal["delta"]
+    path: str
+    """Folder of the table, relative to the project folder, or ``s3://bucket/...``."""
+    version: int | None = Field(default=None, ge=0)
+    """None: the newest that was committed before the interval's end."""
+
+
+class IcebergSource(Source):
+    """An Iceberg table at one snapshot."""
+
+    kind: Literal["iceberg"]
+    table: str
+    """``namespace.table``"""
+    catalog: dict[str, str] = {}
+    """PyIceberg's catalog properties and ``name``, e.g. ``{name: prod, type: rest, uri: https://...}``; secrets belong
+    into the connection."""
+    connection: str | None = None
+    """Airflow connection whose extra holds further catalog properties."""
+    snapshot_id: int | None = None
+    """None: the table's current one at the interval's end."""
+
+
+class RedisSource(Source):
+    """The entries of a Redis stream up to the interval's end, one row each, a column for each field."""
+
+    kind: Literal["redis"]
+    connection: str
+    """Airflow connection of type ``redis``."""
+    stream: str
+    """Key of the stream."""
+    columns: dict[str, str] = {}
+    """Column -> field of the entries; empty: every field is a column of its name."""
+    event_time: str | None = "stream_time"
+    """By default the instant in an entry's id, which the row has as ``stream_time``, beside ``stream_id``."""
+
+
+class KafkaSource(Source):
+    """The messages of a Kafka topic up to the interval's end: values are JSON objects, one row each."""
+
+    kind: Literal["kafka"]
+    connection: str
+    """Airflow connection of type ``kafka``: its extra holds librdkafka's settings."""
+    topic: str
+    event_time: str | None = "kafka_timestamp"
+    """By default the message's timestamp, which the row has as ``kafka_timestamp``, beside ``kafka_partition`` and
+    ``kafka_offset``."""
+
+
+_SOURCES = {
+    "files": FileSource,
+    "sql": SqlSource,
+    "delta": DeltaSource,
+    "iceberg": IcebergSource,
+    "redis": RedisSource,
+    "kafka": KafkaSource,
+}
+
+
+def _kind_of_source(value: object) -> str | None:
+    if isinstance(value, Source):
+        return f"({type(value).__name__})"
+    kind = value.get("kind", "files" if "path" in value else None) if isinstance(value, Mapping) else None
+    return f"({_SOURCES[kind].__name__})" if isinstance(kind, str) and kind in _SOURCES else None
+
+
+AnySource = Annotated[
+    Annotated[FileSource, Tag("(FileSource)")]
+    | Annotated[SqlSource, Tag("(SqlSource)")]
+    | Annotated[DeltaSource, Tag("(DeltaSource)")]
+    | Annotated[IcebergSource, Tag("(IcebergSource)")]
+    | Annotated[RedisSource, Tag("(RedisSource)")]
+    | Annotated[KafkaSource, Tag("(KafkaSource)")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="kind_of_source",
+        custom_error_message="files (give their path), or have a kind: sql, delta, iceberg, redis or kafka",
+    ),
+]
