@@ -211,13 +211,21 @@ def test_broken_yaml_is_shown_and_spares_the_others(airflow: LiveAirflow, first_
 
 
 def test_unreachable_mlflow_is_retried_until_it_is_back(airflow: LiveAirflow, first_night: str) -> None:
+    """Validate asks it for the champion, and train stores its run there."""
     airflow.stack.kill("mlflow")
     try:
         run_id = airflow.trigger(13)
+        airflow.wait_for_try(run_id, "validate", 2)
+        assert "cannot be reached" in airflow.client.log("events", run_id, "validate", 1)
+        airflow.hold("features", 10)
+        airflow.start()
+        airflow.wait_for_try(run_id, "features", 1)
+        airflow.stack.kill("mlflow")
         airflow.wait_for_try(run_id, "train", 2)
         failure = airflow.client.log("events", run_id, "train", 1)
         assert f"MLflow at {airflow.stack.mlflow_url} cannot be reached" in failure
         assert "epoch 1" not in failure, "found out before the training, not after it"
     finally:
+        airflow.hold("features", 0)
         airflow.start()
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
