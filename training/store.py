@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -215,7 +216,8 @@ class Store:
             return path
         path = cache / artifact.sha256
         if not path.exists():
-            partial = cache / f"{artifact.sha256}.{os.getpid()}"
+            # Of this thread alone: equal blobs of several days are fetched at once.
+            partial = cache / f"{artifact.sha256}.{os.getpid()}-{threading.get_ident()}"
             partial.write_bytes(self.read(artifact))
             partial.rename(path)
         return path

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,15 @@ def test_a_snapshot_on_s3_is_committed_shared_and_checked(night: Any, store: Sto
     with pytest.raises(DamagedObjectError, match=damaged):
         second.read()
     assert not Failure.of(DamagedObjectError("x")).retryable
+
+
+def test_threads_may_fetch_the_same_object_at_once(s3: str, tmp_path: Path) -> None:
+    """The split indexes of several days are often equal, and thus one blob."""
+    store = Store(f"{s3}/equal")
+    artifact, _ = store.put_blob(b"x" * 1_000_000)
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(10):
+            cache = tmp_path / str(number)
+            cache.mkdir()
+            files = list(threads.map(lambda _, cache=cache: store.local_file(artifact, cache), range(8)))
+            assert {file.stat().st_size for file in files} == {1_000_000}

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
@@ -91,7 +92,7 @@ def _table_of(name: str, snapshots: list[CommittedSnapshot]) -> Table:
         by = f"DEPRECATED: {item.deprecation.reason}" if item.deprecation else by
         table.add_row(
             item.last_day, version, days, f"{item.ref.num_rows:,}", decimal(item.ref.num_bytes),
-            f"{item.committed:%Y-%m-%d}", by, style="dim" if item.deprecation else "",
+            f"{item.committed:%Y-%m-%d}", escape(by), style="dim" if item.deprecation else "",
         )  # fmt: skip
     return table
 

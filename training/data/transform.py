@@ -80,6 +80,8 @@ def rows_in_window(
             f"ingest.event_time {event_time!r} is {dtype}, not an instant; make it a datetime with a time zone, "
             "or name it as event_time of its source, which parses ISO 8601"
         )
+    if dtype.time_zone != "UTC":
+        table = table.with_columns(nw.col(event_time).dt.convert_time_zone("UTC"))
     return table.filter(nw.col(event_time) >= window.start, nw.col(event_time) < window.end)
 
 

@@ -34,7 +34,7 @@ from training.feature_store.registry import (
     published_pipelines,
     registry_path,
 )
-from training.feature_store.shards import PLACE, Night, ShardRows
+from training.feature_store.shards import CREATED, EVENT_TIME, PLACE, Night, ShardRows
 from training.store import Store
 
 ONLINE_TAG: Final = "online"
@@ -206,6 +206,11 @@ def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: Online
         raise BadConfigError(
             f"{twice[0]!r} is both an entity column and a feature, which Feast cannot tell apart; derive the feature "
             "from a column of another name"
+        )
+    if own := [name for name in (EVENT_TIME, CREATED) if name in (*rows.entity, *rows.feature_names)]:
+        raise BadConfigError(
+            f"{own[0]!r} is a feature or an entity column, and the feature store's own name of a row's time; derive it "
+            "under another name"
         )
     schema = [Field(name=entity.join_key, dtype=from_value_type(entity.value_type)) for entity in entities]
     schema += [Field(name=name, dtype=Float32) for name in rows.feature_names]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _BLOCK_ROWS: Final = 16384
 """Encoded at a time by one thread: few enough that what lies between a column and its features stays in its cache."""
+_TAKES: Final[Mapping[type[pl.DataType], tuple[type, ...]]] = {
+    pl.Boolean: (bool,), pl.String: (str,), pl.Date: (date,), pl.Datetime: (datetime,)
+}  # fmt: skip
 STATE_FORMAT: Final = 1
 """Of the state, and of what each transform makes of it: raised when either changes its meaning."""
 
@@ -51,6 +54,7 @@ class FittedFeatures:
         self._encoders = _encoders(feature_set, state)
         self.feature_names = [name for encoder in self._encoders for name in encoder.names]
         self._dates = [name for name, dtype in self.columns.items() if dtype in (pl.Date, pl.Datetime)]
+        self._takes = {name: kinds for name, dtype in self.columns.items() if (kinds := _kinds(dtype))}
 
     def __reduce__(self) -> tuple[type[FittedFeatures], tuple[FeatureSet, State]]:
         return FittedFeatures, (self.feature_set, self.state)
@@ -113,9 +117,11 @@ class FittedFeatures:
                 )
         if any(isinstance(row[name], str) for name in self._dates for row in requests):
             requests = [self._with_dates(row) for row in requests]
+        for row in requests:
+            self._check_types(row)
         try:
             frame = pl.from_dicts(requests, schema=self.columns) if requests else pl.DataFrame(schema=self.columns)
-        except (PolarsError, TypeError) as error:
+        except (PolarsError, TypeError, OverflowError, UnicodeError) as error:
             raise BadDataError(f"the request does not have the columns' types: {error}") from error
         arranged = self._derivation.arrange(frame)
         labels = np.full(arranged.rows.height, np.nan, dtype=np.float32)
@@ -203,6 +209,33 @@ class FittedFeatures:
                 except ValueError as error:
                     raise BadDataError(f"the request's {name!r} is {text!r}, not ISO 8601: {error}") from error
         return parsed
+
+    def _check_types(self, row: Mapping[str, Any]) -> None:
+        """Polars would make another value of it: 5 of 5.7, an hour of UTC of one without an offset."""
+        for name, kinds in self._takes.items():
+            value = row[name]
+            kind = type(value.item() if isinstance(value, np.generic) else value)
+            if value is None or (kind in kinds and kind is not datetime):
+                continue
+            if kind is float and int in kinds and value.is_integer():
+                continue  # JSON has but one kind of number
+            said = f"of type {kind.__name__}"
+            if kind in kinds:
+                if (value.tzinfo is None) == (_zone(self.columns[name]) is None):
+                    continue
+                said = "without an offset from UTC" if value.tzinfo is None else "with an offset from UTC"
+            raise BadDataError(f"the request's {name!r} is {value!r}, {said}; the column is {self.columns[name]}")
+
+
+def _kinds(dtype: pl.DataType) -> tuple[type, ...]:
+    """Python's types for a column's; none for those that are left to Polars."""
+    if dtype.is_integer():
+        return (int,)
+    return (float, int) if dtype.is_float() else _TAKES.get(dtype.base_type(), ())
+
+
+def _zone(dtype: pl.DataType) -> str | None:
+    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
 
 
 def _encoders(features: FeatureSet, state: State) -> list[Encoder]:

@@ -110,9 +110,15 @@ class Derivation:
         for column, dtype in self.columns.items():
             if frame.get_column(column).dtype != dtype:
                 try:
-                    frame = frame.with_columns(pl.col(column).cast(dtype))
+                    cast = frame.with_columns(pl.col(column).cast(dtype))
                 except PolarsError as error:
                     raise BadDataError(f"column {column!r} does not hold {dtype}: {_first_line(error)}") from error
+                if dtype.is_integer() and frame.schema[column].is_float():
+                    # Polars cuts fractions off without a word.
+                    cut = frame.get_column(column).filter(cast.get_column(column) != frame.get_column(column))
+                    if len(cut):
+                        raise BadDataError(f"column {column!r} does not hold {dtype}: {cut[0]} is no whole number")
+                frame = cast
         return frame
 
     def arrange(self, frame: pl.DataFrame) -> Arranged:

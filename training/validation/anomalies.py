@@ -200,7 +200,7 @@ def _expectation(kind: int, column: str, schema: Schema, description: str) -> tu
         return f"at most {high:,.15g}", f"values above {high:,.15g}"
     if kind in _MISSING_VALUES:
         share = feature.presence.min_fraction
-        expected = f"a value in at least {share:.4g} of the rows" if share else "at least one value"
+        expected = f"a value in at least {100 * share:.4g}% of the rows" if share else "at least one value"
         return expected, "no value"
     if kind == _Kind.FLOAT_TYPE_HAS_NAN:
         return "numbers or no value", "NaN"

@@ -86,7 +86,8 @@ def previous_validation(store: Store, run: RunIdentity) -> ValidationRef | None:
 
 def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Reference:
     dataset = ref.parent
-    days = calendar_days(dataset.interval_start, dataset.interval_end, run.timezone)
+    manifest = Snapshot.open(store, dataset).manifest
+    days = calendar_days(dataset.interval_start, dataset.interval_end, manifest.timezone)
     which = f"{days[0]} to {days[-1]}, version {dataset.version[:12]}"
     stored = statistics_pb2.DatasetFeatureStatisticsList.FromString(store.read(ref.artifacts["statistics"]))
     statistics = next((dataset for dataset in stored.datasets if dataset.name == WINDOW), None)
@@ -97,11 +98,14 @@ def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Refe
             description=f"{which}, was described by {made_by}, and this is {GENERATOR}: statistics of two generators "
             "are not comparable. The next snapshot that passes can be compared with",
         )
-    manifest = Snapshot.open(store, dataset).manifest
+    # Days of two time zones are other hours: their rows cannot be compared.
+    same_days = manifest.timezone == run.timezone
+    if not same_days:
+        which += f" (days of {manifest.timezone}: their rows were not compared)"
     return Reference(
         name=name,
         description=which,
         statistics=statistics,
-        num_rows={partition.day: partition.num_rows for partition in manifest.partitions},
+        num_rows={partition.day: partition.num_rows for partition in manifest.partitions} if same_days else None,
         num_days=len(days),
     )

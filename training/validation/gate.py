@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops_provider.step import BadConfigError
-from training.validation.anomalies import Anomaly, ColumnDistance, Comparison
+from training.validation.anomalies import Anomaly, ColumnDistance, Comparison, shorten
 from training.validation.baselines import PREVIOUS, WINDOW, Reference
 from training.validation.columns import check_columns, is_instant
 from training.validation.config import ValidateConfig
@@ -72,6 +72,8 @@ class _Described:
     """None where the newest day is the only one, or has no rows."""
     distances: Mapping[str, Sequence[ColumnDistance]]
     """By the reference's name."""
+    uncompared: Mapping[str, Sequence[str]]
+    """Columns that a reference lacks, or has in another type, by its words."""
 
 
 def examine(data: Examined, schema: Schema, config: ValidateConfig) -> Verdict:
@@ -98,6 +100,11 @@ def examine(data: Examined, schema: Schema, config: ValidateConfig) -> Verdict:
         found, slices, unchecked = _check_slices(data, config, volume_fits)
         anomalies += found
         notes += unchecked
+        notes += [
+            f"Not compared with {words}, which lacks them or has them in another type: {shorten(columns)}."
+            for words, columns in described.uncompared.items()
+            if columns
+        ]
         found, comparisons = _check_references(described, data, config)
         anomalies += found
         if data.serving is not None:
@@ -142,6 +149,7 @@ def _describe(data: Examined, drift: DriftConfig | None) -> _Described:
     alone = len(rows.num_rows) == 1 or not last.num_examples
     references = [(reference, _features(reference.statistics)) for reference in data.references if reference.statistics]
     distances: dict[str, list[ColumnDistance]] = {reference.name: [] for reference, _ in references}
+    uncompared: dict[str, list[str]] = {reference.words: [] for reference, _ in references}
     for column in rows.columns():
         feature, numbers = column.describe()
         window.features.append(feature)
@@ -149,10 +157,15 @@ def _describe(data: Examined, drift: DriftConfig | None) -> _Described:
             last.features.append(column.describe(newest)[0])
         for reference, columns in references:
             names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
-            if drift is not None and column.name in columns and not is_instant(column.dtype):
-                distance = column_distance(columns[column.name], feature, numbers, drift, names)
-                distances[reference.name] += [distance] if distance is not None else []
-    return _Described(window, None if alone else last, distances)
+            if drift is None or is_instant(column.dtype) or drift.of(column.name, numbers is None) is None:
+                continue
+            before = columns.get(column.name)
+            distance = column_distance(before, feature, numbers, drift, names) if before is not None else None
+            if distance is not None:
+                distances[reference.name].append(distance)
+            else:
+                uncompared[reference.words].append(column.name)
+    return _Described(window, None if alone else last, distances, uncompared)
 
 
 def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:

@@ -64,6 +64,8 @@ def propose_schema(
             feature.ClearField("float_domain")
         if dtype.is_temporal() and dtype != pl.Duration:
             feature.time_domain.integer_format = schema_pb2.TimeDomain.UNIX_SECONDS
+        if feature.type == schema_pb2.FLOAT:
+            _bound_floats(feature, described[feature.name].num_stats)
         if feature.name in labels:
             feature.not_in_environment.append(SERVING)
         stats = described[feature.name]
@@ -73,6 +75,14 @@ def propose_schema(
             share = common.num_missing / (common.num_missing + common.num_non_missing)
             feature.presence.min_fraction = max(0.0, _floor(1 - 2 * share))
     return proto
+
+
+def _bound_floats(feature: schema_pb2.Feature, stats: statistics_pb2.NumericStatistics) -> None:
+    """NaN and infinities where there were none: no ``presence`` counts them as missing."""
+    if not any(histogram.num_nan for histogram in stats.histograms):
+        feature.float_domain.disallow_nan = True
+    if math.isfinite(stats.min) and math.isfinite(stats.max):
+        feature.float_domain.disallow_inf = True
 
 
 def revise_schema(
@@ -124,6 +134,10 @@ def _revised(before: schema_pb2.Feature, updated: schema_pb2.Feature, fresh: sch
     after = schema_pb2.Feature()
     if before.type != fresh.type or before.HasField("time_domain") != fresh.HasField("time_domain"):
         after.CopyFrom(fresh)
+        # What was missing before the change bounds what may be missing after it.
+        after.presence.CopyFrom(updated.presence)
+        if after.presence.min_fraction != before.presence.min_fraction:
+            after.presence.min_fraction = _floor(after.presence.min_fraction)
         after.ClearField("not_in_environment")
         after.in_environment.extend(before.in_environment)
         after.not_in_environment.extend(before.not_in_environment)

@@ -15,6 +15,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from mlops_provider.step import BadConfigError
+from training.validation.statistics import NUM_RANKED_VALUES
 
 _UNCHECKED_FEATURE_FIELDS: Final = {
     "skew_comparator": "set validate.drift.columns in the pipeline instead",
@@ -122,6 +123,12 @@ def _check(proto: schema_pb2.Schema, shown_as: str) -> None:
         if name not in ENVIRONMENTS:
             raise BadConfigError(f"{shown_as}: names the environment {name!r}; there are {' and '.join(ENVIRONMENTS)}")
     domains = {domain.name for domain in proto.string_domain}
+    for domain in (*proto.string_domain, *(feature.string_domain for feature in proto.feature)):
+        if len(domain.value) >= NUM_RANKED_VALUES:
+            raise BadConfigError(
+                f"{shown_as}: the string_domain {domain.name!r} has {len(domain.value):,} values; the validator sees "
+                f"the {NUM_RANKED_VALUES:,} most frequent of a column only, rarer unknown ones would pass: remove it"
+            )
     seen: set[str] = set()
     for position, feature in enumerate(proto.feature, start=1):
         if not feature.name:

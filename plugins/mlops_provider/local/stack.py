@@ -238,7 +238,12 @@ class Stack:
                     ) from None
 
     def _process_environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        # Settings of another Airflow must not leak in; connections and variables are meant for this one.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("AIRFLOW") or name.startswith(("AIRFLOW_CONN_", "AIRFLOW_VAR_"))
+        }
         # Without byte code on disk each process would compile Airflow again.
         inherited.pop("PYTHONDONTWRITEBYTECODE", None)
         return inherited | self.environment()

@@ -213,3 +213,11 @@ def test_a_mistake_is_one_message_on_stderr(
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_reason_in_brackets_is_only_text(mlops: Run, nights: tuple[DatasetRef, DatasetRef]) -> None:
+    reason = "see [/ticket] [bold]7"
+    assert mlops("deprecate", f"visits@{nights[0].version}", "--reason", reason).returncode == 0
+    done = mlops("list")
+    assert done.returncode == 0, done.stderr
+    assert reason in " ".join(done.stdout.split())

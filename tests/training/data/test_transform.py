@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from mlops_provider.step import BadConfigError, BadDataError
 from training.data.engine import collect, on_spark
 from training.data.sources import SourceTable
 from training.data.spark import spark_session
-from training.data.transform import explained, transform_sources
+from training.data.transform import explained, rows_in_window, transform_sources
+from training.data.window import Window
 
 PATH = "include/shop/dataset.sql"
 
@@ -66,3 +68,14 @@ def test_sql_that_does_not_fit_is_no_matter_of_trying_again(
 
     with pytest.raises((BadConfigError, BadDataError), match=message), explained(PATH, sources):
         transform_sources(sources, PATH, home).collect_schema()
+
+
+def test_an_event_time_of_a_local_zone_is_the_same_instant() -> None:
+    at = [datetime(2024, 1, day, 23, tzinfo=UTC) for day in (1, 2, 3)]
+    table = nw.from_native(pl.LazyFrame({"at": at}).with_columns(pl.col("at").dt.convert_time_zone("Asia/Tokyo")))
+    window = Window.before(datetime(2024, 1, 3, tzinfo=UTC), 1, "UTC")
+
+    rows = collect(rows_in_window(table, "at", window, sources={}, transform=None))
+
+    assert rows["at"].to_list() == at[1:2]
+    assert rows.schema["at"] == pl.Datetime("us", "UTC")

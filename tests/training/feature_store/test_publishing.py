@@ -222,8 +222,9 @@ def rows_with(column: str, value: pl.Expr) -> Callable[[pl.DataFrame], pl.DataFr
             "'user' is Float64; an entity is told by text or whole",
         ),
         (rows_with("age", pl.lit(1)), BadConfigError, "'age' is both an entity column and a feature"),
+        (rows_with("created", pl.lit(1)), BadConfigError, "'created' is a feature or an entity column, and the"),
     ],
-    ids=["no entity", "null key", "type", "feature of the same name"],
+    ids=["no entity", "null key", "type", "feature of the same name", "a name of ours"],
 )
 def test_what_cannot_be_published_is_said(
     make_rows: Any, make_shards: Any, put_online: Any, change: Any, error: type[Exception], message: str

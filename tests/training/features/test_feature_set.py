@@ -190,6 +190,7 @@ def test_the_outcome_cannot_be_a_feature(column: str) -> None:
         pytest.param({"item": pl.lit(1)}, "the order is not decided", id="tie"),
         pytest.param({"x": pl.lit(float("inf"))}, "feature 'double' is ", id="infinite"),
         pytest.param({"x": pl.lit("much")}, "column 'x' does not hold Float64", id="another type"),
+        pytest.param({"item": pl.col("item") + 0.5}, "'item' does not hold Int64: .*no whole number", id="fraction"),
     ],
 )
 def test_bad_data_names_the_column(rows: pl.DataFrame, change: dict[str, pl.Expr], message: str) -> None:
@@ -279,7 +280,14 @@ def test_a_request_makes_the_row_of_the_batch(visits: pl.DataFrame, at: object) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param({"x": "much"}, "the request does not have the columns' types", id="type"),
+        pytest.param({"x": "much"}, "the request's 'x' is 'much', of type str; the column is Int64", id="type"),
+        pytest.param({"x": 5.7}, "the request's 'x' is 5.7, of type float", id="fraction"),
+        pytest.param({"x": True}, "the request's 'x' is True, of type bool", id="boolean"),
+        pytest.param({"x": 2**70}, "the request does not have the columns' types", id="too large"),
+        pytest.param({"kind": 1}, "the request's 'kind' is 1, of type int; the column is String", id="number for text"),
+        pytest.param({"kind": "\ud800"}, "the request does not have the columns' types", id="no text"),
+        pytest.param({"at": "2024-01-01T00:08:00"}, "without an offset from UTC; the column is Datetime", id="no zone"),
+        pytest.param({"at": 1704067200}, "the request's 'at' is 1704067200, of type int", id="number for date"),
         pytest.param({"at": "yesterday"}, "the request's 'at' is 'yesterday', not ISO 8601", id="date"),
         pytest.param({"at": None}, "'at' of group_by or order_by has missing values", id="key"),
     ],

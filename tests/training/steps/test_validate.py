@@ -35,6 +35,8 @@ feature { name: "distance" type: INT }
 feature { name: "delay" type: FLOAT not_in_environment: "SERVING" }
 string_domain { name: "carrier" value: "AA" value: "UA" }
 """
+NEW_COLUMN = 'feature { name: "gate" type: INT }'
+TIMEZONE = "UTC"
 CONFIG = {
     "schema_path": SCHEMA_PATH,
     "volume": {"tolerance": 0.2, "against_days": 1},
@@ -71,7 +73,7 @@ class Nights:
         self.schema.write_text(SCHEMA)
 
     def ingest(self, frame: pl.DataFrame, start: datetime = FIRST) -> DatasetRef:
-        window = Window.before(start + timedelta(days=NUM_DAYS), NUM_DAYS, "UTC")
+        window = Window.before(start + timedelta(days=NUM_DAYS), NUM_DAYS, TIMEZONE)
         manifest = write_snapshot(
             self.store,
             nw.from_native(frame.lazy()),
@@ -107,7 +109,7 @@ class Nights:
             run_key=f"{end:%Y%m%dT%H%M%SZ}-{dataset.version[:6]}",
             interval_start=dataset.interval_start,
             interval_end=dataset.interval_end,
-            timezone="UTC",
+            timezone=TIMEZONE,
             dag_id="flights",
             task_id="validate",
             run_id="run",
@@ -307,6 +309,26 @@ def test_statistics_of_another_generator_are_not_compared_with(nights):
     later = FIRST + timedelta(days=30)
     ref = nights.validate(nights.ingest(table([100, 100, 100], later), later), {"champion": champion})
     assert "statistics of two generators are not comparable" in nights.report(ref)
+
+
+def test_a_column_that_a_reference_lacks_is_said_not_to_be_compared(nights):
+    """As after a change of the schema. A check that was not made must not look like one that passed."""
+    nights.validate(nights.ingest(table([100, 100, 100])))
+    nights.schema.write_text(SCHEMA.replace('"distance" type: INT', '"distance" type: BYTES') + NEW_COLUMN)
+    start = FIRST + timedelta(days=1)
+    changed = table([100, 100, 100], start).with_columns(pl.col("distance").cast(pl.String), gate=pl.lit(3))
+    report = nights.report(nights.validate(nights.ingest(changed, start)))
+    assert "Not compared with the previous snapshot" in report
+    assert "distance, gate" in report
+
+
+def test_days_of_another_time_zone_are_not_compared(nights, monkeypatch):
+    """The same rows are other days' there: a pipeline whose time zone was changed would fail for a week."""
+    nights.validate(nights.ingest(table([100, 100, 100])))
+    monkeypatch.setattr(f"{__name__}.TIMEZONE", "Pacific/Auckland")
+    start = FIRST + timedelta(days=1, hours=11)
+    report = nights.report(nights.validate(nights.ingest(table([150, 150, 150], start), start)))
+    assert "days of UTC: their rows were not compared" in report
 
 
 def test_a_damaged_reference_stops_the_step(nights, next_night):

@@ -27,6 +27,11 @@ INT_X = 'feature { name: "x" type: INT '
             id="unknown domain",
         ),
         pytest.param(
+            'string_domain { name: "d" ' + 'value: "v" ' * 10_000 + '} feature { name: "x" type: BYTES domain: "d" }',
+            "'d' has 10,000 values.* rarer unknown ones would pass",
+            id="more values than are looked at",
+        ),
+        pytest.param(
             INT_X + "skew_comparator { } }", "has a skew_comparator, which is not checked here", id="unchecked"
         ),
         pytest.param(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -159,6 +160,16 @@ def test_a_column_that_went_or_became_another_is_described_anew(home, store, pro
     assert "# Of the one who came." in text
 
 
+def test_a_retyped_column_may_lack_no_more_values_than_need_be(home, store, propose):
+    """A first proposal leaves room for twice the missing ones; a change must not widen what was agreed."""
+    (home / PATH).write_text(SCHEMA)
+    seconds = pl.when(pl.int_range(pl.len()) % 5 > 0).then(pl.col("seconds")).cast(pl.Int64)
+    commit_snapshot(store, night(seconds=seconds), last_day=3)
+    assert propose("--write").returncode == 0
+    (feature,) = (feature for feature in read_schema(home / PATH, PATH).proto.feature if feature.name == "seconds")
+    assert feature.presence.min_fraction > 0.7
+
+
 def test_what_no_description_of_columns_allows_is_said(home, store, propose):
     (home / PATH).write_text(SCHEMA + "dataset_constraints { min_examples_count: 1000 }\n")
     commit_snapshot(store, night(), last_day=3)
@@ -214,6 +225,17 @@ def test_a_proposal_bounds_missing_values():
     assert {name: round(feature.presence.min_fraction, 2) for name, feature in features.items()} == {
         "x": 0.8,
         "mostly": 0.0,
+    }
+
+
+def test_a_proposal_refuses_nan_and_infinities_where_there_were_none():
+    """To TFDV NaN is a value: a column of nothing else would have all that ``min_fraction`` asks for."""
+    features = proposed(pl.DataFrame({"x": [0.5, None], "nan": [0.5, math.nan], "inf": [0.5, math.inf]}))
+    domains = {name: feature.float_domain for name, feature in features.items()}
+    assert {name: (domain.disallow_nan, domain.disallow_inf) for name, domain in domains.items()} == {
+        "x": (True, True),
+        "nan": (False, True),
+        "inf": (True, False),
     }
 
 

@@ -27,7 +27,7 @@ from training.data.sources.redis_stream import RedisStream
 from training.data.sources.source import Piece, Source, SourceError, reading
 from training.data.sources.sql import sql_query
 from training.data.sources.tables import Delta, Iceberg
-from training.data.sources.values import Decoded, Survey, common, converted, fields_of, merged, survey
+from training.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
 from training.data.window import Window
 
 __all__ = ["SourceError", "SourceTable", "read_source"]
@@ -109,9 +109,11 @@ def _known(
     """The pieces with their known rows only, all of the same columns and types; and how many rows that are."""
     if source.documents:
         schemas = _each(functools.partial(fields_of, records=records), pieces, engine)
-        schema = functools.reduce(merged, schemas)
+        schema = by_name(functools.reduce(merged, schemas))
         if not len(schema):
-            raise BadDataError(f"source {records.source!r}: nothing was known at {records.as_of.isoformat()}")
+            times = " and ".join(map(repr, records.instants))
+            why = f"no row has an earlier instant in {times}" if times else "it has no rows"
+            raise BadDataError(f"source {records.source!r}: nothing was known at {records.as_of.isoformat()}: {why}")
         pieces = [Decoded(piece, records, schema) for piece in pieces]
     look = functools.partial(survey, records=records, types=types, text=source.text)
     surveys = _each(look, pieces, engine)

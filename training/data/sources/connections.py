@@ -53,8 +53,17 @@ class Connection:
     def uri(self, scheme: str) -> str:
         """``scheme://login:password@host:port/schema?extra``, every part quoted."""
         login = quote(self.login or "", safe="") + (f":{quote(self.password, safe='')}" if self.password else "")
-        host = f"{self.host or 'localhost'}{f':{self.port}' if self.port else ''}"
-        settings = urlencode({name: value for name, value in self.extra.items() if isinstance(value, (str, int))})
+        # A socket's folder is quoted, for its first slash would end the host; an IPv6 address stands in brackets.
+        host = quote(self.host or "localhost", safe="[]:,")
+        host = f"[{host}]" if host.count(":") > 1 and not {"[", ","} & set(host) else host
+        host += f":{self.port}" if self.port else ""
+        settings = urlencode(
+            {
+                name: int(value) if isinstance(value, bool) else value
+                for name, value in self.extra.items()
+                if isinstance(value, (str, int))
+            }
+        )
         return (
             f"{scheme}://{login}{'@' if login else ''}{host}/{quote(self.schema or '', safe='')}"
             f"{'?' if settings else ''}{settings}"

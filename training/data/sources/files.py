@@ -85,7 +85,7 @@ class Files(SourceConfig):
     def finish(self, position: Position) -> None:
         for entry in position.get("files", ()):
             path = self.home / entry["path"]
-            if not path.exists() or _stamp(path) != entry["modified_ns"]:
+            if not path.exists() or (_stamp(path), path.stat().st_size) != (entry["modified_ns"], entry["num_bytes"]):
                 raise SourceError(
                     f"source {self.name!r}: {path} was replaced while it was read; deliver files under a new name, or "
                     "rename them into place before the run; it will be retried"
@@ -154,9 +154,19 @@ class FilePiece:
         if kind == ".parquet":
             return pl.scan_parquet(file, glob=False)
         if kind == ".jsonl":
-            return pl.scan_lines(file, name=DOCUMENT, glob=False).filter(pl.col(DOCUMENT).str.strip_chars() != "")
+            line = pl.col(DOCUMENT).str.strip_prefix("\ufeff")  # some programs begin a file with a byte order mark
+            return pl.scan_lines(file, name=DOCUMENT, glob=False).select(line).filter(line.str.strip_chars() != "")
         # As text: the types follow from the known rows alone.
-        return pl.scan_csv(file, infer_schema=False, null_values=list(self.null_values), glob=False)
+        rows = pl.scan_csv(file, infer_schema=False, null_values=list(self.null_values), glob=False)
+        columns = rows.collect_schema().names()
+        # Polars renames the second of two columns of one name.
+        for name in columns:
+            original, renamed, _ = name.partition("_duplicated_")
+            if renamed and original in columns:
+                raise BadDataError(
+                    f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them"
+                )
+        return rows
 
     def _fetched(self) -> Path:
         file = self.scratch.with_name(self.scratch.name + self.suffix)

@@ -26,6 +26,8 @@ from training.data.sources.records import Records
 from training.data.sources.source import Piece, Position, SourceConfig, SourceError
 
 _BATCH_BYTES = 16 << 20
+_TEXTS = ("citext", "xml")
+"""Types of PostgreSQL's own whose binary form is their text."""
 _ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
@@ -78,7 +80,13 @@ class PostgresQuery(SourceConfig):
             return []
         column = _quoted(self.range_column)
         cursor.execute(f"SELECT min({column}), max({column}) FROM ({self._known_query()}) AS rows")
-        low, high = cursor.fetchone()
+        try:
+            low, high = cursor.fetchone()
+        except (OverflowError, ValueError) as error:  # infinity, or a year before 1 or after 9999
+            raise BadConfigError(
+                f"source {self.name!r}: range_column {self.range_column!r} holds a date or instant outside of the "
+                f"years 1 to 9999 ({error}); choose another column"
+            ) from None
         if low is None:
             return []
         if not isinstance(low, (int, float, datetime, date)):
@@ -108,7 +116,8 @@ class PostgresQuery(SourceConfig):
 
     def _known_query(self) -> str:
         """The query without the rows that the records' rule would leave out: they need not travel."""
-        return f"SELECT * FROM ({self.query.strip().rstrip(';')}) AS source{_where(self.records)}"
+        # On a line of its own, for the query may end in a comment.
+        return f"SELECT * FROM ({self.query.strip().rstrip(';')}\n) AS source{_where(self.records)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +152,7 @@ class PostgresPiece:
                 cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
                 cursor.execute(self.query)
                 reader = cursor.fetch_record_batch()
-                schema = pa.schema([_plain(column) for column in reader.schema])
+                schema = pa.schema([_plain(column, self.source, self.place) for column in reader.schema])
                 write_batches(self.file, schema, (_as_plain(batch, schema) for batch in reader))
         return pl.scan_parquet(self.file, glob=False)
 
@@ -162,9 +171,23 @@ def _quoted(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
-def _plain(column: pa.Field) -> pa.Field:
-    """What has no type in Parquet travels as text: numeric, json, uuid, and PostgreSQL's own types."""
-    dtype = column.type
+def _plain(column: pa.Field, source: str, place: str) -> pa.Field:
+    """
+    What has no type in Parquet travels as text: numeric, json and uuid.
+
+    :raises BadDataError: for a type that PostgreSQL sends in a binary form of its own
+    """
+    dtype = inner = column.type
+    while pa.types.is_list(inner):
+        inner = inner.value_type
+    extension = isinstance(inner, pa.BaseExtensionType)
+    own = isinstance(inner, pa.OpaqueType) and pa.types.is_binary(inner.storage_type) and inner.type_name not in _TEXTS
+    if own or pa.types.is_interval(inner) or (extension and inner is not dtype):
+        named = column.metadata[b"POSTGRESQL:type"].decode()
+        raise BadDataError(
+            f"source {source!r}: {place}: column {column.name!r} is of the type {named}, which cannot be stored; cast "
+            "it in the query, e.g. to text"
+        )
     return pa.field(column.name, pa.string() if isinstance(dtype, pa.BaseExtensionType) else dtype)
 
 

@@ -13,7 +13,8 @@ import polars as pl
 from mlops_provider.step import BadDataError
 from training.data.engine import Table
 
-_OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
+# After a time of day: without it, the year of 02-01-2024 would pass for an offset.
+_OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

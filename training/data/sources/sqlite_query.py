@@ -44,7 +44,8 @@ class SqliteQuery(SourceConfig):
             raise BadConfigError(
                 f"source {self.name!r}: SQLite is not read by ranges; remove ingest.sources.{self.name}.range_column"
             )
-        path = Path(self.connection.host or "")
+        # An Airflow URI with four slashes, sqlite:////srv/shop.db, has the path where other databases have a name.
+        path = Path(self.connection.host or self.connection.schema or "")
         if not path.is_file():
             raise BadDataError(f"source {self.name!r}: connection {self.connection.id!r}: there is no file {path}")
         return {"query": self.query, "file": str(path), "change_counter": _change_counter(path)}
@@ -82,7 +83,7 @@ class SqlitePiece:
     def _fetch(self) -> None:
         with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             database.execute("BEGIN")
-            cursor = database.execute(f"SELECT * FROM ({self.query.strip().rstrip(';')}) AS source")
+            cursor = database.execute(f"SELECT * FROM ({self.query.strip().rstrip(';')}\n) AS source")
             # Now the transaction holds its state.
             if _change_counter(self.path) != self.change_counter:
                 raise SourceError(f"source {self.source!r}: {self.path} changed meanwhile; it will be retried")

@@ -55,14 +55,14 @@ def fields_of(piece: Piece, records: Records) -> pl.Schema:
     with reading(records.source, piece.place):
         rows = piece()
         columns = rows.collect_schema()
+        _refuse_broken(rows, records, piece.place)
         outside = _with_instants(rows, records)
         for name in records.instants:
             _refuse_unreadable(outside, records, name)
         schema = pl.Schema()
         for batch in _known_documents(rows, records).select(DOCUMENT).collect_batches():
             dtype = batch[DOCUMENT].str.json_decode(infer_schema_length=None).dtype
-            if not isinstance(dtype, pl.Struct):
-                raise BadDataError(f"source {records.source!r}: {piece.place} holds JSON that is no object")
+            assert isinstance(dtype, pl.Struct), "other documents were refused"
             schema = merged(schema, pl.Schema(dtype))
     if taken := sorted(set(schema) & (set(columns) - {DOCUMENT})):
         raise BadDataError(
@@ -70,6 +70,17 @@ def fields_of(piece: Piece, records: Records) -> pl.Schema:
             "the source adds; rename the field"
         )
     return schema
+
+
+def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
+    """:raises BadDataError: where a document is no JSON object: without an instant it would pass for not yet known"""
+    document = pl.col(DOCUMENT)
+    whole = document.str.contains(r"^\s*\{") & document.str.json_path_match("$").is_not_null()
+    broken = rows.select(document.filter(~whole).first().str.slice(0, 80)).collect(engine="streaming").item()
+    if broken is not None:
+        raise BadDataError(
+            f"source {records.source!r}: cannot read {place}: {broken!r} is no JSON object; was it written to the end?"
+        )
 
 
 def _with_instants(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
@@ -87,6 +98,23 @@ def _known_documents(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
 def merged(one: pl.Schema, other: pl.Schema) -> pl.Schema:
     """The columns of both, of types that hold the values of both."""
     return pl.concat([pl.DataFrame(schema=one), pl.DataFrame(schema=other)], how="diagonal_relaxed").schema
+
+
+def by_name(schema: pl.Schema) -> pl.Schema:
+    """
+    Fields in the order of their names, nested ones too: those of a JSON object have none, and the order in which
+    documents happen to show them must not decide the snapshot's version.
+    """
+
+    def ordered(dtype: pl.DataType) -> pl.DataType:
+        match dtype:
+            case pl.Struct(fields=fields):
+                return pl.Struct({f.name: ordered(f.dtype) for f in sorted(fields, key=lambda f: f.name)})  # type: ignore[arg-type]
+            case pl.List(inner=inner):
+                return pl.List(ordered(inner))  # type: ignore[arg-type]
+        return dtype
+
+    return pl.Schema({name: ordered(schema[name]) for name in sorted(schema)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +212,8 @@ def _unfit(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
     """The first value that is not of the wanted type, as text."""
     column = pl.col(name)
     unfit = column.is_not_null() & converted(name, dtype, wanted).is_null()
+    if dtype.is_float() and TYPES[wanted].is_integer():
+        unfit |= column != column.round()  # a cast would cut the fraction off
     return column.filter(unfit).first().cast(pl.String, strict=False)
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -284,3 +285,63 @@ def test_only_the_recorded_object_is_read(s3: str, tmp_path: Path) -> None:
 def test_nothing_in_the_bucket_is_an_error(read: Read, s3: str) -> None:
     with pytest.raises(BadDataError, match=r"source 's': nothing at s3://bucket/none/\*\.csv"):
         read(path=f"{s3}/none/*.csv")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"at": "2024-01-02T10:00:00Z", "v":', '{"at": "2024-01-02T10:00:00Z", "v": NaN}', "[1]"]
+)
+def test_a_line_that_is_no_json_object_is_an_error_and_not_a_row_less(read: Read, tmp_path: Path, line: str) -> None:
+    """It has no instant that could be read: it would pass for a record that was not known yet."""
+    (tmp_path / "x.jsonl").write_text(f'{{"at": "2024-01-02T10:00:00Z", "v": 1}}\n{line}\n')
+    with pytest.raises(BadDataError, match=r"cannot read .*x\.jsonl: .* is no JSON object"):
+        read(path="x.jsonl", event_time="at")
+
+
+def test_a_byte_order_mark_costs_no_row(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'\xef\xbb\xbf{"at": "2024-01-02T10:00:00Z", "v": 1}\r\n')
+    (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbfat,v\r\n2024-01-02T10:00:00Z,1\r\n")
+    for path in ("x.jsonl", "x.csv"):
+        assert rows(read(path=path, event_time="at"))["v"].to_list() == [1]
+
+
+def test_fields_of_json_come_in_the_same_order_whatever_row_is_first(read: Read, tmp_path: Path) -> None:
+    """Otherwise the same rows in another order would be another snapshot."""
+    lines = ['{"b": 1, "a": [{"y": 1, "x": 2}]}', '{"c": null, "a": [{"x": 2, "y": 3}], "b": 2}']
+    (tmp_path / "one.jsonl").write_text("\n".join(lines))
+    (tmp_path / "other.jsonl").write_text("\n".join(lines[::-1]))
+    one, other = rows(read(path="one.jsonl")), rows(read(path="other.jsonl"))
+    assert one.columns == ["a", "b", "c"]
+    assert one.equals(other.reverse())
+    assert list(one.schema.items()) == list(other.schema.items())
+
+
+@pytest.mark.parametrize("value", ["03-01-2024", "2024-01-03+0100", "01/02/2024 10:00:00+00:00"])
+def test_a_date_is_no_instant_whatever_its_year_looks_like(read: Read, tmp_path: Path, value: str) -> None:
+    """Day or month first? Read the wrong way, a row of the future would be one of the past."""
+    (tmp_path / "x.csv").write_text(f"at,v\n{value},1\n")
+    with pytest.raises(BadDataError, match=f"event_time 'at' holds {re.escape(repr(value))}, which is not an instant"):
+        read(path="x.csv", event_time="at")
+
+
+def test_two_columns_of_one_name_are_refused(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("at,v,v\n2024-01-02T10:00:00Z,1,2\n")
+    with pytest.raises(BadDataError, match=r"x\.csv has two columns 'v'; rename one of them"):
+        read(path="x.csv", event_time="at")
+
+
+def test_a_fraction_is_no_whole_number(read: Read, tmp_path: Path) -> None:
+    pl.DataFrame({"v": [1.0, 1.5]}).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(BadDataError, match=r"has '1\.5' in column 'v', which is no int64"):
+        read(path="x.parquet", types={"v": "int64"})
+
+
+def test_a_file_replaced_by_one_of_the_same_age_is_noticed(read: Read, tmp_path: Path) -> None:
+    """Copied with its times, say, by rsync."""
+    path = tmp_path / "x.csv"
+    path.write_text("a\n1\n")
+    stamp = path.stat().st_mtime_ns
+    table = read(path="x.csv")
+    path.write_text("a\n1\n2\n")
+    os.utime(path, ns=(stamp, stamp))
+    with pytest.raises(SourceError, match="was replaced while it was read"):
+        table.finish()

@@ -143,8 +143,15 @@ def database(tmp_path: Path, connect: Connect) -> Path:
 
 def test_sqlite_is_read_too(read: Read, database: Path) -> None:
     found = rows(read("sql", query=ORDERS, event_time="at"))
-    assert found.schema == {"id": pl.Int64, "at": pl.Datetime("us", "UTC"), "amount": pl.Float64, "note": pl.String}
+    types = {"id": pl.Int64, "at": pl.Datetime("us", "UTC"), "amount": pl.Float64, "note": pl.String}
+    assert dict(found.schema) == types
     assert found["id"].to_list() == [1, 2]
+
+
+def test_sqlite_by_an_airflow_uri_of_four_slashes(read: Read, connect: Connect, database: Path) -> None:
+    """Airflow has the path of ``sqlite:////srv/shop.db`` as the schema, and an empty host."""
+    connect("db", "sqlite", host="", schema=str(database))
+    assert rows(read("sql", query=ORDERS, event_time="at"))["id"].to_list() == [1, 2]
 
 
 def test_sqlite_has_no_ranges(read: Read, database: Path) -> None:
@@ -182,3 +189,41 @@ def test_a_connection_to_nothing_readable(
 def test_a_connection_that_was_not_handed_over(read: Read) -> None:
     with pytest.raises(BadConfigError, match="no MLOPS_CONNECTION_DB, which the ingest operator sets"):
         read("sql", query=ORDERS)
+
+
+@pytest.mark.parametrize("value", ["interval '1 month'", "point(1, 2)", "to_tsvector('a')", "array[1.5]::numeric[]"])
+@pytest.mark.usefixtures("orders")
+def test_a_type_of_postgresqls_own_is_refused(read: Read, value: str) -> None:
+    """Its binary form would else be stored as if it were text."""
+    with pytest.raises(
+        BadDataError, match=r"column 'v' is of the type \w+, which cannot be stored; cast it in the query"
+    ):
+        read("sql", query=f"SELECT {value} AS v")
+
+
+@pytest.mark.usefixtures("orders")
+def test_ranges_of_infinity_are_a_mistake(read: Read) -> None:
+    query = "SELECT date 'infinity' AS d UNION SELECT date '2024-01-01'"
+    with pytest.raises(BadConfigError, match="range_column 'd' holds a date or instant outside of the years 1 to 9999"):
+        read("sql", query=query, range_column="d")
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_query_may_end_in_a_comment(read: Read, tmp_path: Path, connect: Connect) -> None:
+    assert rows(read("sql", query="SELECT 1 AS a -- one row")).height == 1
+    sqlite3.connect(tmp_path / "empty.db").execute("VACUUM")
+    connect("db", "sqlite", host=str(tmp_path / "empty.db"))
+    assert rows(read("sql", query="SELECT 1 AS a -- one row")).height == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "uri"),
+    [
+        ("/run/postgresql", "postgresql://%2Frun%2Fpostgresql:5432/"),
+        ("::1", "postgresql://[::1]:5432/"),
+        ("db.example", "postgresql://db.example:5432/"),
+    ],
+)
+def test_a_host_may_be_a_sockets_folder_or_an_ipv6_address(connect: Connect, host: str, uri: str) -> None:
+    connect("db", "postgres", host=host, port=5432, extra={"keepalives": True})
+    assert Connection.from_environment("db", "s").uri("postgresql") == f"{uri}?keepalives=1"

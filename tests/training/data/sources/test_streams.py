@@ -50,7 +50,7 @@ def test_a_stream_up_to_the_as_of_time(read: Read, stream: redis.Redis) -> None:
     """A run of an old night reads the entries of that night, and says which they were."""
     source = read("redis", stream="clicks")
     found = rows(source)
-    assert found.drop("stream_id").schema == {
+    assert dict(found.drop("stream_id").schema) == {
         "user": pl.String,
         "price": pl.Float64,
         "n": pl.Int64,
@@ -189,7 +189,7 @@ def test_tombstones_are_no_rows(read: Read, kafka: Producer) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        pytest.param(b"[1]", "holds JSON that is no object", id="no object"),
+        pytest.param(b"[1]", "is no JSON object", id="no object"),
         pytest.param(b"{", r"cannot read topic bad\d+, partition 0", id="no JSON"),
         pytest.param(b"\xff", "partition 0: message 0 is not UTF-8 text", id="no text"),
         pytest.param(None, "has no message from before|nothing was known", id="nothing"),
