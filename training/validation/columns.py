@@ -52,7 +52,9 @@ def check_columns(
     ]
     for info in sorted(verdict.anomaly_info.values(), key=lambda info: list(info.path.step)):
         anomalies += describe(info, ".".join(info.path.step), schema, rows, days)
-    return anomalies + _unseen_by_tfdv(schema, rows.schema, {anomaly.column for anomaly in anomalies}, environment)
+    already = {anomaly.column for anomaly in anomalies}
+    anomalies += _unseen_by_tfdv(schema, rows.schema, already, environment)
+    return anomalies + _no_numbers(statistics, schema, {anomaly.column for anomaly in anomalies}, environment)
 
 
 def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], environment: str) -> list[Anomaly]:
@@ -73,6 +75,34 @@ def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], 
         else:
             continue
         anomalies.append(Anomaly(column=name, kind=kind, title=title, expected=expected, found=found, fix=fix))
+    return anomalies
+
+
+def _no_numbers(
+    statistics: statistics_pb2.DatasetFeatureStatistics, schema: Schema, already: set[str | None], environment: str
+) -> list[Anomaly]:
+    """Columns with too few values because of NaN, which TFDV counts as one."""
+    described = {feature.path.step[0]: feature.num_stats for feature in statistics.features}
+    anomalies = []
+    for feature in expected_features(schema.proto, environment):
+        stats = described.get(feature.name)
+        if stats is None or feature.name in already:
+            continue
+        num_nan = max((histogram.num_nan for histogram in stats.histograms), default=0)
+        num_rows = stats.common_stats.num_non_missing + stats.common_stats.num_missing
+        num_values = stats.common_stats.num_non_missing - num_nan
+        required = max(feature.presence.min_fraction * num_rows, feature.presence.min_count)
+        if num_nan and num_values < required:
+            anomalies.append(
+                Anomaly(
+                    column=feature.name,
+                    kind=_Kind.Name(_Kind.FEATURE_TYPE_LOW_FRACTION_PRESENT),
+                    title="Too many missing values",
+                    expected=f"a value in at least {required:,.0f} rows",
+                    found=f"no number in {num_rows - int(num_values):,} of {num_rows:,} rows, {int(num_nan):,} are NaN",
+                    fix=f"lower presence.min_fraction of feature {feature.name!r} of {schema.path}",
+                )
+            )
     return anomalies
 
 

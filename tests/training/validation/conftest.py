@@ -66,8 +66,13 @@ def schema_of(tmp_path: Path) -> Callable[[str], Schema]:
 
 
 @pytest.fixture
-def schema(schema_of: Callable[[str], Schema]) -> Schema:
-    return schema_of(SCHEMA)
+def schema_text() -> str:
+    return SCHEMA
+
+
+@pytest.fixture
+def schema(schema_of: Callable[[str], Schema], schema_text: str) -> Schema:
+    return schema_of(schema_text)
 
 
 def rows_of(frames: Mapping[str, pl.DataFrame]) -> Rows:

@@ -54,6 +54,16 @@ def test_a_newest_day_without_values_is_found(examined, frames, days, schema):
     assert anomaly.found == "no value in 100 of 100 rows, on 2013-02-09"
 
 
+def test_a_newest_day_of_nan_is_a_day_without_values(examined, frames, days, schema_of, schema_text):
+    """TFDV counts NaN as a value: a sensor that fails at night would pass where the schema does not forbid them."""
+    schema = schema_of(schema_text.replace(" disallow_nan: true", ""))
+    frames[days[-1]] = frames[days[-1]].with_columns(gust=pl.lit(float("nan")))
+    (anomaly,) = examined(frames, days, schema).anomalies
+    assert (anomaly.column, anomaly.kind) == ("gust", "FEATURE_TYPE_LOW_FRACTION_PRESENT")
+    assert anomaly.found == "no number in 100 of 100 rows, 100 are NaN"
+    assert anomaly.expected == "a value in at least 50 rows"
+
+
 def test_a_finding_of_window_and_newest_day_is_told_once(examined, frames, days, schema):
     frames = {day: frame.with_columns(distance=pl.lit(0)) for day, frame in frames.items()}
     verdict = examined(frames, days, schema)
