@@ -130,6 +130,8 @@ def _deprecate(options: argparse.Namespace, places: Places, console: Console) ->
         raise BadConfigError(
             f"say which version to deprecate, as NAME@VERSION, not {options.snapshot!r}; `mlops datasets list` has them"
         )
+    if not options.reason.strip():
+        raise BadConfigError("--reason is empty; say why, for whoever finds it refused")
     ref = find_snapshot(places.store, options.snapshot).ref
     mark = deprecate(places.store, ref.name, ref.version, reason=options.reason, by=_user())
     console.print(

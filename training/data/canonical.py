@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -58,19 +59,29 @@ def _instance(dtype: object) -> pl.DataType:
 
 
 def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
-    """Rows by event time; those of one instant by all their columns, nulls last."""
-    time = rows[event_time]
-    if not time.is_sorted():
+    """Rows by event time; those of one instant by their other columns, from the first to the last; nulls last."""
+    if not rows[event_time].is_sorted():
         rows = rows.sort(event_time)
-        time = rows[event_time]
-    same = (time == time.shift()).fill_null(value=False)
-    if not same.any():
-        return rows
-    # Only where there are ties, for comparing all columns of all rows takes much longer.
-    tied = (same | same.shift(-1, fill_value=False)).arg_true()
-    by_all = rows[tied].select(pl.arg_sort_by(event_time, *rows.columns, nulls_last=True)).to_series()
-    order = pl.int_range(rows.height, dtype=pl.UInt32, eager=True).scatter(tied, tied.gather(by_all))
-    return rows.select(pl.all().gather(order))
+    keys = [event_time, *(name for name in rows.columns if name != event_time)]
+    order = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
+    tied = _tied(rows, keys[:1])
+    num_keys = 1
+    # Comparing all columns of all rows takes much longer: a few of them settle most ties.
+    while not tied.is_empty() and num_keys < len(keys):
+        num_keys *= 2
+        places = order.gather(tied)
+        part = rows.select(pl.col(keys[:num_keys]).gather(places))
+        places_in_order = part.select(pl.arg_sort_by(keys[:num_keys], nulls_last=True)).to_series()
+        order = order.scatter(tied, places.gather(places_in_order))
+        tied = tied.gather(_tied(part.select(pl.all().gather(places_in_order)), keys[:num_keys]))
+    return rows if num_keys == 1 else rows.select(pl.all().gather(order))
+
+
+def _tied(rows: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
+    """Positions of ordered rows that have the same keys as a neighbour."""
+    same = rows.select((pl.struct(keys) if len(keys) > 1 else pl.col(keys[0])).rle_id()).to_series()
+    same = same == same.shift()
+    return (same.fill_null(value=False) | same.shift(-1).fill_null(value=False)).arg_true()
 
 
 def encode(rows: pl.DataFrame) -> bytes:

@@ -19,18 +19,22 @@ END: Final = datetime(2024, 3, 1, tzinfo=UTC)
 """First instant after the last day."""
 
 
-def sessions(num_days: int, rows_per_day: int, num_columns: int = 20) -> pl.DataFrame:
+def sessions(
+    num_days: int, rows_per_day: int, num_columns: int = 20, *, whole_seconds: bool = False
+) -> pl.DataFrame:
     """
     Rows of a web shop: times, keys, texts, and as many whole numbers as amounts; a twentieth of some is null.
 
     :param num_columns: even, at least 10
+    :param whole_seconds: whether times are in seconds, not microseconds: many rows then share an instant
     """
     chance = np.random.default_rng(7)
     size = num_days * rows_per_day
-    seconds = np.sort(chance.integers(0, num_days * 86_400, size))
+    unit = 1_000_000 if whole_seconds else 1
+    moments = np.sort(chance.integers(0, num_days * 86_400_000_000 // unit, size)) * unit
     start = END - timedelta(days=num_days)
     columns: dict[str, Any] = {
-        "at": pl.Series(seconds * 1_000_000 + int(start.timestamp() * 1e6)).cast(pl.Datetime("us", "UTC")),
+        "at": pl.Series(moments + int(start.timestamp() * 1e6)).cast(pl.Datetime("us", "UTC")),
         "user": pl.Series(chance.integers(0, size // 5, size)),
         "page": pl.Series(np.char.add("page-", chance.zipf(1.5, size).clip(max=5_000).astype(str))),
         "country": pl.Series(chance.choice(["DE", "FR", "US", "JP", "BR", "IN"], size)),

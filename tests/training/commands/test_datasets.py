@@ -136,6 +136,7 @@ def test_deprecate_says_who_and_why_and_how_to_take_it_back(
     again = mlops("deprecate", name, "--reason", "another")
     assert (again.returncode, "stay" in again.stderr) == (2, True)
     assert mlops("deprecate", "visits", "--reason", "which one?").returncode == 2
+    assert "--reason is empty" in mlops("deprecate", name, "--reason", " ").stderr
 
     mark = next(word for word in done.stdout.split() if word.startswith("pipelines/"))
     file_of(store, mark).unlink()
