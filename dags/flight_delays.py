@@ -43,6 +43,9 @@ with DAG(
         schema_path="include/flight_delays/schema.pbtxt",
         # Weekends are quieter: a Sunday is held against the Sunday before.
         volume={"tolerance": 0.2, "against_days": 7},
+        unique=[["scheduled_departure", "carrier", "flight", "origin", "dest"]],
+        max_age_hours=24,
+        slices=["origin"],
         # Four weeks of history follow the season, faster than the champion is replaced.
         drift={"numbers": 0.3},
     )
