@@ -60,9 +60,18 @@ def _instance(dtype: object) -> pl.DataType:
 
 def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
     """Rows by event time; those of one instant by their other columns, from the first to the last; nulls last."""
-    if not rows[event_time].is_sorted():
-        rows = rows.sort(event_time)
     keys = [event_time, *(name for name in rows.columns if name != event_time)]
+    return sorted_by(rows, keys, nulls_last=True)
+
+
+def sorted_by(rows: pl.DataFrame, keys: Sequence[str], *, nulls_last: bool) -> pl.DataFrame:
+    """
+    ``rows.sort(keys, nulls_last=nulls_last)``, quick where the first keys settle most of the order.
+
+    :param keys: the first of them without nulls
+    """
+    if not rows[keys[0]].is_sorted():
+        rows = rows.sort(keys[0])
     order = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
     tied = _tied(rows, keys[:1])
     num_keys = 1
@@ -71,7 +80,7 @@ def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
         num_keys *= 2
         places = order.gather(tied)
         part = rows.select(pl.col(keys[:num_keys]).gather(places))
-        places_in_order = part.select(pl.arg_sort_by(keys[:num_keys], nulls_last=True)).to_series()
+        places_in_order = part.select(pl.arg_sort_by(keys[:num_keys], nulls_last=nulls_last)).to_series()
         order = order.scatter(tied, places.gather(places_in_order))
         tied = tied.gather(_tied(part.select(pl.all().gather(places_in_order)), keys[:num_keys]))
     return rows if num_keys == 1 else rows.select(pl.all().gather(order))

@@ -111,8 +111,9 @@ def write_days(table: Table, writer: DayWriter, *, timezone: str, scratch: Path)
     days = spool.days
     if not days:
         return []
-    # As many at once as fit the budget: a day is held about three times (as it came, in order, encoded).
-    num_threads = max(1, min(os.cpu_count() or 1, spool_bytes // (3 * spool.largest_bytes)))
+    # As many at once as fit the budget: a day is held about three times (as it came, in order, encoded). More of them
+    # than cores, for each waits now and then for the disk.
+    num_threads = max(1, min(2 * (os.cpu_count() or 1), spool_bytes // (3 * spool.largest_bytes)))
     with ThreadPoolExecutor(num_threads) as threads:
         return list(threads.map(lambda day: writer.write(day, spool.take(day)), days))
 

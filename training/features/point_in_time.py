@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 import narwhals as nw
 import polars as pl
 
 from mlops_provider.step import BadConfigError
+from training.data.canonical import sorted_by
 from training.data.engine import Table, as_table, is_spark
 
 _RANK, _SEEN, _ROW, _FOUND = "__rank", "__seen", "__row", "__found"
@@ -98,7 +100,8 @@ def _last_known_on_polars(
 ) -> Table:  # fmt: skip
     observed = moments[0]
     # Sorting by everything settles which of two observations of one instant is taken: the last.
-    known = observations.to_native().drop_nulls(moments).sort(*moments, *values)
+    in_order = partial(sorted_by, keys=[*moments, *values], nulls_last=False)
+    known = observations.to_native().drop_nulls(moments).map_batches(in_order)
     if len(moments) == 1:
         seen = observed
     else:
