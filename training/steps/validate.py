@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from mlops_provider.refs import DatasetRef, ValidationRef
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.deprecation import refuse_deprecated
 from training.data.snapshots import Snapshot
 from training.steps import StepContext
 from training.validation.baselines import WINDOW, find_references
@@ -28,13 +27,12 @@ def run(context: StepContext) -> ValidationRef:
     """
     Publish ``report.html`` and ``statistics.pb``, whatever the verdict.
 
-    :raises BadDataError: with a line per anomaly, where the data does not fit; where the snapshot is deprecated
+    :raises BadDataError: with a line per anomaly, where the data does not fit
     :raises BadConfigError: where there is no schema yet; one is proposed
     """
     config = ValidateConfig.of(context.config)
     dataset = context.input.ref
     assert isinstance(dataset, DatasetRef), "the operator's wiring was checked when the DAG was parsed"
-    refuse_deprecated(context.store, dataset)
     snapshot = Snapshot.open(context.store, dataset)
     rows = Rows.of(snapshot, context.scratch)
     try:
