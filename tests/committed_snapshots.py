@@ -64,17 +64,7 @@ def commit_snapshot(
     manifest = store_snapshot(store, rows, last_day=last_day, name=name)
     end = manifest.interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
     folder = place(name, f"{end}-{key}", "ingest")
-    ref = DatasetRef(
-        place=folder,
-        artifacts={"manifest": store.put_artifact(folder, "manifest.json", manifest.to_json())},
-        name=name,
-        version=manifest.version,
-        schema_hash=manifest.schema_hash,
-        num_rows=manifest.num_rows,
-        num_bytes=manifest.num_bytes,
-        interval_start=manifest.interval_start,
-        interval_end=manifest.interval_end,
-    )
+    ref = manifest.ref(folder, store.put_artifact(folder, "manifest.json", manifest.to_json()))
     confirm_blobs(store, manifest)
     committed = store.commit(ref)
     assert isinstance(committed, DatasetRef)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from mlops_provider.refs import Artifact, canonical_json, digest_of
+from mlops_provider.refs import Artifact, DatasetRef, canonical_json, digest_of
 
 FORMAT: Final = 2
 """Format 1 had no splits, creator nor engine; its snapshots stay readable."""
@@ -107,6 +107,25 @@ class Manifest:
         for field in ("sources", "creator", "engine"):
             document.pop(field, None)
         return digest_of(document)
+
+    def ref(self, place: str, artifact: Artifact) -> DatasetRef:
+        """
+        The snapshot's ref.
+
+        :param place: the ingest step's
+        :param artifact: where the manifest itself lies
+        """
+        return DatasetRef(
+            place=place,
+            artifacts={"manifest": artifact},
+            name=self.name,
+            version=self.version,
+            schema_hash=self.schema_hash,
+            num_rows=self.num_rows,
+            num_bytes=self.num_bytes,
+            interval_start=self.interval_start,
+            interval_end=self.interval_end,
+        )
 
     def to_document(self) -> dict[str, Any]:
         document = asdict(self)

@@ -64,14 +64,4 @@ def run(context: StepContext) -> DatasetRef:
     artifact = context.publish("manifest.json", manifest.to_json())
     # After the manifest is written: only then does garbage collection spare the blobs it names.
     confirm_blobs(context.store, manifest)
-    return DatasetRef(
-        place=context.place,
-        artifacts={"manifest": artifact},
-        name=manifest.name,
-        version=manifest.version,
-        schema_hash=manifest.schema_hash,
-        num_rows=manifest.num_rows,
-        num_bytes=manifest.num_bytes,
-        interval_start=manifest.interval_start,
-        interval_end=manifest.interval_end,
-    )
+    return manifest.ref(context.place, artifact)

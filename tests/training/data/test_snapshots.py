@@ -57,17 +57,7 @@ def blobs(store: Store) -> set[str]:
 
 
 def open_snapshot(store: Store, manifest: Manifest) -> Snapshot:
-    ref = DatasetRef(
-        place="p",
-        artifacts={"manifest": store.put_artifact("p", "manifest.json", manifest.to_json())},
-        name=manifest.name,
-        version=manifest.version,
-        schema_hash=manifest.schema_hash,
-        num_rows=manifest.num_rows,
-        num_bytes=manifest.num_bytes,
-        interval_start=manifest.interval_start,
-        interval_end=manifest.interval_end,
-    )
+    ref = manifest.ref("p", store.put_artifact("p", "manifest.json", manifest.to_json()))
     return Snapshot.open(store, ref)
 
 

@@ -90,17 +90,7 @@ class Nights:
 
     def commit(self, manifest: Manifest) -> DatasetRef:
         folder = place("flights", f"{manifest.interval_end[:10]}-{manifest.version[:6]}", "ingest")
-        return DatasetRef(
-            place=folder,
-            artifacts={"manifest": self.store.put_artifact(folder, "manifest.json", manifest.to_json())},
-            name=manifest.name,
-            version=manifest.version,
-            schema_hash=manifest.schema_hash,
-            num_rows=manifest.num_rows,
-            num_bytes=manifest.num_bytes,
-            interval_start=manifest.interval_start,
-            interval_end=manifest.interval_end,
-        )
+        return manifest.ref(folder, self.store.put_artifact(folder, "manifest.json", manifest.to_json()))
 
     def validate(self, dataset: DatasetRef, baselines: Mapping[str, Ref] | None = None, **changes: Any) -> Any:
         end = datetime.fromisoformat(dataset.interval_end)
