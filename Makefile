@@ -91,8 +91,8 @@ lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/va
 	@$(MLOPS) lint
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
-	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude benchmarks/data/programs
-	.venv/training/bin/mypy training include benchmarks/data/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
+	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude 'benchmarks/.*/programs'
+	.venv/training/bin/mypy training include benchmarks/data/programs benchmarks/training/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
 	.venv/validation/bin/mypy training/validation training/steps/validate.py benchmarks/data/programs/drift.py
 	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
 
@@ -102,7 +102,7 @@ format: venv .venv/airflow/.dev ## Format the code
 	.venv/airflow/bin/ruff format .
 
 .PHONY: bench
-bench: venv data .venv/tfdv/.ready ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
+bench: venv data .venv/tfdv/.ready .venv/peers/.ready ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
 	PYTHONPATH=$(CURDIR):$(CURDIR)/plugins .venv/airflow/bin/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 .PHONY: lock
@@ -112,6 +112,7 @@ lock: $(UV) ## Resolve the lock files of the three runtimes and of the developme
 	$(COMPILE) --upgrade --group spark -c training/requirements.txt -o training/requirements-spark.txt
 	$(COMPILE) --upgrade --group validation -o training/requirements-validation.txt
 	cd tests/tfdv && $(CURDIR)/$(COMPILE) --upgrade pyproject.toml -o requirements.txt
+	cd benchmarks/peers && $(CURDIR)/$(COMPILE) --upgrade --no-emit-package torch $(LOCK_TORCH) -c ../../training/requirements.txt pyproject.toml -o requirements.txt
 	$(COMPILE) --upgrade --group dev -c requirements.txt -c training/requirements.txt -o tests/requirements.txt
 
 .PHONY: venv
@@ -144,6 +145,12 @@ venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready .venv/b
 .venv/tfdv/.ready: tests/tfdv/requirements.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/tfdv
 	$(UV) pip install --quiet --python .venv/tfdv --no-deps -r tests/tfdv/requirements.txt
+	touch $@
+
+# What the training is measured beside: on top of the training runtime, and out of its way.
+.venv/peers/.ready: benchmarks/peers/requirements.txt .venv/training/.ready | $(UV)
+	rm -rf .venv/peers
+	$(UV) pip install --quiet --python .venv/training --target .venv/peers --no-deps -r benchmarks/peers/requirements.txt
 	touch $@
 
 # PySpark stands beside the training runtime for the tests; a deployment adds it where a pipeline says `engine: spark`.

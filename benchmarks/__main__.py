@@ -17,6 +17,7 @@ from benchmarks.record import store, table
 GROUPS = {
     "pipeline": "benchmarks.pipeline",
     "data": "benchmarks.data.group",
+    "training": "benchmarks.training.group",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

@@ -1,4 +1,4 @@
-"""The command line: ``mlops up | down | demo | lint``; ``datasets | features | schema`` are answered by a runtime."""
+"""The command line: ``mlops up | down | demo | lint``; the other words are answered by a runtime."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mlops_provider.section import SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 HANDED_OVER: Mapping[str, tuple[str, str]] = {
+    "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
     "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
     "features": ("training", "read the online feature store"),
     "schema": ("validation", "propose changes of a schema"),

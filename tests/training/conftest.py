@@ -62,6 +62,18 @@ def mean_loss(model, batch):
 
 def number_loss(model, batch):
     return 1.0
+
+
+def mean_score(labels, scores, offsets):
+    return {"mean_score": float(scores.mean())}
+
+
+def plain_descent(model, learning_rate, weight_decay):
+    return torch.optim.SGD(model.parameters(), lr=learning_rate)
+
+
+def nothing_yet(batch, progress):
+    return torch.zeros_like(batch.weights)
 """
 
 
@@ -172,7 +184,7 @@ class Project:
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "OMP_NUM_THREADS": "1",
         }
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        torchrun = ["-m", "training.steps.torchrun", "--nproc-per-node", str(processes)]
         command = [sys.executable, *(torchrun if processes > 1 else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
@@ -210,14 +222,32 @@ def train_config(**changes: Any) -> dict[str, Any]:
         "model": "include.toy.model:build_model",
         "model_args": {"hidden": 8},
         "loss": None,
+        "metrics": None,
+        "configure_optimizer": None,
+        "curriculum": None,
         "objective": "ranking",
         "metric": "ndcg@10",
         "epochs": 3,
         "global_batch": 16,
+        "micro_batch": None,
         "learning_rate": 0.01,
         "weight_decay": 0.01,
+        "schedule": {"kind": "constant", "warmup_steps": 0, "final_fraction": 0.0},
         "clip_norm": 1.0,
+        "early_stopping": None,
+        "precision": "fp32",
+        "activation_checkpointing": False,
+        "compile": False,
+        "deterministic": True,
+        "parallel": {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1},
+        "nodes": 1,
         "processes": 2,
+        "max_restarts": 3,
+        "elastic": "fast",
+        "logical_shards": 8,
+        "collective_timeout_seconds": 60,
+        "hang_seconds": 60,
+        "checkpoint": {"every_steps": None, "every_minutes": 10, "keep_latest": 3},
         "seed": 7,
         **changes,
     }
@@ -308,9 +338,6 @@ def run_step() -> Any:
             result_path=project.home / "result.json",
             rank=0,
         )
-        # Each test has its own include/toy.
-        for name in [name for name in sys.modules if name.split(".")[0] == "include"]:
-            del sys.modules[name]
         sys.path.insert(0, str(project.home))
         try:
             ref = execute(document, deployment)
@@ -318,6 +345,9 @@ def run_step() -> Any:
             return Failure.of(error)
         finally:
             sys.path.remove(str(project.home))
+            # Each test has its own include/toy.
+            for name in [name for name in sys.modules if name.split(".")[0] == "include"]:
+                del sys.modules[name]
         assert ref is not None
         return ref
 

@@ -1,4 +1,4 @@
-"""``python -m training.commands datasets | features | schema ...``: started by ``mlops``, in the word's runtime."""
+"""``python -m training.commands WORD ...``: started by ``mlops``, in the word's runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from mlops_provider.step import StepError
 from training.commands import Places
 
-WORDS: Final = ("datasets", "features", "schema")
+WORDS: Final = ("checkpoints", "datasets", "features", "schema")
 MISTAKEN: Final = 2
 """Exit code where a command could not do its work; 1 is an answer: damaged, different."""
 

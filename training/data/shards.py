@@ -16,18 +16,24 @@ import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from mlops_provider.refs import Artifact, FeaturesRef
 from mlops_provider.step import BadDataError
+from training.data.batch import IntArray, Source, block_of, window_of
 from training.data.feature_table import FeatureTable, concat
+from training.data.shard_cache import MAX_CACHE_BYTES, OpenShards, ShardCache
 from training.data.spool import Spool
+from training.data.table_source import Rows, TableSource
+from training.data.tokens import TOKENS, TokenSource
 from training.store import Store
 
 MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
@@ -171,10 +177,50 @@ def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> Featur
     :raises BadDataError: where the features have no such split
     :raises DamagedObjectError: naming the shard whose bytes are not those that were written
     """
-    manifest = json.loads(store.read(ref.artifacts["manifest"]))
+    return map_shards(store, _split(_manifest(store, ref), ref, name)["shards"], cache)
+
+
+def open_source(
+    store: Store, ref: FeaturesRef, name: str, cache: Path, *, max_cache_bytes: int = MAX_CACHE_BYTES
+) -> Source:
+    """
+    A split for the loader, of rows, groups or tokens: no shard is read, or its digest checked, before it is used.
+
+    :param cache: folder for shards of a remote store; the processes of a node may share it
+    :param max_cache_bytes: of that folder
+    :raises BadDataError: where the features have no such split
+    """
+    manifest = _manifest(store, ref)
+    split = _split(manifest, ref, name)
+    shards = ShardCache(store, cache, max_cache_bytes)
+    if split.get("kind") == TOKENS:
+        return TokenSource.open(shards, split)
+    grouped = bool(manifest.get("grouped", False))
+    if not grouped and split["num_rows"] != split["num_samples"]:
+        raise BadDataError(
+            f"the split {name!r} of {ref.place} has {split['num_rows']} rows in {split['num_samples']} samples, but "
+            "its manifest does not say that rows are grouped; run the features step again"
+        )
+    num_bytes = sum(shard["num_bytes"] for shard in split["shards"])
+    return TableSource(
+        OpenShards(shards, split["shards"], partial(_map_rows, grouped=grouped)),
+        np.array([shard["num_samples"] for shard in split["shards"]], np.int64),
+        grouped=grouped,
+        window_samples=window_of(split["num_samples"], num_bytes),
+        block_samples=block_of(split["num_samples"], num_bytes),
+    )
+
+
+def _manifest(store: Store, ref: FeaturesRef) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(store.read(ref.artifacts["manifest"]))
+    return manifest
+
+
+def _split(manifest: dict[str, Any], ref: FeaturesRef, name: str) -> dict[str, Any]:
     if name not in manifest["splits"]:
         raise BadDataError(f"the features at {ref.place} have no split {name!r}, only {', '.join(manifest['splits'])}")
-    return map_shards(store, manifest["splits"][name]["shards"], cache)
+    split: dict[str, Any] = manifest["splits"][name]
+    return split
 
 
 def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> FeatureTable:
@@ -182,8 +228,7 @@ def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> Featu
     files = [
         store.local_file(Artifact(key=s["key"], sha256=s["sha256"], num_bytes=s["num_bytes"]), cache) for s in shards
     ]
-    # The arrays keep the mapping alive through their buffers.
-    return concat([_from_arrow(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0), keys=False) for path in files])
+    return concat([_from_arrow(_map(path), keys=False) for path in files])
 
 
 def row_bytes(table: FeatureTable) -> int:
@@ -209,16 +254,43 @@ def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
+def _map(path: Path) -> pa.RecordBatch:
+    """The arrays keep the mapping alive through their buffers."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+
+
+def _map_rows(path: Path, *, grouped: bool) -> Rows:
+    batch = _map(path)
+    features, labels, ids = _columns(batch)
+    return Rows(features=features, labels=labels, offsets=_offsets(ids) if grouped else None)
+
+
 def _from_arrow(batch: pa.RecordBatch, *, keys: bool = True) -> FeatureTable:
-    width = batch.schema.field("features").type.list_size
-    samples = batch.column("sample").to_numpy(zero_copy_only=True).view(np.uint64)
-    # No two samples have one id.
-    starts = np.flatnonzero(np.append(True, samples[1:] != samples[:-1])) if len(samples) else np.empty(0, np.int64)
+    features, labels, ids = _columns(batch)
+    offsets = _offsets(ids)
     names = batch.schema.names[3:]
     return FeatureTable(
-        features=batch.column("features").flatten().to_numpy(zero_copy_only=True).reshape(-1, width),
-        labels=batch.column("label").to_numpy(zero_copy_only=True),
-        offsets=np.append(starts, len(samples)).astype(np.int64),
-        ids=samples[starts],
+        features=features,
+        labels=labels,
+        offsets=offsets,
+        ids=ids[offsets[:-1]],
         keys=pl.DataFrame(batch.select(names)) if names and keys else None,
     )
+
+
+def _columns(
+    batch: pa.RecordBatch,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
+    """``[N, F]`` features, ``[N]`` labels and ``[N]`` ids of the samples, in place."""
+    width = batch.schema.field("features").type.list_size
+    return (
+        batch.column("features").flatten().to_numpy(zero_copy_only=True).reshape(-1, width),
+        batch.column("label").to_numpy(zero_copy_only=True),
+        batch.column("sample").to_numpy(zero_copy_only=True).view(np.uint64),
+    )
+
+
+def _offsets(ids: npt.NDArray[np.uint64]) -> IntArray:
+    """``[S + 1]`` of a shard's samples: no two of them have one id."""
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.empty(0, np.int64)
+    return np.append(starts, len(ids)).astype(np.int64)

@@ -17,7 +17,7 @@ from training.code import load_bundled
 from training.data.snapshots import Snapshot
 from training.features.fitted import load_fitted
 from training.store import Store
-from training.trainer.checkpoint import deserialise
+from training.trainer.checkpoint.weights import deserialise
 from training.trainer.config import build_model
 from training.trainer.metrics import IntArray
 from training.trainer.objectives import score

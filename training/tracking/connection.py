@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Final
@@ -19,6 +21,16 @@ class TrackingError(StepError):
     """MLflow does not answer just now: retried, for servers come back."""
 
 
+def check_address(tracking_uri: str) -> None:
+    """:raises BadConfigError: where it is not the address of a server"""
+    if not tracking_uri:
+        raise BadConfigError("no MLflow server is set; set MLFLOW_TRACKING_URI, e.g. to http://127.0.0.1:5000")
+    if not tracking_uri.startswith(("http://", "https://")):
+        raise BadConfigError(
+            f"MLFLOW_TRACKING_URI is {tracking_uri!r}; a server's http:// or https:// address is needed"
+        )
+
+
 def check_reachable(tracking_uri: str) -> None:
     """
     Ask the server for its health. Costs milliseconds, where importing mlflow costs seconds.
@@ -26,12 +38,7 @@ def check_reachable(tracking_uri: str) -> None:
     :raises BadConfigError: where no server is set
     :raises TrackingError: within seconds, where it does not answer
     """
-    if not tracking_uri:
-        raise BadConfigError("no MLflow server is set; set MLFLOW_TRACKING_URI, e.g. to http://127.0.0.1:5000")
-    if not tracking_uri.startswith(("http://", "https://")):
-        raise BadConfigError(
-            f"MLFLOW_TRACKING_URI is {tracking_uri!r}; a server's http:// or https:// address is needed"
-        )
+    check_address(tracking_uri)
     try:
         with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):
             pass
@@ -63,3 +70,23 @@ def connect(tracking_uri: str) -> MlflowClient:
 def allowed(name: str) -> str:
     """A metric's name as MLflow lets it be written: ``ndcg@10`` is ``ndcg_at_10`` there."""
     return name.replace("@", "_at_")
+
+
+def check_metric_name(name: str) -> None:
+    """
+    MLflow's own rule, looked at when a metric is first logged and not hours later by the server.
+
+    :raises BadConfigError: naming the metric
+    """
+    path = posixpath.normpath(name)
+    if (
+        len(name) > 250
+        or not re.fullmatch(r"[/\w.\- :]+", name)
+        or path != name
+        or path == "."
+        or path.startswith(("..", "/"))
+    ):
+        raise BadConfigError(
+            f"MLflow does not take a metric named {name!r}: use at most 250 letters, digits, '_', '-', '.', ' ', ':' "
+            "and '/' between words"
+        )

@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from training.tracking.connection import TrackingError
+from mlops_provider.step import StepError
+from training.tracking.connection import TrackingError, check_address, connect
+from training.tracking.journal import Journal, Point
+from training.tracking.opening import RUN_KEY_TAG, Opening
+from training.tracking.sender import Sender
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
-RUN_KEY_TAG: Final = "mlops.run_key"
-OPEN_ATTEMPTS: Final = 8
-COLLISIONS: Final = ("IntegrityError", "must be in the 'active' state")
+__all__ = ["RUN_KEY_TAG", "Point", "StoredRun", "TrackedRun", "open_run", "reopen_run", "translated"]
+
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
+FINISH_SECONDS: Final = 300.0
+ABANDON_SECONDS: Final = 5.0
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    """The metrics of one moment. Sent twice they are stored once, for MLflow's key holds every field."""
-
-    step: int
-    unix_time: float
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrackedRun:
-    """A run in MLflow; metrics are sent from a thread, so that training never waits for the server."""
+class StoredRun:
+    """A run that MLflow has, for what is done at once. A server that is away is an error here."""
 
     client: MlflowClient
     run_id: str
-    _points: list[Point] = field(default_factory=list)
-    _sent: list[Future[None]] = field(default_factory=list)
-    _sender: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tracking"))
-
-    def log(self, point: Point) -> None:
-        """Queue metrics. A server that is away during training does not stop it: :meth:`flush` sends them again."""
-        self._points.append(point)
-        self._sent.append(self._sender.submit(self._send, point))
-
-    def flush(self) -> None:
-        """
-        Wait until all metrics are stored; what failed before is sent once more.
-
-        :raises TrackingError: where the server still does not take them
-        """
-        for point, future in zip(self._points, self._sent, strict=True):
-            if (error := future.exception()) is not None:
-                logger.warning("MLflow did not take the metrics of step %d (%s); sending them again", point.step, error)
-                with translated(f"cannot store the metrics of run {self.run_id}"):
-                    self._send(point)
-        self._points.clear()
-        self._sent.clear()
 
     def log_bytes(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Store files beside the run."""
@@ -81,19 +55,6 @@ class TrackedRun:
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
 
-    def finish(self) -> None:
-        self.flush()
-        with translated(f"cannot finish run {self.run_id}"):
-            self.client.set_terminated(self.run_id, "FINISHED")
-
-    def abandon(self) -> None:
-        """Mark the run as failed; the reason is the caller's to raise, so a server that is away is only logged."""
-        try:
-            with translated(f"cannot mark run {self.run_id} as failed"):
-                self.client.set_terminated(self.run_id, "FAILED")
-        except TrackingError as error:
-            logger.warning("%s", error)
-
     @property
     def artifact_uri(self) -> str:
         with translated(f"cannot read run {self.run_id}"):
@@ -105,65 +66,151 @@ class TrackedRun:
             tags: dict[str, str] = self.client.get_run(self.run_id).data.tags
         return tags.get(name)
 
-    def _send(self, point: Point) -> None:
-        from mlflow.entities import Metric
 
-        milliseconds = int(point.unix_time * 1000)
-        metrics = [Metric(name, value, milliseconds, point.step) for name, value in point.metrics.items()]
-        self.client.log_batch(self.run_id, metrics=metrics)
+class TrackedRun:
+    """
+    A run in the making. :meth:`log` only notes; threads write to disk and send, so that training never waits for
+    MLflow and goes on without it.
+
+    Calls, in order: ``log`` any number of times and from any thread; ``flush`` where the process may soon be killed;
+    at the end ``finish``, or ``abandon`` where the training failed.
+    """
+
+    def __init__(self, tracking_uri: str, opening: Opening, folder: Path) -> None:
+        self._tracking_uri = tracking_uri
+        self._folder = folder
+        try:
+            self._journal = Journal(folder)
+        except OSError as error:
+            raise StepError(f"cannot keep metrics in {folder}: {error}; make it writable, or free its disk") from error
+        self._sender = Sender(tracking_uri, opening, self._journal)
+        self._sender.start()
+
+    def log(self, point: Point) -> None:
+        """
+        Note the metrics of a moment, in a microsecond or two.
+
+        :raises BadConfigError: where MLflow would refuse a metric's name, or a value is not a number
+        """
+        self._journal.log(point)
+
+    @property
+    def run_id(self) -> str:
+        """
+        Waits until the run is open.
+
+        :raises TrackingError: where MLflow stays away
+        """
+        return self.wait_until_open(FINISH_SECONDS)
+
+    def wait_until_open(self, timeout: float) -> str:
+        """:raises TrackingError: where MLflow stays away for so many seconds"""
+        self._wait(lambda: self._sender.run_id is not None, timeout, "did not open a run")
+        assert self._sender.run_id is not None, "waited for"
+        return self._sender.run_id
+
+    @property
+    def stored(self) -> StoredRun:
+        """The same run, for files and tags. Imports mlflow: seconds."""
+        return StoredRun(run_id=self.run_id, client=connect(self._tracking_uri))
+
+    def log_bytes(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Store files beside the run, now."""
+        self.stored.log_bytes(folder, files)
+
+    def flush(self, timeout: float = FINISH_SECONDS) -> None:
+        """
+        Put all metrics on disk, then wait until MLflow has them.
+
+        :raises TrackingError: where that takes longer; they stay on disk, for the next attempt on this machine
+        """
+        self._journal.write()
+        self._wait(self._journal.is_empty, timeout, "did not take all metrics")
+
+    def finish(self, timeout: float = FINISH_SECONDS) -> None:
+        """
+        Flush, and mark the run as finished.
+
+        :raises TrackingError: where MLflow stays away for so long; the next attempt sends what is on disk
+        """
+        self._end("FINISHED", timeout)
+
+    def abandon(self, timeout: float = ABANDON_SECONDS) -> None:
+        """Mark the run as failed; the reason is the caller's to raise, so a server that is away is only logged."""
+        try:
+            self._end("FAILED", timeout)
+        except TrackingError as error:
+            logger.warning("%s", error)
+
+    def close(self) -> None:
+        """End the threads; what was not sent stays on disk. Done by ``finish`` and ``abandon``."""
+        self._sender.stop()
+        self._journal.close()
+        with suppress(OSError):  # not empty: something waits there, or another process lives
+            self._folder.rmdir()
+
+    def _end(self, status: str, timeout: float) -> None:
+        self._journal.write()
+        self._sender.end(status)
+        try:
+            self._wait(lambda: self._sender.ended, timeout, f"did not take all metrics and the status {status}")
+        finally:
+            self.close()
+
+    def _wait(self, done: Callable[[], bool], timeout: float, failure: str) -> None:
+        sender = self._sender
+        sender.hurry()
+        with sender.changed:
+            sender.changed.wait_for(lambda: done() or sender.broken, timeout)
+        if not done():
+            reason = f": {sender.error}" if sender.error else ""
+            raise TrackingError(
+                f"MLflow at {self._tracking_uri} {failure} within {timeout:.0f} s; metrics wait in {self._folder} and "
+                f"are sent by the next attempt on this machine{reason}"
+            ) from sender.error
 
 
 def open_run(
-    client: MlflowClient,
+    server: str | MlflowClient,
     *,
     experiment: str,
     run_key: str,
     name: str,
     params: Mapping[str, Any],
     tags: Mapping[str, str],
+    spool: Path | None = None,
+    leads: bool = True,
 ) -> TrackedRun:
     """
-    Find the run of this work by its key, or create it: a retry goes on in the same run.
+    Track a piece of work: in the run that has its key, or a new one. Returns at once; a thread opens the run as soon
+    as MLflow answers. Who wants to know before the work begins, asks for :meth:`TrackedRun.wait_until_open`.
 
-    :raises TrackingError: where the server refuses
+    :param server: MLflow's address, or a client that knows it
+    :param spool: local folder for what MLflow does not have yet, the same for each attempt; by default one under the
+        machine's folder for temporary files
+    :param leads: False in a process that only adds metrics to a run which another one opens and ends
+    :raises BadConfigError: where the address is none
     """
-    from mlflow.entities import Param, RunTag
-    from mlflow.exceptions import MlflowException
-
-    settings = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in params.items()]
-    marks = [RunTag(key, value) for key, value in tags.items()]
-    with translated(f"cannot open a run of experiment {experiment!r}"):
-        experiment_id = _experiment(client, experiment)
-        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
-            try:
-                run_id = _find_or_create(client, experiment_id, run_key, name)
-                client.update_run(run_id, status="RUNNING")
-                client.log_batch(run_id, params=settings, tags=marks)
-                return TrackedRun(client=client, run_id=run_id)
-            except MlflowException as error:
-                # Of processes that open it at once, all but one may find their run deleted, or collide on a parameter.
-                if not attempts_left or not any(sign in str(error) for sign in COLLISIONS):
-                    raise
-    raise AssertionError("the last attempt returns or raises")
+    tracking_uri = server if isinstance(server, str) else str(server.tracking_uri)
+    check_address(tracking_uri)
+    opening = Opening(
+        experiment=experiment,
+        run_key=run_key,
+        name=name,
+        params={key: str(value)[:MAX_PARAM_LENGTH] for key, value in params.items()},
+        tags=tags,
+        leads=leads,
+    )
+    place = hashlib.sha256(f"{tracking_uri} {experiment} {run_key}".encode()).hexdigest()[:16]
+    spool = spool or Path(tempfile.gettempdir(), f"mlops-metrics-{os.getuid()}")
+    return TrackedRun(tracking_uri, opening, spool / place)
 
 
-def _find_or_create(client: MlflowClient, experiment_id: str, run_key: str, name: str) -> str:
-    runs = _runs_of(client, experiment_id, run_key)
-    if not runs:
-        client.create_run(experiment_id, tags={RUN_KEY_TAG: run_key}, run_name=name)
-        # Others may have created one each at the same time: the oldest stays.
-        runs = _runs_of(client, experiment_id, run_key)
-        for surplus in runs[1:]:
-            client.delete_run(surplus.info.run_id)
-    run_id: str = runs[0].info.run_id
-    return run_id
-
-
-def reopen_run(client: MlflowClient, run_id: str) -> TrackedRun:
+def reopen_run(client: MlflowClient, run_id: str) -> StoredRun:
     """A run that an earlier step made."""
     with translated(f"cannot read run {run_id}"):
         client.get_run(run_id)
-    return TrackedRun(client=client, run_id=run_id)
+    return StoredRun(client=client, run_id=run_id)
 
 
 @contextmanager
@@ -175,23 +222,3 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (MlflowException, OSError) as error:
         raise TrackingError(f"MLflow: {what}: {str(error).splitlines()[0]}") from error
-
-
-def _runs_of(client: MlflowClient, experiment_id: str, run_key: str) -> list[Run]:
-    found = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
-    return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
-
-
-def _experiment(client: MlflowClient, name: str) -> str:
-    from mlflow.exceptions import MlflowException
-
-    if (found := client.get_experiment_by_name(name)) is not None:
-        return found.experiment_id
-    try:
-        return client.create_experiment(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-        created = client.get_experiment_by_name(name)
-        assert created is not None, "it exists already"
-        return created.experiment_id

@@ -17,21 +17,85 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Parallel:
+    """Degrees of each kind of parallelism; their product is the world size. ``dp_replicate`` of -1 takes the rest."""
+
+    dp_replicate: int = -1
+    dp_shard: int = 1
+    tp: int = 1
+    pp: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    kind: str
+    warmup_steps: int
+    final_fraction: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlyStopping:
+    patience: int
+    min_improvement: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpointing:
+    every_steps: int | None
+    every_minutes: float
+    keep_latest: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """The ``train`` section of a pipeline; its meaning and defaults are in ``mlops_provider.spec.Train``."""
+    """The ``train`` section of a pipeline; meanings and defaults are in ``mlops_provider.spec.Train``."""
 
     model: str
     model_args: Mapping[str, Any]
     loss: str | None
+    metrics: str | None
+    configure_optimizer: str | None
+    curriculum: str | None
     objective: str
     metric: str
     epochs: int
     global_batch: int
+    micro_batch: int | None
     learning_rate: float
     weight_decay: float
+    schedule: Schedule
     clip_norm: float
+    early_stopping: EarlyStopping | None
+    precision: str
+    activation_checkpointing: bool
+    compile: bool
+    deterministic: bool
+    parallel: Parallel
+    nodes: int | str
     processes: int
+    max_restarts: int
+    elastic: str
+    logical_shards: int
+    collective_timeout_seconds: float
+    hang_seconds: float
+    checkpoint: Checkpointing
     seed: int
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> TrainConfig:
+        """Read the section from a step's input document."""
+        early_stopping = section["early_stopping"]
+        parts = {
+            "schedule": Schedule(**section["schedule"]),
+            "early_stopping": None if early_stopping is None else EarlyStopping(**early_stopping),
+            "parallel": Parallel(**section["parallel"]),
+            "checkpoint": Checkpointing(**section["checkpoint"]),
+        }
+        return cls(**{**section, **parts})
+
+    @property
+    def exact(self) -> bool:
+        return self.elastic == "exact"
 
 
 def build_model(factory: object, import_path: str, num_features: int, model_args: Mapping[str, Any]) -> nn.Module:

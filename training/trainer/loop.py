@@ -5,25 +5,31 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from mlops_provider.refs import Artifact
-from mlops_provider.step import BadConfigError, BadDataError
-from training.data.loader import Batch, Loader
-from training.trainer.checkpoint import Checkpoints, serialise
+from mlops_provider.step import BadDataError
+from training.data.loader import Batch, Loader, Step
+from training.trainer.agreement import Agreement, Sigterm
+from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.checkpoint.committed import read_listing
 from training.trainer.config import Loss, TrainConfig
-from training.trainer.metrics import measure
-from training.trainer.objectives import score
-from training.trainer.parallel import Gang, seed_everything
-from training.trainer.progress import Progress
+from training.trainer.flops import flops_per_sample
+from training.trainer.health import INTERRUPTED, Heartbeat
+from training.trainer.layouts import Layout
+from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from training.trainer.parallel import Gang
+from training.trainer.progress import Moment, Progress, Window
+from training.trainer.schedule import LearningRate
+from training.trainer.state import LOSS_UNITS, Epoch, TrainingState
+from training.trainer.validation import Validation
 
-if TYPE_CHECKING:
-    from training.data.feature_table import FeatureTable
+Curriculum = Callable[[Batch, float], Tensor]
 
 logger = logging.getLogger(__name__)
 
@@ -33,180 +39,230 @@ class NonFiniteLossError(BadDataError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Epoch:
-    """What one epoch came to; goes to MLflow and into the history."""
-
-    epoch: int
-    step: int
-    """Optimizer steps since the start."""
-    train_loss: float
-    """Mean over the epoch's samples, each as the model was when it saw it."""
-    validation_metric: float
-    seconds: float
-    samples_per_second: float
-    finished_at: float
-    """Unix time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Best:
-    """The epoch of the highest validation metric; the first of equals."""
-
-    epoch: int
-    metric: float
-    weights: Artifact
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
     """All that the loop works on."""
 
     config: TrainConfig
-    model: nn.Module
+    layout: Layout
+    optimizer: Optimizer
     loss: Loss
+    curriculum: Curriculum | None
     loader: Loader
-    validation: FeatureTable
+    validation: Validation
     checkpoints: Checkpoints
-    on_epoch: Callable[[Epoch], None]
-    """Called on rank 0 after the epoch's checkpoint is safe."""
+    heartbeat: Heartbeat
 
 
-def fit(job: TrainingJob, gang: Gang) -> tuple[list[Epoch], Best]:
+class Curves(Protocol):
+    """Where rank 0 tells how the training goes."""
+
+    def moment(self, moment: Moment) -> None:
+        """About once a second."""
+
+    def epoch(self, epoch: Epoch) -> None:
+        """After each epoch."""
+
+
+class Trainer:
     """
-    Train, or go on from the newest whole checkpoint; the result is the same to the bit either way.
+    Trains, or goes on from the newest whole checkpoint; the result is the same to the bit either way.
 
-    Called by all ranks. Every epoch's random state is a pure function of (seed, epoch, rank), so that a checkpoint
-    between two epochs need not hold any.
-
-    :return: the history and the best epoch; the same on every rank
-    :raises NonFiniteLossError: naming epoch, step and samples
+    Made and run by all ranks; curves are rank 0's. The random state of a step is a pure function of (seed, step, seat),
+    so that a checkpoint need not hold any.
     """
-    config = job.config
-    model = job.model.to(gang.device)
-    parallel = gang.wrap(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    _settle_buckets(parallel, model, job, gang)
-    history, best = _resume(job, gang, model, optimizer)
-    progress = Progress(epochs=config.epochs, steps_per_epoch=job.loader.num_steps, speaks=gang.leads)
 
-    for epoch in range(len(history) + 1, config.epochs + 1):
-        seed_everything(config.seed, epoch, gang.rank)
-        started = time.monotonic()
-        loss_sum = 0.0
-        parallel.train()
-        for step, (host_batch, global_count) in enumerate(job.loader.epoch(epoch), start=1):
-            batch = host_batch.to(gang.device)
-            total = _sample_losses(job.loss, parallel, batch).sum()
-            local = _finite(total, epoch, step, batch)
-            optimizer.zero_grad(set_to_none=True)
-            # DDP averages over ranks; this scale makes that the mean over the global batch.
-            (total * (gang.world_size / global_count)).backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-            _finite(norm, epoch, step, batch, what="gradient")
-            optimizer.step()
-            loss_sum += local
-            progress.step(epoch, step, local / max(len(batch.samples), 1), global_count)
-        loss_sum = gang.sum(loss_sum)
+    def __init__(self, job: TrainingJob, gang: Gang, curves: Curves | None = None) -> None:
+        config = job.config
+        self._job, self._gang, self._config, self._curves = job, gang, config, curves
+        self._state = TrainingState(steps_per_epoch=job.loader.num_steps)
+        self._num_steps = config.epochs * job.loader.num_steps
+        job.layout.adopt(job.optimizer)
+        self._rate = LearningRate(config.schedule, job.optimizer, self._num_steps)
+        self._progress = Progress(epochs=config.epochs, steps_per_epoch=job.loader.num_steps)
+        self._window = Window()
+        self._learning_rate = 0.0
+        self._flops_per_sample: float | None = None
+        self._prepared = False
+        self._epoch_started = 0.0
 
+    def train(self) -> TrainingState:
+        """
+        :return: the same on every rank; the last checkpoint is durable
+        :raises NonFiniteLossError: naming epoch, step and samples
+        :raises SystemExit: after SIGTERM, when a checkpoint is durable
+        """
+        job, config = self._job, self._config
+        sigterm = Sigterm()
+        with sigterm.noted():
+            batch = next(iter(job.loader.epoch(0))).batches[0].to(self._gang.device)
+            job.layout.warm_up(batch, self._loss)
+            if self._gang.mesh is None:
+                self._flops_per_sample = flops_per_sample(job.layout.model, batch)
+            self._resume()
+            state = self._state
+            agreement = Agreement(self._gang, config.checkpoint, sigterm, state.step)
+            while not state.finished(config.epochs, config.early_stopping):
+                self._train_epoch(state, agreement)
+                self._end_epoch(state)
+            job.checkpoints.wait()
+        return state
+
+    def _train_epoch(self, state: TrainingState, agreement: Agreement) -> None:
+        job = self._job
+        self._epoch_started = time.monotonic() - state.seconds
+        for step in self._timed(job.loader.epoch(state.epoch, start=state.step_in_epoch)):
+            job.heartbeat.beat(state.step, "step")
+            self._train_step(state, step)
+            if not self._prepared:
+                # Not before the first step, which gives the optimizer its state.
+                job.checkpoints.prepare(self._tensors())
+                self._prepared = True
+            decision = agreement.after(state.step, self._window.said() if agreement.due(state.step) else ())
+            if decision.told is not None:
+                self._tell(decision.told)
+            if decision.end:
+                self._save(wait=True)
+                job.checkpoints.wait()
+                logger.info("told to end; the checkpoint of step %d is saved", state.step)
+                raise SystemExit(INTERRUPTED)
+            if decision.save and state.step_in_epoch < job.loader.num_steps:
+                self._save()
+
+    def _train_step(self, state: TrainingState, step: Step) -> None:
+        job = self._job
+        self._learning_rate = self._rate.set(state.step)
+        batches = [batch.to(self._gang.device) for batch in step.batches]
+        job.layout.seed(self._config.seed, state.step)
+        losses = job.layout.step(batches, self._loss, 1 / step.num_samples)
+        norm = float(job.layout.clip(self._config.clip_norm))
+        totals = [float(loss.sum(dtype=torch.float64)) for loss in losses]
+        if not (math.isfinite(norm) or job.layout.may_overflow) or not all(map(math.isfinite, totals)):
+            self._fail(step, totals, norm)
+        job.layout.update(job.optimizer)
+        units = sum(round(total * LOSS_UNITS) for total in totals)
+        state.step += 1
+        state.loss_units += units
+        self._window.add(num_samples=step.num_samples, loss_units=units, norm=norm)
+
+    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """``[B]``"""
+        losses = self._job.loss(model, batch)
+        if self._job.curriculum is None:
+            return losses
+        return losses * self._job.curriculum(batch, self._state.step / self._num_steps)
+
+    def _end_epoch(self, state: TrainingState) -> None:
+        job, gang = self._job, self._gang
+        job.heartbeat.beat(state.step, "validation")
+        metric, further = job.validation.measure(job.layout, gang)
+        train_loss = gang.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
+        # Clocks differ: the first rank's counts.
+        seconds, now = gang.from_leader((time.monotonic() - self._epoch_started, time.time()))
+        record = Epoch(
+            epoch=state.epoch,
+            step=state.step,
+            train_loss=train_loss,
+            validation_metric=metric,
+            further_metrics=further,
+            seconds=seconds,
+            samples_per_second=job.loader.num_samples / seconds,
+            finished_at=now,
+        )
+        state.history.append(record)
+        state.loss_units, state.seconds = 0, 0.0
+        best = state.best is record
+        # The best weights must not be lost; any other save gives way to the one under way.
+        self._save(best=best, wait=best)
         if gang.leads:
-            seconds = time.monotonic() - started
-            record = Epoch(
-                epoch=epoch,
-                step=epoch * job.loader.num_steps,
-                train_loss=loss_sum / job.loader.num_samples,
-                validation_metric=_validate(job, model, gang),
-                seconds=seconds,
-                samples_per_second=job.loader.num_samples / seconds,
-                finished_at=time.time(),
-            )
-            history.append(record)
-            best = _keep_best(job, model, record, best)
-            job.checkpoints.save(epoch, _state(model, optimizer, history, best))
             logger.info(
                 "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
-                *(epoch, config.epochs, record.train_loss, config.metric, record.validation_metric),
-                *(" (best)" if best.epoch == epoch else "", record.samples_per_second),
+                *(record.epoch, self._config.epochs, train_loss, self._config.metric, metric),
+                *(" (best)" if best else "", record.samples_per_second),
             )
-            job.on_epoch(record)
-        history, best = gang.from_leader((history, best))
+        if self._curves is not None:
+            self._curves.epoch(record)
 
-    assert best is not None, "epochs >= 1"
-    return history, best
+    def _save(self, *, best: bool = False, wait: bool = False) -> None:
+        job, state = self._job, self._state
+        job.heartbeat.beat(state.step, "checkpoint")
+        within_epoch = state.step_in_epoch > 0
+        loss_units = int(self._gang.sum(state.loss_units))
+        seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
+        job.checkpoints.save(state.step, self._tensors(), state.document(loss_units, seconds), best=best, wait=wait)
 
+    def _tensors(self) -> dict[str, Any]:
+        job = self._job
+        tensors = {
+            "model": model_state(job.layout),
+            "optimizer": optimizer_state(job.layout, job.optimizer),
+        }
+        if job.layout.scaler is not None:
+            tensors["scaler"] = job.layout.scaler.state_dict()
+        return tensors
 
-def _sample_losses(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
-    """``[B]``; the stand-in of a rank without samples weighs nothing."""
-    losses = loss(model, batch)
-    if not isinstance(losses, Tensor):
-        raise BadConfigError(f"train.loss must return a tensor of one value per sample, got {type(losses).__name__}")
-    if losses.shape != batch.weights.shape:
-        raise BadConfigError(
-            f"train.loss must return one value per sample, {list(batch.weights.shape)}, got {list(losses.shape)}"
-        )
-    return losses * batch.weights
+    def _resume(self) -> None:
+        job, gang = self._job, self._gang
+        saved = job.checkpoints.newest()
+        if saved is None:
+            return
+        tensors = self._tensors()
+        job.checkpoints.load(saved, tensors)
+        load_model_state(job.layout, tensors["model"])
+        load_optimizer_state(job.layout, job.optimizer, tensors["optimizer"])
+        if job.layout.scaler is not None:
+            job.layout.scaler.load_state_dict(tensors["scaler"])
+        self._state = TrainingState.of(saved.meta, leads=gang.data_rank == 0)
+        if gang.leads:
+            logger.info(
+                "going on after step %d of epoch %d, from %s",
+                *(self._state.step_in_epoch, self._state.epoch, saved.folder),
+            )
 
+    def _tell(self, told: Sequence[Sequence[int]]) -> None:
+        if self._gang.leads:
+            copies = self._config.parallel.tp * self._config.parallel.pp
+            moment = Moment.of(
+                self._window, told, copies, self._state.step, self._learning_rate, self._flops_per_sample
+            )
+            self._progress.show(moment, self._state)
+            if self._curves is not None:
+                self._curves.moment(moment)
+        self._window = Window()
 
-def _finite(value: Tensor, epoch: int, step: int, batch: Batch, what: str = "loss") -> float:
-    number = value.item()
-    if not math.isfinite(number):
-        samples = ", ".join(map(str, batch.samples[:8])) + (", ..." if len(batch.samples) > 8 else "")
+    def _timed(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Count the time for which this rank waits for data."""
+        while True:
+            asked = time.perf_counter()
+            step = next(steps, None)
+            self._window.waited += time.perf_counter() - asked
+            if step is None:
+                return
+            yield step
+
+    def _fail(self, step: Step, totals: list[float], norm: float) -> NoReturn:
+        """:raises NonFiniteLossError: with the samples of the batches whose loss is not finite, wherever they are"""
+        state = self._state
+        wrong = [
+            int(sample)
+            for batch, total in zip(step.batches, totals, strict=True)
+            if not math.isfinite(total)
+            for sample in batch.samples[batch.weights.numpy() > 0]
+        ]
+        complete = read_listing(self._job.checkpoints.store, self._job.checkpoints.place).complete
+        saved = complete[-1] if complete else None
+        if not math.isfinite(norm):
+            # Then all ranks are here, and only some of them may know the samples.
+            found = self._gang.from_leader(self._gang.gather_objects((wrong, totals)))
+            wrong = sorted({sample for samples, _ in found or () for sample in samples})
+        what = "loss" if wrong else "gradient"
+        samples = wrong or sorted(int(sample) for batch in step.batches for sample in batch.samples)
+        shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
+        last = f"the last good checkpoint is that of step {saved.step}" if saved else "there is no checkpoint yet"
         raise NonFiniteLossError(
-            f"the {what} is {number} in epoch {epoch}, step {step}, on training samples {samples}: "
-            "look for extreme or missing features there, or lower train.learning_rate",
-            epoch=epoch,
-            step=step,
-            samples=batch.samples.tolist(),
+            f"the {what} is not finite in epoch {state.epoch}, step {state.step_in_epoch + 1}, on training samples "
+            f"{shown}: look for extreme or missing features there, or lower train.learning_rate; {last}",
+            epoch=state.epoch,
+            step=state.step_in_epoch + 1,
+            samples=samples,
+            checkpoint=None if saved is None else saved.folder,
         )
-    return number
-
-
-def _settle_buckets(parallel: nn.Module, model: nn.Module, job: TrainingJob, gang: Gang) -> None:
-    # After its first iteration DDP sorts gradients into other buckets, which with three or more ranks sums them in
-    # another order. A first iteration without effect lets a resumed run start with the same buckets as one that
-    # was never interrupted.
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    seed_everything(job.config.seed, 0, gang.rank)
-    parallel.train()
-    batch, _ = next(job.loader.epoch(0))
-    _sample_losses(job.loss, parallel, batch.to(gang.device)).sum().backward()
-    model.zero_grad(set_to_none=True)
-    model.load_state_dict(before)
-
-
-def _validate(job: TrainingJob, model: nn.Module, gang: Gang) -> float:
-    scores = score(model, job.validation, gang.device, grouped=job.loader.grouped)
-    return measure(job.config.metric, job.validation.labels, scores, job.validation.offsets)
-
-
-def _keep_best(job: TrainingJob, model: nn.Module, record: Epoch, best: Best | None) -> Best:
-    if best is not None and record.validation_metric <= best.metric:
-        return best
-    checkpoints = job.checkpoints
-    weights = checkpoints.store.put_artifact(checkpoints.place, "weights.pt", serialise(model.state_dict()))
-    return Best(epoch=record.epoch, metric=record.validation_metric, weights=weights)
-
-
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer, history: list[Epoch], best: Best) -> dict[str, Any]:
-    return {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "history": [asdict(record) for record in history],
-        "best": asdict(best),
-    }
-
-
-def _resume(
-    job: TrainingJob, gang: Gang, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[list[Epoch], Best | None]:
-    # One rank looks, so that all agree, whatever another attempt writes meanwhile.
-    artifact = gang.from_leader(job.checkpoints.newest() if gang.leads else None)
-    if artifact is None:
-        return [], None
-    state = job.checkpoints.load(artifact, gang.device)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    history = [Epoch(**record) for record in state["history"]]
-    weights = Artifact(**state["best"].pop("weights"))
-    if gang.leads:
-        logger.info("going on after epoch %d of %d, from %s", len(history), job.config.epochs, artifact.key)
-    return history, Best(**state["best"], weights=weights)

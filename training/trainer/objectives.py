@@ -53,10 +53,20 @@ def score(model: nn.Module, table: FeatureTable, device: torch.device, *, groupe
     parts = []
     with torch.inference_mode():
         for batch in in_order(table, SCORING_BATCH, grouped=grouped):
-            scores = _scores(model, batch.to(device)).float().cpu()
-            parts.append((scores if batch.mask is None else scores[batch.mask]).numpy())
+            parts.append(rows_of(_scores(model, batch.to(device)), batch))
     model.train(was_training)
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+def rows_of(scores: Tensor, batch: Batch) -> npt.NDArray[np.float32]:
+    """
+    Scores without padding, ``[N]``.
+
+    :param batch: on the CPU
+    """
+    scores = scores.float().cpu()
+    rows: npt.NDArray[np.float32] = (scores if batch.mask is None else scores[batch.mask]).numpy()
+    return rows
 
 
 def _scores(model: nn.Module, batch: Batch) -> Tensor:

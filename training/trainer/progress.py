@@ -1,51 +1,120 @@
-"""Plain progress lines for the task log."""
+"""How a training goes: what the ranks tell each other about once a second, and lines for the task log."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-INTERVAL_SECONDS: Final = 5.0
+from training.trainer.state import LOSS_UNITS, TrainingState
+
+LINE_SECONDS: Final = 5.0
+_MICROSECONDS: Final = 1_000_000
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, slots=True)
+class Window:
+    """This rank's steps since the ranks last talked."""
+
+    started: float = field(default_factory=time.monotonic)
+    num_steps: int = 0
+    num_samples: int = 0
+    """Of the global batches."""
+    loss_units: int = 0
+    """Of this rank's samples."""
+    waited: float = 0.0
+    """Seconds for data."""
+    norm: float = 0.0
+    """Of the last gradient, before clipping."""
+
+    def add(self, *, num_samples: int, loss_units: int, norm: float) -> None:
+        self.num_steps += 1
+        self.num_samples += num_samples
+        self.loss_units += loss_units
+        self.norm = norm
+
+    def said(self) -> tuple[int, int]:
+        """For the other ranks."""
+        return self.loss_units, int(self.waited * _MICROSECONDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """All ranks' steps between two talks."""
+
+    step: int
+    """Optimizer steps since the start."""
+    unix_time: float
+    loss: float
+    """Mean over the samples."""
+    gradient_norm: float
+    learning_rate: float
+    samples_per_second: float
+    flops_per_second: float | None
+    """Of the model; None where it is spread over processes, and not counted."""
+    data_latency_ms: float
+    """That the slowest rank waited for a batch, on average."""
+
+    @classmethod
+    def of(
+        cls,
+        window: Window,
+        told: Sequence[Sequence[int]],
+        copies: int,
+        step: int,
+        learning_rate: float,
+        flops_per_sample: float | None,
+    ) -> Moment:
+        """
+        :param told: what each rank :meth:`said <Window.said>`
+        :param copies: ranks that say the same, for they hold parts of one replica
+        """
+        samples_per_second = window.num_samples / (time.monotonic() - window.started)
+        return cls(
+            step=step,
+            unix_time=time.time(),
+            loss=sum(units for units, _ in told) / copies / LOSS_UNITS / window.num_samples,
+            gradient_norm=window.norm,
+            learning_rate=learning_rate,
+            samples_per_second=samples_per_second,
+            flops_per_second=None if flops_per_sample is None else samples_per_second * flops_per_sample,
+            data_latency_ms=max(waited for _, waited in told) / _MICROSECONDS * 1000 / window.num_steps,
+        )
+
+
 class Progress:
     """
-    Says every few seconds how far an epoch is.
+    A line every few seconds.
 
-    :param speaks: False on the ranks other than 0
+    :param num_steps: of the whole training
     """
 
-    def __init__(self, *, epochs: int, steps_per_epoch: int, speaks: bool) -> None:
-        self._epochs = epochs
-        self._steps_per_epoch = steps_per_epoch
-        self._speaks = speaks
-        self._start_epoch(0)
+    def __init__(self, *, epochs: int, steps_per_epoch: int) -> None:
+        self._epochs, self._steps_per_epoch = epochs, steps_per_epoch
+        self._last_line = time.monotonic()
+        self._since: tuple[float, int] | None = None
 
-    def _start_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._started = self._last_line = time.monotonic()
-        self._num_samples = 0
-
-    def step(self, epoch: int, step: int, loss: float, num_samples: int) -> None:
-        """
-        :param step: optimizer steps done in this epoch
-        :param loss: mean over this rank's part of the global batch
-        :param num_samples: samples of the global batch
-        """
-        if epoch != self._epoch:
-            self._start_epoch(epoch)
-        self._num_samples += num_samples
+    def show(self, moment: Moment, state: TrainingState) -> None:
         now = time.monotonic()
-        if not self._speaks or now - self._last_line < INTERVAL_SECONDS:
+        if self._since is None:
+            self._since = (now, moment.step)
+        if now - self._last_line < LINE_SECONDS or moment.step == self._since[1]:
             return
         self._last_line = now
-        elapsed = now - self._started
-        remaining = self._steps_per_epoch * (self._epochs - epoch + 1) - step
+        seconds_per_step = (now - self._since[0]) / (moment.step - self._since[1])
+        remaining = (self._epochs * self._steps_per_epoch - moment.step) * seconds_per_step
         logger.info(
-            "epoch %d/%d  step %d/%d  loss %.4f  %.0f samples/s  about %.0f s left",
-            *(epoch, self._epochs, step, self._steps_per_epoch, loss),
-            *(self._num_samples / elapsed, remaining * elapsed / step),
+            "epoch %d/%d  step %d/%d  loss %.4f  %.0f samples/s  about %s left",
+            *(state.epoch, self._epochs, state.step_in_epoch, self._steps_per_epoch),
+            *(moment.loss, moment.samples_per_second, _duration(remaining)),
         )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

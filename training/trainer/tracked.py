@@ -1,41 +1,43 @@
-"""What of a training goes to MLflow: its settings and where it came from, and the metrics of each epoch."""
+"""What of a training goes to MLflow: its settings and where it came from, and its metrics while it runs."""
 
 from __future__ import annotations
 
-import logging
+import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from mlops_provider.step import StepInput
 from training.process import Deployment
-from training.tracking.connection import allowed, connect
+from training.tracking.connection import allowed
 from training.tracking.provenance import lineage_tags, run_tags
 from training.tracking.run import Point, TrackedRun, open_run
+from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.config import TrainConfig
-from training.trainer.loop import Epoch
+from training.trainer.flops import peak_flops
 from training.trainer.parallel import Gang
+from training.trainer.progress import Moment
+from training.trainer.state import Epoch
 
-logger = logging.getLogger(__name__)
+_MOST_MOMENTS: Final = 1000
+"""Of a curve, for each of its doublings in length: a training of days is not drawn second by second."""
 
 
 def track(
-    deployment: Deployment, document: StepInput, config: TrainConfig, gang: Gang, model: torch.nn.Module
+    deployment: Deployment, document: StepInput, config: TrainConfig, gang: Gang, num_parameters: int
 ) -> TrackedRun:
-    """Open the run of this training, or go on with the one that an earlier try opened."""
+    """Track this training in the run that an earlier try opened, or a new one. Called by one process of each node."""
     run, features = document.run, document.ref
     assert features is not None
-    params: dict[str, Any] = {name: value for name, value in asdict(config).items() if name != "model_args"}
-    params |= {f"model_args.{name}": value for name, value in config.model_args.items()}
-    params |= {"world_size": gang.world_size, "num_parameters": sum(p.numel() for p in model.parameters())}
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "none"
-    tracked = open_run(
-        connect(deployment.tracking_uri),
+    return open_run(
+        deployment.tracking_uri,
         experiment=run.pipeline,
         run_key=run.run_key,
         name=f"{run.pipeline} {run.interval_end[:10]}",
-        params=params,
+        params=_flat(asdict(config)) | {"world_size": gang.world_size, "num_parameters": num_parameters},
         tags={
             **run_tags(run, deployment.home),
             **lineage_tags(features),
@@ -44,20 +46,62 @@ def track(
             "mlops.hardware.gpu": device,
             "mlops.torch": torch.__version__,
         },
+        leads=gang.leads,
     )
-    logger.info("MLflow run %s at %s", tracked.run_id, deployment.tracking_uri)
-    return tracked
 
 
-def point(record: Epoch, config: TrainConfig) -> Point:
-    """The metrics of one epoch under the names they have in MLflow."""
-    return Point(
-        step=record.epoch,
-        unix_time=record.finished_at,
-        metrics={
-            "train_loss": record.train_loss,
-            allowed(f"validation_{config.metric}"): record.validation_metric,
-            "training_throughput_samples_per_sec": record.samples_per_second,
-            "epoch_seconds": record.seconds,
-        },
-    )
+class Curves:
+    """
+    Draws a training's curves in its run; rank 0.
+
+    :param checkpoints: whose durations are told too
+    """
+
+    def __init__(self, tracked: TrackedRun, config: TrainConfig, gang: Gang, checkpoints: Checkpoints) -> None:
+        self._tracked, self._config, self._checkpoints = tracked, config, checkpoints
+        self._gpus = gang.world_size if gang.device.type == "cuda" else 0
+        self._peak_flops = peak_flops(gang.device)
+        self._started = time.monotonic()
+        self._next = 0.0
+
+    def moment(self, moment: Moment) -> None:
+        """By optimizer step; about once a second at first, ever more seldom then."""
+        elapsed = time.monotonic() - self._started
+        if elapsed < self._next:
+            return
+        self._next = elapsed + elapsed / _MOST_MOMENTS
+        metrics = {
+            "loss": moment.loss,
+            "gradient_norm": moment.gradient_norm,
+            "learning_rate": moment.learning_rate,
+            "training_throughput_samples_per_sec": moment.samples_per_second,
+            "data_loading_latency_ms": moment.data_latency_ms,
+        }
+        if self._checkpoints.last_durable_seconds:
+            metrics["checkpoint_duration_ms"] = 1000 * self._checkpoints.last_durable_seconds
+        if moment.flops_per_second is not None:
+            metrics["model_flops_per_sec"] = moment.flops_per_second
+            if self._peak_flops is not None:
+                utilization = moment.flops_per_second / (self._gpus * self._peak_flops)
+                metrics["model_flop_utilization_pct"] = 100 * utilization
+        if self._gpus:
+            metrics["gpu_hours"] = self._gpus * elapsed / 3600
+        self._tracked.log(Point(step=moment.step, unix_time=moment.unix_time, metrics=metrics))
+
+    def epoch(self, epoch: Epoch) -> None:
+        """By epoch."""
+        metrics = {
+            "train_loss": epoch.train_loss,
+            allowed(f"validation_{self._config.metric}"): epoch.validation_metric,
+            "epoch_seconds": epoch.seconds,
+            **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
+        }
+        self._tracked.log(Point(step=epoch.epoch, unix_time=epoch.finished_at, metrics=metrics))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"schedule.kind": "cosine", ...}``"""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat

@@ -18,7 +18,13 @@ class Launch:
     runtime: str
     """``training`` or ``validation``."""
     processes: int = 0
-    """torchrun workers; 0 runs the step in a plain process."""
+    """torchrun workers of each node; 0 runs the step in a plain process."""
+    nodes: str = "1"
+    """``N``, or ``MIN:MAX``: as many as there are, if they are at least MIN."""
+    max_restarts: int = 0
+    """Restarts of lost or hung workers within this launch, in a row without an optimizer step more."""
+    hang_seconds: float = 0.0
+    """Without progress of any rank for so long the gang hangs; 0: nobody looks."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables for the step's process alone: the secrets of its connections."""
 
@@ -47,9 +53,23 @@ class Launcher(Protocol):
         """End the step and everything it started. Does nothing where nothing runs."""
 
 
-def step_argv(python: str, document: str, processes: int) -> list[str]:
-    """The command of a step: under torchrun where it has workers."""
+def step_argv(
+    python: str,
+    document: str,
+    processes: int,
+    *,
+    nodes: str = "1",
+    max_restarts: int = 0,
+    hang_seconds: float = 0.0,
+) -> list[str]:
+    """The command of a step, under torchrun where it has workers. For the parameters see :class:`Launch`."""
     module = ["-m", "training.steps", document]
     if processes == 0:
         return [python, *module]
-    return [python, "-m", "training.steps.torchrun", "--standalone", f"--nproc-per-node={processes}", *module]
+    options = [
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={processes}",
+        f"--max-restarts={max_restarts}",
+        f"--hang-seconds={hang_seconds:g}",
+    ]
+    return [python, "-m", "training.steps.torchrun", *options, *module]

@@ -19,6 +19,8 @@ from mlops_provider.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARI
 
 GRACE_SECONDS = 3.0
 """Between SIGTERM and SIGKILL; below the 5 s after which Airflow's supervisor kills the task itself."""
+GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
+"""Tells torchrun how much of it its workers have: a little less, so that it can still say how they ended."""
 
 
 class ProcessLauncher:
@@ -42,8 +44,16 @@ class ProcessLauncher:
         with tempfile.TemporaryDirectory(prefix=f"mlops-{launch.input.step}-") as folder:
             document, result = Path(folder, "input.json"), Path(folder, "result.json")
             document.write_text(launch.input.dump())
+            argv = step_argv(
+                str(python),
+                str(document),
+                launch.processes,
+                nodes=launch.nodes,
+                max_restarts=launch.max_restarts,
+                hang_seconds=launch.hang_seconds,
+            )
             self._process = process = subprocess.Popen(
-                step_argv(str(python), str(document), launch.processes),
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -51,7 +61,7 @@ class ProcessLauncher:
                 errors="replace",
                 cwd=self.deployment.home,
                 env=step_environment(self.deployment, result, os.environ)
-                | threads(launch.processes)
+                | threads(launch.processes, launch.nodes)
                 | dict(launch.environment),
                 start_new_session=True,
             )
@@ -106,12 +116,14 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
         "PYTHONUNBUFFERED": "1",
         RESULT_PATH_VARIABLE: str(result),
         PARENT_VARIABLE: str(os.getpid()),
+        GRACE_VARIABLE: str(GRACE_SECONDS - 0.5),
     }
 
 
-def threads(processes: int) -> dict[str, str]:
-    """One thread for each of several workers, as torchrun would set it with a page of warning."""
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if processes > 1 else {}
+def threads(processes: int, nodes: str = "1") -> dict[str, str]:
+    """One thread for each of several workers."""
+    alone = processes <= 1 and nodes in ("1", "1:1")
+    return {} if alone else {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 
 
 def _forward(stream: IO[str], on_line: Callable[[str], None], lost: list[Exception]) -> None:

@@ -98,9 +98,9 @@ class StepOperator(BaseOperator):
         """Files and folders, relative to the project folder, whose content decides what the step does."""
         return []
 
-    def processes(self, settings: Mapping[str, Any]) -> int:
-        """torchrun workers; 0 for a plain process."""
-        return 0
+    def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of the :class:`Launch` that ask for torchrun; none for a plain process."""
+        return {}
 
     def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Variables that only the step's process gets: secrets. Neither kept nor part of the run key."""
@@ -123,8 +123,8 @@ class StepOperator(BaseOperator):
         launch = Launch(
             input=document,
             runtime=STEPS[self.step].runtime,
-            processes=self.processes(document.config),
             environment=self.environment(document.config),
+            **self.gang(document.config),
         )
         outcome = self._launcher.run(launch, self.log.info)
         if outcome.result is None:

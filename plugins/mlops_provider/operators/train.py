@@ -32,11 +32,16 @@ class TrainOperator(StepOperator):
         super().__init__(upstream=features, **kwargs)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        modules = [settings["model"], *([settings["loss"]] if settings["loss"] else [])]
-        return sorted({recipe_folder(module) for module in modules})
+        names = ("model", "loss", "metrics", "configure_optimizer", "curriculum")
+        return sorted({recipe_folder(settings[name]) for name in names if settings[name]})
 
-    def processes(self, settings: Mapping[str, Any]) -> int:
-        return int(settings["processes"])
+    def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "processes": settings["processes"],
+            "nodes": str(settings["nodes"]),
+            "max_restarts": settings["max_restarts"],
+            "hang_seconds": settings["hang_seconds"],
+        }
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run

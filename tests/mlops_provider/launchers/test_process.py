@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
 from mlops_provider.refs import DatasetRef
+from mlops_provider.step import Failure
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,29 @@ class TestProcessLauncher(LauncherConformance):
 
 def test_workers_run_under_torchrun() -> None:
     assert step_argv("py", "in.json", 0) == ["py", "-m", "training.steps", "in.json"]
-    assert step_argv("py", "in.json", 2)[:5] == ["py", "-m", "training.steps.torchrun", "--standalone",
-                                                 "--nproc-per-node=2"]  # fmt: skip
+    assert step_argv("py", "in.json", 2, nodes="1:4", max_restarts=3, hang_seconds=300) == [
+        *("py", "-m", "training.steps.torchrun", "--nnodes=1:4", "--nproc-per-node=2", "--max-restarts=3"),
+        *("--hang-seconds=300", "-m", "training.steps", "in.json"),
+    ]
+
+
+def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None:
+    """Broken: the task would say no more than that it was lost."""
+    kill = "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    request = dataclasses.replace(launch(home, kill, "worker_killed"), processes=1)
+    failure = launcher.run(request, lambda line: None).result
+    assert isinstance(failure, Failure)
+    assert (failure.type, failure.retryable) == ("RankLostError", True)
+    assert "rank 0 of 1" in failure.message
+    assert "SIGKILL" in failure.message
+    assert "last words" in failure.message
+
+
+def test_nodes_of_one_machine_return_one_ref(launcher: ProcessLauncher, home: Path) -> None:
+    """Broken: several nodes would commit several times, or none be heard."""
+    request = dataclasses.replace(launch(home, "pass", "two_nodes"), processes=1, nodes="1:2", max_restarts=1)
+    lines: list[str] = []
+    assert isinstance(launcher.run(request, lines.append).result, DatasetRef), lines
 
 
 def test_airflows_secrets_stay_out_of_the_step(deployment: Deployment) -> None:
@@ -73,6 +96,7 @@ def test_step_dies_with_its_launcher(deployment: Deployment, home: Path, process
 import sys, dataclasses
 from mlops_provider.launchers.base import Launch
 from mlops_provider.refs import DatasetRef
+from mlops_provider.step import Failure
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.deployment import Deployment
 from mlops_provider.step import StepInput

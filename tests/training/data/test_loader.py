@@ -1,79 +1,285 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
+import gc
+import threading
+import traceback
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from training.data.loader import Loader, gather, in_order
+from mlops_provider.step import BadConfigError
+from training.data.feature_table import FeatureTable, offsets_of
+from training.data.loader import Batch, Loader, Source, Step, gather, in_memory, in_order
+from training.data.table_source import InMemory, Rows, TableSource
+from training.trainer.objectives import ranking_loss
 
-NUM_SAMPLES = 23
-GLOBAL_BATCH = 5
+NUM_SAMPLES = 103
+GLOBAL_BATCH = 24
 
 
-def table(grouped: bool) -> SimpleNamespace:
+def table(grouped: bool, num_samples: int = NUM_SAMPLES, longest: int = 6) -> FeatureTable:
     rng = np.random.default_rng(3)
-    lengths = rng.integers(2, 6, NUM_SAMPLES) if grouped else np.ones(NUM_SAMPLES, int)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    features = rng.normal(size=(offsets[-1], 4)).astype(np.float32)
-    return SimpleNamespace(
-        features=features, labels=rng.integers(0, 5, offsets[-1]).astype(np.float32), offsets=offsets
+    lengths = rng.integers(1, longest + 1, num_samples) if grouped else np.ones(num_samples, np.int64)
+    offsets = offsets_of(lengths)
+    return FeatureTable(
+        features=rng.normal(size=(offsets[-1], 4)).astype(np.float32),
+        labels=rng.integers(0, 5, offsets[-1]).astype(np.float32),
+        offsets=offsets,
     )
 
 
-def loaders(world_size: int, seed: int = 1, grouped: bool = False) -> list[Loader]:
+class InShards:
+    """A table cut into shards of unequal size."""
+
+    def __init__(self, whole: FeatureTable, edges: Sequence[int]) -> None:
+        self.tables = [whole.samples(start, stop) for start, stop in pairwise(edges)]
+
+    def __getitem__(self, number: int) -> Rows:
+        part = self.tables[number]
+        return Rows(features=part.features, labels=part.labels, offsets=part.offsets)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        pass
+
+
+def source(grouped: bool = False) -> Source:
+    """Shards of several windows, blocks of several steps."""
+    edges = [0, 30, 30, 37, 80, NUM_SAMPLES]
+    return TableSource(
+        InShards(table(grouped), edges), np.diff(edges), grouped=grouped, window_samples=50, block_samples=60
+    )
+
+
+def loader(rank: int = 0, world_size: int = 1, *, grouped: bool = False, **changes: Any) -> Loader:
+    arguments = {"source": source(grouped), "global_batch": GLOBAL_BATCH, "seed": 1, "prefetch": 0} | changes
+    return Loader(rank=rank, world_size=world_size, **arguments)
+
+
+def weighed(step: Step) -> list[int]:
+    """Samples of a rank's step that count."""
     return [
-        Loader(
-            table=table(grouped),
-            grouped=grouped,
-            global_batch=GLOBAL_BATCH,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        for rank in range(world_size)
+        sample
+        for batch in step.batches
+        for sample, weight in zip(batch.samples.tolist(), batch.weights.tolist(), strict=True)
+        if weight
     ]
 
 
-def global_batches(world_size: int, epoch: int, seed: int = 1) -> list[list[int]]:
+def global_batches(world_size: int, epoch: int = 1, start: int = 0, **changes: Any) -> list[list[int]]:
     """The samples of every global batch, put together from all ranks."""
-    steps = zip(*(loader.epoch(epoch) for loader in loaders(world_size, seed)), strict=True)
-    return [
-        sorted(
-            int(sample)
-            for batch, _ in ranks
-            for sample, weight in zip(batch.samples, batch.weights, strict=True)
-            if weight
-        )
-        for ranks in steps
-    ]
+    ranks = [loader(rank, world_size, **changes).epoch(epoch, start) for rank in range(world_size)]
+    found = []
+    for steps in zip(*ranks, strict=True):
+        assert len({len(step.batches) for step in steps}) == 1, "as many batches on every rank"
+        samples = sorted(sample for step in steps for sample in weighed(step))
+        assert {step.num_samples for step in steps} == {len(samples)}
+        assert {step.index for step in steps} == {start + len(found)}
+        found.append(samples)
+    return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
-def test_every_world_size_sees_the_same_global_batches(world_size: int) -> None:
+SHARES = [
+    pytest.param({}, id="whole shares"),
+    pytest.param({"micro_batch": 3}, id="micro batches"),
+    pytest.param({"logical_shards": 6}, id="logical shards"),
+    pytest.param({"grouped": True}, id="groups"),
+    pytest.param({"grouped": True, "micro_batch": 2}, id="groups in micro batches"),
+    pytest.param({"grouped": True, "logical_shards": 5}, id="groups in logical shards"),
+]
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_every_world_size_sees_the_same_global_batches(share: dict[str, Any]) -> None:
     """Broken: the number of machines would change what is learnt."""
-    assert global_batches(world_size, epoch=1) == global_batches(1, epoch=1)
+    alone = global_batches(1)
+    assert sorted(sample for batch in alone for sample in batch) == list(range(NUM_SAMPLES))
+    for world_size in (2, 3, 5, 7, 30):
+        assert global_batches(world_size, **share) == alone
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 7])
-def test_an_epoch_holds_every_sample_once(world_size: int) -> None:
-    seen = [sample for batch in global_batches(world_size, epoch=2) for sample in batch]
-    assert sorted(seen) == list(range(NUM_SAMPLES))
+@pytest.mark.parametrize("share", SHARES)
+def test_a_gang_resized_in_mid_epoch_goes_on_where_it_was(share: dict[str, Any]) -> None:
+    """Broken: after the loss of a machine samples would be seen twice or never."""
+    alone = global_batches(1)
+    sizes = [
+        global_batches(8, **share)[:2],
+        global_batches(5, start=2, **share)[:2],
+        global_batches(7, start=4, **share),
+    ]
+    assert [batch for part in sizes for batch in part] == alone
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    assert global_batches(1, epoch=1) == global_batches(1, epoch=1)
     assert global_batches(1, epoch=1) != global_batches(1, epoch=2)
-    assert global_batches(1, epoch=1, seed=1) != global_batches(1, epoch=1, seed=2)
+    assert global_batches(1, seed=1) != global_batches(1, seed=2)
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+def test_batches_hold_the_rows_of_their_samples(grouped: bool) -> None:
+    """Through shards, blocks, micro batches and the stand-ins."""
+    data = table(grouped)
+    for step in loader(2, 5, grouped=grouped, micro_batch=2).epoch(1):
+        for batch in step.batches:
+            expected = gather(data, batch.samples, grouped=grouped, weight=batch.weights[0].item())
+            for name in ("features", "labels", "mask", "weights"):
+                one, other = getattr(batch, name), getattr(expected, name)
+                assert one is other is None or torch.equal(one, other), name
+
+
+def test_a_thousand_ranks_share_a_batch() -> None:
+    """Ranks' parts are disjoint and whole at a world size that no test machine has."""
+    data = FeatureTable(
+        features=np.zeros((30_000, 1), np.float32), labels=np.zeros(30_000, np.float32), offsets=np.arange(30_001)
+    )
+    held = in_memory(data, grouped=False)
+    ranks = [
+        Loader(source=held, global_batch=5000, seed=1, rank=rank, world_size=1024, prefetch=0) for rank in range(1024)
+    ]
+    steps = [next(rank.epoch(1, start=3)) for rank in ranks]
+    whole = weighed(next(Loader(source=held, global_batch=5000, seed=1, rank=0, world_size=1).epoch(1, 3)))
+    assert sorted(sample for step in steps for sample in weighed(step)) == sorted(whole)
+    assert {len(weighed(step)) for step in steps} == {4, 5}
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+def test_a_logical_shard_is_the_same_batch_at_every_world_size(grouped: bool) -> None:
+    """Exact mode rests on it."""
+
+    def batches(world_size: int) -> dict[tuple[int, int], Batch]:
+        return {
+            (step.index, shard): batch
+            for rank in range(world_size)
+            for step in loader(rank, world_size, grouped=grouped, logical_shards=7).epoch(1)
+            for batch, shard in zip(step.batches, step.shards, strict=True)
+            if shard >= 0
+        }
+
+    alone = batches(1)
+    assert len(alone) == 5 * 7
+    for world_size in (2, 3, 9):
+        others = batches(world_size)
+        assert others.keys() == alone.keys()
+        for place, batch in others.items():
+            np.testing.assert_array_equal(batch.samples, alone[place].samples)
+            assert torch.equal(batch.features, alone[place].features)
 
 
 def test_a_rank_without_samples_gets_a_stand_in_of_no_weight() -> None:
-    """Broken: the rank would miss an all-reduce and the gang would hang, or a sample would count twice."""
-    last = [list(loader.epoch(1))[-1] for loader in loaders(world_size=4)]
-    assert [count for _, count in last] == [3, 3, 3, 3]
-    assert [batch.weights.sum().item() for batch, _ in last] == [1, 1, 1, 0]
-    assert last[3][0].features.shape == (1, 4)
+    """Broken: the rank would miss a collective and the gang would hang, or a sample would count twice."""
+    last = [list(loader(rank, 9).epoch(1))[-1] for rank in range(9)]
+    assert [step.num_samples for step in last] == [7] * 9
+    weights = [step.batches[0].weights.sum().item() for step in last]
+    assert sorted(weights) == [0, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert all(step.batches[0].features.shape == (1, 4) for step in last)
+
+
+def test_ranks_carry_equal_rows_and_batches_little_padding() -> None:
+    """Broken: every step would wait for the rank with the long queries, and compute on zeros."""
+    held = in_memory(table(grouped=True, num_samples=2000, longest=60), grouped=True)
+    steps = [
+        next(Loader(source=held, global_batch=256, seed=1, rank=rank, world_size=4, micro_batch=8, prefetch=0).epoch(1))
+        for rank in range(4)
+    ]
+    rows = [sum(int(batch.mask.sum()) for batch in step.batches if batch.mask is not None) for step in steps]
+    padded = sum(batch.labels.numel() for step in steps for batch in step.batches)
+    assert max(rows) < 1.03 * min(rows)
+    assert padded < 1.15 * sum(rows)
+
+
+def test_how_a_batch_is_dealt_does_not_change_its_loss() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(-2))
+
+    def total(world_size: int, **changes: Any) -> float:
+        steps = [next(loader(rank, world_size, grouped=True, **changes).epoch(1)) for rank in range(world_size)]
+        losses = [ranking_loss(model, batch) * batch.weights for step in steps for batch in step.batches]
+        return torch.cat(losses).double().sum().item()
+
+    alone = total(1)
+    assert total(1, micro_batch=5) == pytest.approx(alone, rel=1e-5)
+    assert total(3, micro_batch=2) == pytest.approx(alone, rel=1e-5)
+    assert total(4, logical_shards=6) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 9])
+def test_prefetching_changes_nothing(prefetch: int) -> None:
+    plain, ahead = (list(loader(1, 3, micro_batch=3, prefetch=depth).epoch(1, 1)) for depth in (0, prefetch))
+    assert len(plain) == len(ahead) == 4
+    for one, other in zip(plain, ahead, strict=True):
+        assert weighed(one) == weighed(other)
+        assert all(torch.equal(a.features, b.features) for a, b in zip(one.batches, other.batches, strict=True))
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "loader"]
+
+
+def test_closing_an_epoch_ends_its_thread() -> None:
+    """Broken: every early stop would leave a thread that holds on to a split."""
+    steps = loader(prefetch=1).epoch(1)
+    next(steps)
+    assert loader_threads()
+    steps.close()  # type: ignore[attr-defined]
+    assert not loader_threads()
+
+    def interrupted() -> None:
+        for step in loader(prefetch=1).epoch(1):
+            raise InterruptedError(step.index)
+
+    with pytest.raises(InterruptedError):
+        interrupted()
+    gc.collect()
+    assert not loader_threads()
+    assert len(list(loader(prefetch=1).epoch(1))) == 5
+    assert not loader_threads()
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_data_is_used(tmp_path: Path) -> None:
+    """Broken: a rank would wait for ever for a batch that nobody makes, or stop without a reason."""
+    path = tmp_path / "offsets"
+    whole = table(grouped=True)
+    path.write_bytes(whole.offsets[:50].tobytes())  # cut off
+    cut = InMemory(Rows(features=whole.features, labels=whole.labels, offsets=np.fromfile(path, np.int64)))
+    broken = TableSource(cut, np.array([NUM_SAMPLES]), grouped=True, window_samples=100)
+
+    with pytest.raises(IndexError) as caught:
+        list(loader(source=broken, prefetch=2).epoch(1))
+
+    assert "_span" in "".join(traceback.format_tb(caught.value.__traceback__))
+    assert not loader_threads()
+
+
+def test_a_loader_stays_within_its_depth() -> None:
+    """Broken: a slow step would let the whole epoch be gathered into memory."""
+    gathered = threading.Semaphore(0)
+
+    class Counting(TableSource):
+        def gather_many(self, parts: Sequence[Any], weights: Sequence[float]) -> Sequence[Batch]:
+            gathered.release()
+            return super().gather_many(parts, weights)
+
+    whole = table(grouped=False)
+    held = InMemory(Rows(features=whole.features, labels=whole.labels, offsets=None))
+    counting = Counting(held, np.array([NUM_SAMPLES]), grouped=False, window_samples=100)
+    steps = loader(source=counting, global_batch=2, prefetch=3).epoch(1)
+    next(steps)
+    for _ in range(5):  # one is used, three wait, and one is in the thread's hand
+        assert gathered.acquire(timeout=30)
+    assert not gathered.acquire(timeout=0.3)
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(BadConfigError, match="micro_batch 4 cannot be had in exact mode"):
+        loader(micro_batch=4, logical_shards=8)
+    with pytest.raises(BadConfigError, match="global_batch must be at least 1, got 0"):
+        loader(global_batch=0)
 
 
 def test_groups_are_padded_with_zeros_under_the_mask() -> None:
@@ -100,9 +306,21 @@ def test_reading_in_order_gives_back_the_table(grouped: bool) -> None:
     np.testing.assert_array_equal(torch.cat(parts).numpy(), data.features)
 
 
-def test_a_batch_does_not_share_memory_with_the_table() -> None:
-    """Broken: a model that works in place would change a memory-mapped shard."""
+def test_batches_share_memory_with_nothing() -> None:
+    """Broken: a model that works in place would change a memory-mapped shard, or a later batch."""
     data = table(grouped=False)
     before = data.features.copy()
-    gather(data, np.arange(5), grouped=False).features.add_(1)
+    held = in_memory(data, grouped=False)
+    changed = []
+    for step in loader(source=held, prefetch=2).epoch(1):
+        changed.append(step.batches[0].features.clone())
+        step.batches[0].features.add_(1)
     np.testing.assert_array_equal(data.features, before)
+    kept = [step.batches[0].features for step in loader(source=held, prefetch=2).epoch(1)]
+    assert all(torch.equal(one, other) for one, other in zip(changed, kept, strict=True))
+
+
+def test_a_batch_is_moved_whole() -> None:
+    batch = gather(table(grouped=True), np.arange(3), grouped=True).to(torch.device("meta"))
+    assert batch.mask is not None
+    assert {tensor.device.type for tensor in (batch.features, batch.labels, batch.mask, batch.weights)} == {"meta"}

@@ -11,7 +11,9 @@ import pytest
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops_provider.step import BadDataError
 from training.data.feature_table import FeatureTable
-from training.data.shards import SplitWriter, open_split, write_split
+from training.data.loader import Loader, gather
+from training.data.shards import SplitWriter, open_source, open_split, write_split
+from training.data.tokens import write_tokens
 from training.store import DamagedObjectError, Store
 
 
@@ -31,11 +33,11 @@ def table(lengths: list[int], num_features: int = 5, *, ids: bool = False) -> Fe
     )
 
 
-def features_ref(store: Store, splits: dict[str, Any]) -> FeaturesRef:
+def features_ref(store: Store, splits: dict[str, Any], **manifest_entries: Any) -> FeaturesRef:
     dataset = DatasetRef(
         place="d", name="d", version="", schema_hash="", num_rows=0, num_bytes=0, interval_start="", interval_end=""
     )
-    manifest = store.put_artifact("f", "manifest.json", canonical_json({"splits": splits}))
+    manifest = store.put_artifact("f", "manifest.json", canonical_json({"splits": splits, **manifest_entries}))
     return FeaturesRef(
         place="f",
         artifacts={"manifest": manifest},
@@ -105,6 +107,70 @@ def test_a_damaged_shard_is_named(store: Store, tmp_path: Path) -> None:
 def test_an_unknown_split_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match="no split 'tset', only train"):
         open_split(store, features_ref(store, {"train": write_split(store, "f", "t", table([1]))}), "tset", tmp_path)
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+def test_a_source_gathers_across_shards(store: Store, tmp_path: Path, grouped: bool) -> None:
+    """Whatever the order of the samples and the shard they are in."""
+    written = table(np.random.default_rng(1).integers(1, 6, 300).tolist() if grouped else [1] * 300)
+    part = write_split(store, "f", "train", written, max_shard_bytes=32 * 70)
+    assert len(part["shards"]) > 3
+
+    source = open_source(store, features_ref(store, {"train": part}, grouped=grouped), "train", tmp_path)
+
+    assert source.shard_sizes.tolist() == [shard["num_samples"] for shard in part["shards"]]
+    for samples in (np.random.default_rng(2).permutation(300), np.array([299, 0]), np.array([7])):
+        batch, expected = source.gather(samples), gather(written, samples, grouped=grouped)
+        np.testing.assert_array_equal(batch.features, expected.features)
+        np.testing.assert_array_equal(batch.labels, expected.labels)
+        assert source.lengths(samples).tolist() == np.diff(written.offsets)[samples].tolist()
+
+
+def test_a_source_opens_a_shard_when_it_is_used(store: Store, tmp_path: Path) -> None:
+    """Broken: a training would hash all its data before the first step."""
+    part = write_split(store, "f", "train", table([1] * 300), max_shard_bytes=32 * 70)
+    first, last = part["shards"][0], part["shards"][-1]
+    source = open_source(store, features_ref(store, {"train": part}), "train", tmp_path)
+    (tmp_path / "store" / last["key"]).unlink()
+
+    source.gather(np.arange(first["num_samples"]))
+
+    with pytest.raises(DamagedObjectError, match=last["key"]):
+        source.gather(np.array([299]))
+
+
+def test_a_bucket_is_read_through_a_cache_smaller_than_the_split(s3: str, tmp_path: Path) -> None:
+    """The order and the batches are those of a local disk; the disk holds no more than it may."""
+    store = Store(f"{s3}/{tmp_path.name}/store")
+    written = table([1, 3, 2] * 200, ids=True)
+    part = write_split(store, "f", "train", written, max_shard_bytes=32 * 150)
+    sizes = [shard["num_bytes"] for shard in part["shards"]]
+    max_bytes = 3 * max(sizes)
+    assert len(sizes) > 6
+    ref, cache = features_ref(store, {"train": part}, grouped=True), tmp_path / "cache"
+    source = open_source(store, ref, "train", cache, max_cache_bytes=max_bytes)
+    whole = open_split(store, ref, "train", tmp_path)
+
+    seen = []
+    for step in Loader(source=source, global_batch=150, seed=1, rank=0, world_size=1).epoch(1):
+        (batch,) = step.batches
+        np.testing.assert_array_equal(batch.features, gather(whole, batch.samples, grouped=True).features)
+        seen += batch.samples.tolist()
+        assert sum(file.stat().st_size for file in cache.iterdir()) <= max_bytes
+
+    assert sorted(seen) == list(range(600))
+
+
+def test_a_tokens_split_is_opened_like_any_other(store: Store, tmp_path: Path) -> None:
+    part = write_tokens(store, "f", "train", [np.arange(100)], context=9, eos=None)
+    source = open_source(store, features_ref(store, {"train": part}), "train", tmp_path)
+    assert source.gather(np.array([1])).features.tolist() == [list(range(9, 18))]
+
+
+def test_groups_are_not_taken_for_rows(store: Store, tmp_path: Path) -> None:
+    part = write_split(store, "f", "train", table([2, 3]))
+    with pytest.raises(BadDataError, match="5 rows in 2 samples, but its manifest does not say that rows are grouped"):
+        open_source(store, features_ref(store, {"train": part}), "train", tmp_path)
 
 
 def samples(part: FeatureTable) -> dict[int, tuple[bytes, bytes]]:

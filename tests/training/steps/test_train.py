@@ -33,16 +33,9 @@ def kill_gang(started: Any) -> None:
     started.process.wait(20)
 
 
-def test_a_killed_training_goes_on_to_the_same_bits_in_the_same_run(
-    project: Any, toy_features: FeaturesRef, config: Any
-) -> None:
-    """Broken: a spot preemption would change the model, or show up as a second run in MLflow."""
+def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: a spot preemption would show up as a second run in MLflow, or leave gaps or doubles in its curves."""
     section = config(loss="include.toy.model:slow_loss")
-    undisturbed = project.start(
-        project.step_input("train", section, toy_features, "whole"), processes=2, name="whole"
-    ).result()
-    assert isinstance(undisturbed, CheckpointRef), undisturbed
-
     document = project.step_input("train", section, toy_features, "killed")
     first = project.start(document, processes=2, name="killed")
     wait_for(lambda: len(checkpoints(project, "killed")) >= 1, first)
@@ -51,9 +44,7 @@ def test_a_killed_training_goes_on_to_the_same_bits_in_the_same_run(
     second = project.start(document, processes=2, name="killed")
     resumed = second.result()
     assert isinstance(resumed, CheckpointRef), second.log
-    assert "going on after epoch" in second.log
-    assert resumed.artifacts["weights"].sha256 == undisturbed.artifacts["weights"].sha256
-    assert resumed.metrics == undisturbed.metrics
+    assert "going on after step" in second.log
 
     client = MlflowClient(tracking_uri=project.tracking_uri)
     experiment = client.get_experiment_by_name(project.pipeline)
@@ -85,6 +76,9 @@ def test_a_training_is_tracked_with_all_it_came_from(
     }
     assert {name: run.data.tags[name] for name in expected} == expected
     assert {"mlops.lock.training/requirements.txt", "mlops.hardware.cpu", "mlops.torch"} <= set(run.data.tags)
+    drawn = {"loss", "learning_rate", "gradient_norm", "training_throughput_samples_per_sec", "data_loading_latency_ms"}
+    drawn |= {"train_loss", "validation_ndcg_at_10", "model_flops_per_sec", "system/cpu_utilization_percentage"}
+    assert drawn <= set(run.data.metrics)
     assert run.data.params["learning_rate"] == "0.01"
     assert run.data.params["model_args.hidden"] == "8"
 
@@ -129,20 +123,38 @@ def test_the_loss_names_the_samples_that_broke_it(
     assert 7 in failure.details["samples"]
 
 
-@pytest.mark.parametrize(
-    ("uri", "retryable"), [("http://127.0.0.1:9", True), ("", False)], ids=["unreachable", "not set"]
-)
-def test_without_mlflow_nothing_is_trained(
-    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, uri: str, retryable: bool
+def test_without_an_mlflow_server_in_the_settings_nothing_is_trained(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
 ) -> None:
     """Broken: hours of training would end in an error that was there from the start."""
-    started = time.monotonic()
-    failure = run_step(project, project.step_input("train", config(), toy_features), tracking_uri=uri)
+    failure = run_step(project, project.step_input("train", config(), toy_features), tracking_uri="")
     assert isinstance(failure, Failure)
-    assert failure.retryable is retryable
+    assert not failure.retryable
     assert "MLFLOW_TRACKING_URI" in failure.message
-    assert time.monotonic() - started < 10
     assert not checkpoints(project, "key")
+
+
+def test_a_training_that_mlflow_missed_is_told_to_it_by_the_next_try(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a training would need MLflow all the while, or be done again for its sake."""
+    monkeypatch.setattr("training.steps.train.TRACKING_SECONDS", 1.0)
+    document = project.step_input("train", config(processes=1), toy_features)
+    failure = run_step(project, document, tracking_uri="http://127.0.0.1:9")
+    assert isinstance(failure, Failure)
+    assert failure.retryable
+    assert failure.type == "TrackingError"
+    done = checkpoints(project, "key")
+    assert any("step-00000075" in key for key in done)
+
+    monkeypatch.setattr("training.steps.train.TRACKING_SECONDS", 60.0)
+    monkeypatch.setattr("training.trainer.loop.Trainer._train_epoch", None)
+    ref = run_step(project, document)
+    assert isinstance(ref, CheckpointRef), ref
+    assert checkpoints(project, "key") == done
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    steps = [metric.step for metric in client.get_metric_history(ref.tracking_run, "validation_ndcg_at_10")]
+    assert sorted(steps) == [1, 2, 3]
 
 
 def test_failure_on_any_rank_reaches_the_result(project: Any, toy_features: FeaturesRef, config: Any) -> None:
@@ -152,3 +164,23 @@ def test_failure_on_any_rank_reaches_the_result(project: Any, toy_features: Feat
     failure = started.result()
     assert isinstance(failure, Failure)
     assert failure.type == "NonFiniteLossError", started.log
+
+
+def test_what_a_recipe_brings_of_its_own_is_used(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    """Broken: a setting would be taken and ignored."""
+    own = {
+        "metrics": "include.toy.model:mean_score",
+        "configure_optimizer": "include.toy.model:plain_descent",
+        "curriculum": "include.toy.model:nothing_yet",
+    }
+    section = config(processes=1, early_stopping={"patience": 1, "min_improvement": 0.0}, **own)
+    ref = run_step(project, project.step_input("train", section, toy_features))
+    assert isinstance(ref, CheckpointRef), ref
+    history = json.loads(project.store.read(ref.artifacts["history"]))
+    # Weights of 0 for all samples: the model stays as it is, and the second epoch is no better than the first.
+    assert [epoch["train_loss"] for epoch in history] == [0.0, 0.0]
+    assert {"mean_score"} == set(history[0]["further_metrics"])
+    run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
+    assert run.data.metrics["validation_mean_score"] == history[0]["further_metrics"]["mean_score"]

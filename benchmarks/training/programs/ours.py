@@ -1,0 +1,234 @@
+"""Our loop as a contender: shards in a local store, memory-mapped, read by the loader; and the data for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.training.programs.contenders import CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, Contender, Task
+from benchmarks.training.programs.rounds import OURS
+from benchmarks.training.programs.workloads import (
+    CONTEXT,
+    NUM_FEATURES,
+    SEED,
+    VOCABULARY,
+    Stopwatch,
+    Workload,
+    binary_losses,
+    table,
+    tokens,
+)
+from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from training.data.batch import Batch
+from training.data.feature_table import FeatureTable
+from training.data.loader import Loader
+from training.data.shards import open_source, write_split
+from training.data.tokens import write_tokens
+from training.store import Store
+from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.config import Checkpointing, Parallel, Schedule, TrainConfig
+from training.trainer.health import Heartbeat
+from training.trainer.layouts import Layout, build_layout
+from training.trainer.loop import Trainer, TrainingJob
+from training.trainer.optimizer import build_optimizer
+from training.trainer.parallel import Gang, join, leave
+from training.trainer.validation import Validation
+
+EPOCH: Final = 1
+"""The only one."""
+LOGICAL_SHARDS: Final = 8
+"""Of a global batch in exact mode; the default."""
+NO_TABLE: Final = FeatureTable(
+    features=np.empty((0, 1), np.float32), labels=np.empty(0, np.float32), offsets=np.zeros(1, np.int64)
+)
+
+
+def write(store: Store, workload: Workload) -> FeaturesRef:
+    """The training split that the features step would leave. Rank 0 alone."""
+    if workload.losses is binary_losses:
+        features, labels = table(workload.num_samples)
+        split = FeatureTable(features=features, labels=labels, offsets=np.arange(len(features) + 1))
+        train = write_split(store, "features", "train", split)
+    else:
+        stream = tokens(workload.num_samples * CONTEXT + 1)
+        train = write_tokens(
+            store, "features", "train", [stream], context=CONTEXT, eos=None, vocab_size=VOCABULARY
+        )  # fmt: skip
+    return features_ref(store, {"train": train})
+
+
+def features_ref(store: Store, splits: Mapping[str, Mapping[str, Any]]) -> FeaturesRef:
+    """:param splits: their parts of the manifest"""
+    manifest = canonical_json({"grouped": False, "splits": splits})
+    dataset = DatasetRef(
+        place="ingest/bench",
+        name="bench",
+        version="1" * 64,
+        schema_hash="2" * 64,
+        num_rows=1,
+        num_bytes=1,
+        interval_start="2013-01-09T05:00:00+00:00",
+        interval_end="2013-02-08T05:00:00+00:00",
+    )
+    return FeaturesRef(
+        place="features",
+        artifacts={"manifest": store.put_artifact("features", "manifest.json", manifest)},
+        version="4" * 64,
+        num_features=NUM_FEATURES,
+        num_samples={name: split["num_samples"] for name, split in splits.items()},
+        parent=ValidationRef(place="validate/bench", schema_sha256="3" * 64, num_checks=1, parent=dataset),
+    )
+
+
+class Unvalidated(Validation):
+    """The clock stops before the end of the epoch: what comes then is not measured."""
+
+    def measure(self, layout: Layout, gang: Gang) -> tuple[float, Mapping[str, float]]:
+        return 0.0, {}
+
+
+class Ours:
+    """
+    A seat in the gang, and what is trained there.
+
+    :param folder: rank 0's counts
+    """
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        self._workload, self._own_folder = workload, folder
+        self._number = 0
+
+    def __enter__(self) -> Ours:
+        self.gang: Gang = join()
+        # What ours asks for, the others need not bear.
+        torch.use_deterministic_algorithms(False)
+        self._folder = Path(self.gang.from_leader(str(self._own_folder)))
+        self._store = Store(f"file://{self._folder}/store")
+        self._features = self.gang.from_leader(write(self._store, self._workload) if self.leads else None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        if kind is None:
+            leave(self.gang)
+
+    @property
+    def leads(self) -> bool:
+        return self.gang.leads
+
+    def loader(self, logical_shards: int | None = None) -> Loader:
+        assert self._features is not None, "rank 0 has written them"
+        return Loader(
+            source=open_source(self._store, self._features, "train", self._folder / "cache"),
+            global_batch=self._workload.global_batch,
+            seed=SEED,
+            rank=self.gang.data_rank,
+            world_size=self.gang.data_world_size,
+            logical_shards=logical_shards,
+        )
+
+    def task(self) -> Task:
+        """The same samples in the same global batches, in memory, and who takes which."""
+        assert self._features is not None, "rank 0 has written them"
+        source = open_source(self._store, self._features, "train", self._folder / "cache")
+        whole = source.gather(np.arange(self._workload.num_samples), 1.0)
+        order = [
+            torch.from_numpy(np.concatenate([batch.samples for batch in step.batches]))
+            for step in self.loader().epoch(EPOCH)
+        ]
+        return Task(
+            workload=self._workload,
+            features=whole.features,
+            labels=whole.labels,
+            order=order,
+            world_size=self.gang.world_size,
+        )
+
+    def contenders(self) -> dict[str, Contender]:
+        plain: dict[str, Contender] = {OURS: partial(self.train, None)}
+        exact: dict[str, Contender] = {"exact": partial(self.train, LOGICAL_SHARDS)}
+        return plain | (exact if self._workload.processes > 1 else {})
+
+    def train(self, logical_shards: int | None, task: Task, watch: Stopwatch) -> nn.Module:
+        """As the train step does, without tracking, which has a benchmark of its own."""
+        torch.use_deterministic_algorithms(True)
+        try:
+            return self._train(logical_shards, task, watch)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    def _train(self, logical_shards: int | None, task: Task, watch: Stopwatch) -> nn.Module:
+        gang = self.gang
+        config = train_config(logical_shards)
+        layout = build_layout(task.workload.build(), gang, logical_shards=logical_shards)
+        self._number += 1
+        calls = count(1)
+        calls_per_step = 1 if logical_shards is None else logical_shards // gang.world_size
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            if next(calls) % calls_per_step == 0:
+                watch.tick()
+            return task.workload.losses(model, batch.features, batch.labels)
+
+        job = TrainingJob(
+            config=config,
+            layout=layout,
+            optimizer=build_optimizer(config, layout.model, None),
+            loss=loss,
+            curriculum=None,
+            loader=self.loader(logical_shards),
+            validation=Unvalidated(table=NO_TABLE, grouped=False, metric="auc"),
+            checkpoints=Checkpoints(
+                store=self._store,
+                place=f"train/{self._number}",
+                gang_rank=gang.rank,
+                world_size=gang.world_size,
+                group=gang.cpu_group,
+            ),
+            heartbeat=Heartbeat(self._folder if gang.leads else None, gang.rank),
+        )
+        Trainer(job, gang).train()
+        return layout.model
+
+
+def train_config(logical_shards: int | None) -> TrainConfig:
+    """The defaults of ``mlops_provider.spec.Train``, which only the airflow runtime can read, but for the sizes."""
+    return TrainConfig(
+        model="",
+        model_args={},
+        loss=None,
+        metrics=None,
+        configure_optimizer=None,
+        curriculum=None,
+        objective="binary",
+        metric="auc",
+        epochs=1,
+        global_batch=1,  # the loader's counts
+        micro_batch=None,
+        learning_rate=LEARNING_RATE,
+        weight_decay=WEIGHT_DECAY,
+        schedule=Schedule(kind="constant", warmup_steps=0, final_fraction=0.0),
+        clip_norm=CLIP_NORM,
+        early_stopping=None,
+        precision="fp32",
+        activation_checkpointing=False,
+        compile=False,
+        deterministic=True,
+        parallel=Parallel(),
+        nodes=1,
+        processes=1,
+        max_restarts=0,
+        elastic="fast" if logical_shards is None else "exact",
+        logical_shards=logical_shards or 1,
+        collective_timeout_seconds=60.0,
+        hang_seconds=60.0,
+        checkpoint=Checkpointing(every_steps=None, every_minutes=10.0, keep_latest=3),
+        seed=SEED,
+    )

@@ -1,0 +1,158 @@
+"""
+What a metric call costs, and what tracking takes from a training's throughput: ours beside none and MLflow's own
+client, synchronous and asynchronous, with the server up, slow and down.
+
+Every contender makes steps of about 2 ms and logs one metric in each, many times as often as a training does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.training.programs.rounds import OURS, in_rotation, records
+from benchmarks.training.programs.servers import free_port, mlflow_server, slow_server
+from training.tracking.run import Point, open_run
+
+STEP_SECONDS: Final = 0.002
+SECONDS: Final = 1.0
+"""Of steps, for each contender and round."""
+ROUNDS: Final = 3
+BOUND_MICROSECONDS: Final = 10.0
+NONE, SYNC, ASYNC = "none", "log_metric", "log_metric_async"
+CONTENDERS: Final = {"up": (NONE, SYNC, ASYNC), "slow": (NONE, SYNC), "down": (NONE,)}
+"""Where the server is down MLflow's client tries for minutes, and where it is slow its queue takes as long to empty."""
+BASELINES: Final = {
+    NONE: ("the same steps without tracking", 0.995),
+    SYNC: ("mlflow.log_metric", 1.0),
+    ASYNC: ("mlflow.log_metric(synchronous=False)", 1.0),
+}
+
+Log = Callable[[int, float], object]
+"""Of a step and a value."""
+
+
+class Steps:
+    """Steps of about the same length each, of torch's kernels: they leave the interpreter to other threads."""
+
+    def __init__(self) -> None:
+        self._matrix = torch.randn(128, 128) / 12
+        begin, count = time.perf_counter(), 2000
+        for _ in range(count):
+            torch.mm(self._matrix, self._matrix)
+        self._num_products = max(1, round(STEP_SECONDS * count / (time.perf_counter() - begin)))
+
+    def run(self, log: Log, calls: list[float]) -> float:
+        """
+        Steps per second.
+
+        :param calls: takes how long each call of ``log`` took, in seconds
+        """
+        begin = now = time.perf_counter()
+        step = 0
+        while now - begin < SECONDS:
+            for _ in range(self._num_products):
+                torch.mm(self._matrix, self._matrix)
+            before = time.perf_counter()
+            log(step, 0.5)
+            now = time.perf_counter()
+            calls.append(now - before)
+            step += 1
+        return step / (now - begin)
+
+
+@contextmanager
+def tracked(address: str, run_key: str, spool: Path, *, up: bool) -> Iterator[Log]:
+    run = open_run(
+        address, experiment="tracking", run_key=run_key, name=run_key, params={}, tags={}, spool=spool
+    )  # fmt: skip
+    if up:
+        run.wait_until_open(60)
+    yield lambda step, value: run.log(Point(step=step, unix_time=time.time(), metrics={"loss": value}))
+    # Else its sender would work on while the next contender is measured.
+    run.finish() if up else run.abandon(timeout=0.1)
+
+
+@contextmanager
+def mlflow_client(address: str, *, synchronous: bool) -> Iterator[Log]:
+    import mlflow
+
+    mlflow.set_tracking_uri(address)
+    mlflow.set_experiment("tracking")
+    with mlflow.start_run():
+        yield lambda step, value: mlflow.log_metric("loss", value, step=step, synchronous=synchronous)
+        if not synchronous:
+            mlflow.flush_async_logging()
+
+
+@contextmanager
+def untracked() -> Iterator[Log]:
+    yield lambda step, value: None
+
+
+def measure(
+    condition: str, address: str, scratch: Path, steps: Steps
+) -> tuple[dict[str, list[float]], dict[str, list[list[float]]]]:
+    """Steps per second of each contender by round, and how long each of its calls took, in microseconds."""
+    costs: dict[str, list[list[float]]] = {}
+    number = iter(range(1000))
+
+    def opened(name: str) -> Any:
+        if name == OURS:
+            return tracked(address, f"{condition}-{next(number)}", scratch / "spool", up=condition != "down")
+        return untracked() if name == NONE else mlflow_client(address, synchronous=name == SYNC)
+
+    def timed(name: str) -> float:
+        calls: list[float] = []
+        with opened(name) as log:
+            rate = steps.run(log, calls)
+        costs.setdefault(name, []).append([seconds * 1e6 for seconds in calls])
+        return rate
+
+    contenders = (OURS, *CONTENDERS[condition])
+    results = in_rotation({name: partial(timed, name) for name in contenders}, ROUNDS)
+    # The first round is not measured.
+    return results, {name: rounds[1:] for name, rounds in costs.items()}
+
+
+def call_records(costs: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
+    """The median call, and the mean, in which the waits for another thread or process count."""
+    made = []
+    for what, of in (("call", statistics.median), ("call_mean", statistics.mean)):
+        values = {name: [of(calls) for calls in rounds] for name, rounds in costs.items()}
+        values["bound"] = [BOUND_MICROSECONDS] * ROUNDS
+        baselines = {"bound": ("at most", 1.0)} | {name: BASELINES[name] for name in (SYNC, ASYNC)}
+        made += records(f"training.metric_{what}", values, unit="µs", baselines=baselines, better="lower")
+    return made
+
+
+def main(scratch: Path) -> list[dict[str, Any]]:
+    steps = Steps()
+    made = []
+    with mlflow_server(scratch) as port, slow_server(port, scratch) as slow:
+        ports = {"up": port, "slow": slow, "down": free_port()}
+        for condition, number in ports.items():
+            results, costs = measure(condition, f"http://127.0.0.1:{number}", scratch, steps)
+            baselines = {name: BASELINES[name] for name in CONTENDERS[condition]}
+            made += call_records(costs) if condition == "up" else []
+            made += records(f"training.tracking_{condition}", results, unit="steps/s", baselines=baselines)
+    return made
+
+
+if __name__ == "__main__":
+    # Told to end, it stops its servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    print(json.dumps(main(Path(sys.argv[2]))))

@@ -1,0 +1,127 @@
+"""``mlops checkpoints``, as its process: what people read, what scripts read, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.store import Store
+from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.checkpoint.weights import deserialise
+
+CHECKOUT = Path(__file__).parents[3]
+PLACE = "pipelines/ranking/train/20130208T050000Z-0a1b2c"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def checkpoints(store: Store) -> Checkpoints:
+    """Of steps 10, 20 and 30; 20 is the best."""
+    checkpoints = Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None)
+    for epoch, metric in ((1, 0.5), (2, 0.75), (3, 0.7)):
+        meta = {"epoch": epoch, "history": [{"validation_metric": metric}]}
+        checkpoints.save(10 * epoch, {"model": {"w": torch.full((1000,), epoch / 3)}}, meta, best=epoch < 3)
+        checkpoints.wait()
+    return checkpoints
+
+
+@pytest.fixture
+def mlops(store: Store, checkpoints: Checkpoints) -> Run:
+    paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
+    places = {"PYTHONPATH": paths, "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "training.commands", "checkpoints", *arguments]
+        return subprocess.run(
+            command, check=False, env={**os.environ, **places}, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def newest(checkpoints: Checkpoints) -> int:
+    saved = checkpoints.newest()
+    assert saved is not None
+    return saved.step
+
+
+def test_list_tells_newest_and_best(mlops: Run, store: Store) -> None:
+    store.put(f"{PLACE}/checkpoints/step-00000040/rank-0000.bin", b"half")
+    done = mlops("list", "ranking")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == [PLACE]
+    rows = [(line[0], line[-1]) for line in lines[2:]]
+    assert rows == [("40", "unfinished"), ("30", "newest"), ("20", "best"), ("10", "complete")]
+    assert lines[3][1] == "3", "the epoch"
+    assert [line[-2] for line in lines[3:]] == ["0.7000", "0.7500", "0.5000"]
+
+    listed = json.loads(mlops("list", "ranking/2013", "--json").stdout)
+    assert [(row["step"], row.get("world_size"), row.get("num_bytes")) for row in listed] == [
+        (10, 1, 4000), (20, 1, 4000), (30, 1, 4000), (40, None, None),
+    ]  # fmt: skip
+    missing = mlops("list", "rankings")
+    assert missing.returncode == 2
+    assert "it has the pipelines ranking" in missing.stderr
+
+
+def test_verify_names_the_damaged_file(mlops: Run, store: Store) -> None:
+    whole = mlops("verify", "ranking")
+    assert (whole.returncode, whole.stdout) == (0, "3 checkpoints are whole: 12.0 kB\n")
+    (path,) = Path(store.uri.removeprefix("file://")).glob(f"{PLACE}/checkpoints/step-00000020/rank-*")
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    done = mlops("verify", "ranking")
+    assert done.returncode == 1
+    assert path.name in done.stdout
+    assert mlops("verify", "ranking", "--step", "30").returncode == 0
+
+
+def test_restore_goes_back_and_forth(mlops: Run, store: Store, checkpoints: Checkpoints) -> None:
+    """Broken: a training that went astray could not be taken back, or what it had done would be lost at once."""
+    done = mlops("restore", "ranking", "10")
+    assert done.returncode == 0, done.stderr
+    assert "set aside: 20, 30" in done.stdout
+    assert newest(checkpoints) == 10
+    assert [line.split()[-1] for line in mlops("list", "ranking").stdout.splitlines()[2:4]] == ["aside", "aside"]
+    assert mlops("restore", "ranking", "20").returncode == 0
+    assert newest(checkpoints) == 20
+
+    resumed = Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None)
+    assert newest(resumed) == 20
+    resumed.save(25, {"model": {"w": torch.zeros(1000)}}, {})
+    resumed.wait()
+    assert newest(resumed) == 25
+    gone = mlops("restore", "ranking", "30")
+    assert (gone.returncode, "it has 10, 20, 25" in gone.stderr) == (2, True)
+
+
+def test_a_training_that_has_ended_is_not_restored(mlops: Run, store: Store, checkpoints: Checkpoints) -> None:
+    """Broken: someone would wait for a retry that returns the old result."""
+    store.put(f"{PLACE}/ref.json", b"{}")
+    done = mlops("restore", "ranking", "10")
+    assert done.returncode == 2
+    assert "the training has ended" in done.stderr
+    assert newest(checkpoints) == 30
+
+
+def test_weights_are_exported(mlops: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    arguments = ("--weights", str(file), "--dtype", "bfloat16", "--compress")
+    done = mlops("restore", "ranking", "20", *arguments)
+    assert done.returncode == 0, done.stderr
+    weights = deserialise(file.read_bytes(), torch.device("cpu"))
+    assert torch.equal(weights["w"], torch.full((1000,), 2 / 3, dtype=torch.bfloat16))

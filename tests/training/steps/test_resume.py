@@ -1,0 +1,123 @@
+"""Trainings that are struck down, resized and resumed, by real torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlops_provider.refs import CheckpointRef, FeaturesRef
+
+PARALLEL = {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1}
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "three replicas": (3, {}),
+    "sharded": (2, {"parallel": PARALLEL | {"dp_shard": 2}}),
+    "sliced layers": (2, {"parallel": PARALLEL | {"tp": 2}}),
+    "pipeline": (2, {"parallel": PARALLEL | {"pp": 2}, "micro_batch": 4}),
+    "two replicas, bf16, accumulation": (2, {"precision": "bf16", "micro_batch": 3}),
+}
+EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
+
+
+def steps_saved(project: Any, run_key: str) -> list[int]:
+    keys = project.store.list(f"pipelines/{project.pipeline}/train/{run_key}/checkpoints")
+    return [int(key.split("step-")[1][:8]) for key in keys if key.endswith("checkpoint.json")]
+
+
+def wait_for(condition: Callable[[], bool], started: Any) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert started.process.poll() is None, started.log
+        assert time.monotonic() < deadline, started.log
+        time.sleep(0.01)
+
+
+def kill_gang(started: Any) -> None:
+    """SIGKILL torchrun and its workers at once."""
+    os.killpg(started.process.pid, signal.SIGKILL)
+    started.process.wait(20)
+
+
+def weights(ref: Any) -> str:
+    assert isinstance(ref, CheckpointRef), ref
+    return ref.artifacts["weights"].sha256
+
+
+@pytest.fixture
+def train(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
+    """Starts a training of the toy recipe, or goes on with the one of that run key."""
+
+    def start(run_key: str, processes: int, **changes: Any) -> Any:
+        section = config(
+            **{"loss": "include.toy.model:slow_loss", "processes": processes, "checkpoint": EVERY, **changes}
+        )
+        return project.start(
+            project.step_input("train", section, toy_features, run_key), processes=processes, name=run_key
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_in_mid_epoch_it_ends_at_the_same_bits(project: Any, train: Any, layout: str) -> None:
+    """Broken: a preemption would change the model. Dropout is on; the kills are at random moments."""
+    processes, changes = LAYOUTS[layout]
+    undisturbed = train("whole", processes, **changes).result()
+    moment = np.random.default_rng(len(layout))
+    for least in (1, 30) if layout == "three replicas" else (20,):
+        struck = train("killed", processes, **changes)
+        wait_for(lambda: max(steps_saved(project, "killed"), default=0) >= least, struck)  # noqa: B023
+        time.sleep(moment.uniform(0, 0.2))
+        kill_gang(struck)
+    assert max(steps_saved(project, "killed")) < 75, "killed too late to prove anything"
+    last = train("killed", processes, **changes)
+    resumed = last.result()
+    assert weights(resumed) == weights(undisturbed), last.log
+    assert resumed.metrics == undisturbed.metrics
+    assert "going on after step" in last.log
+
+
+def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:
+    """Broken: every drained node would cost the steps since the last checkpoint."""
+    undisturbed = train("whole", 2).result()
+    told = train("told", 2, checkpoint=EVERY | {"every_steps": 1000})
+    wait_for(lambda: "epoch 1/3 done" in told.log, told)
+    time.sleep(0.2)
+    told.process.send_signal(signal.SIGTERM)
+    told.process.wait(30)
+    assert max(steps_saved(project, "told")) > 25, told.log
+    assert weights(train("told", 2).result()) == weights(undisturbed)
+
+
+def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: Any, train: Any) -> None:
+    """Broken: a training that lost a machine, or got one back, would end with another model."""
+    alone = train("one", 1, elastic="exact").result()
+    assert weights(train("three", 3, elastic="exact").result()) == weights(alone)
+    for processes, least in ((3, 1), (1, 30)):
+        struck = train("resized", processes, elastic="exact")
+        wait_for(lambda: max(steps_saved(project, "resized"), default=0) >= least, struck)  # noqa: B023
+        kill_gang(struck)
+    resumed = train("resized", 2, elastic="exact").result()
+    assert weights(resumed) == weights(alone)
+    assert resumed.metrics == alone.metrics
+
+
+def test_it_goes_on_in_another_layout_and_world_size(project: Any, train: Any) -> None:
+    """Broken: the training would start anew, or not at all, when the cluster gives other machines."""
+    undisturbed = train("whole", 1).result()
+    for processes, changes, least in (
+        (4, {"parallel": PARALLEL | {"dp_shard": 2, "tp": 2}}, 1),
+        (2, {"parallel": PARALLEL | {"pp": 2}}, 30),
+    ):
+        struck = train("moved", processes, **changes)
+        wait_for(lambda: max(steps_saved(project, "moved"), default=0) >= least, struck)  # noqa: B023
+        kill_gang(struck)
+    resumed = train("moved", 1).result()
+    assert isinstance(resumed, CheckpointRef)
+    # Dropout draws other numbers for other seats, so the loss is near, not equal.
+    assert resumed.metrics["train_loss"] == pytest.approx(undisturbed.metrics["train_loss"], rel=0.05)

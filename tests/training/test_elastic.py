@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from gangs import kill, started
+from torch.distributed import TCPStore
+
+from mlops_provider.refs import DatasetRef
+from mlops_provider.step import Failure
+from training.elastic.causes import Ended, first_failure
+from training.trainer.health import INTERRUPTED
+
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def starts(notes: list[dict[str, Any]], rank: int = 0) -> list[tuple[int, int]]:
+    """World size and step of each start."""
+    return [(note["world"], note["starts"]) for note in notes if "starts" in note and note["rank"] == rank]
+
+
+def test_a_killed_worker_is_replaced_within_the_try(tmp_path: Path) -> None:
+    """Broken: Airflow would start everything anew, with its retry delay, for one lost process."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=1", do={"1:10": KILL}) as gang:
+        assert isinstance(gang.result(), DatasetRef), gang.log
+    assert starts(gang.notes) == [(2, 0), (2, 10)]
+    assert gang.process.returncode == 0
+
+
+def test_an_error_that_stays_is_not_tried_again(tmp_path: Path) -> None:
+    """Broken: a NaN would be computed four times before anyone hears of it, or its cause be hidden by the others'."""
+    do = {"1:10!": "raise BadDataError('the labels are letters')"}
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", do=do) as gang:
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert (failure.type, failure.retryable) == ("BadDataError", False)
+    assert failure.message.startswith("the labels are letters (rank 1 of 2 on ")
+    assert starts(gang.notes) == [(2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("do", "gives_up"),
+    [({"1:5!": KILL}, True), ({"1:5": KILL, "0:10": KILL, "1:15": KILL}, False)],
+    ids=["at the same step", "each time further"],
+)
+def test_restarts_are_limited_where_they_do_not_help(tmp_path: Path, do: dict[str, str], gives_up: bool) -> None:
+    """Broken: a gang that cannot pass a step would go on for ever, or a long run end after its third preemption."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=1", do=do) as gang:
+        result = gang.result()
+    if gives_up:
+        assert isinstance(result, Failure), gang.log
+        assert (result.type, result.retryable, result.details["rank"]) == ("RankLostError", True, 1)
+        assert "rank 1 of 2" in result.message
+        assert "SIGKILL" in result.message
+        assert "at step 5, forward" in result.message
+        assert "given up after 1 restarts" in result.message
+    else:
+        assert isinstance(result, DatasetRef), gang.log
+        assert starts(gang.notes) == [(2, 0), (2, 5), (2, 10), (2, 15)]
+
+
+def test_workers_may_save_before_they_are_killed(tmp_path: Path) -> None:
+    """Broken: a preemption would cost all steps since the last checkpoint."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", STEPS=100000) as gang:
+        gang.wait_for_step(5)
+        gang.process.terminate()
+        assert gang.process.wait(20) == INTERRUPTED, gang.log
+    assert {note["rank"] for note in gang.notes if "interrupted" in note} == {0, 1}
+    assert gang.result() is None
+
+
+def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
+    """Broken: the workers would train on beside their own retry."""
+    with started(tmp_path, "--nproc-per-node=2", STEPS=100000) as gang:
+        gang.wait_for_step(5)
+        tree = psutil.Process(gang.process.pid).children(recursive=True)
+        gang.process.kill()
+        _, alive = psutil.wait_procs(tree, timeout=10)
+        assert len(tree) >= 3
+        assert not alive
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """Of a rendezvous that outlives every node."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{store.port}"
+    del store  # with its last reference it ends
+
+
+def join(folder: Path, endpoint: str, name: str, **environment: Any) -> Any:
+    options = ["--nnodes=1:2", "--max-restarts=1", f"--rdzv-endpoint={endpoint}", "--no-host-store"]
+    options += ["--local-addr=127.0.0.1", "--keep-alive-seconds=3", f"--node-name={name}"]
+    return started(folder, *options, name=f"{name}.json", **environment)
+
+
+@pytest.mark.parametrize("goes", ["evicted", "lost"])
+def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
+    """Broken: a run on spot machines would end with its first node, or never use those that come back."""
+    with join(tmp_path, endpoint, "a", STEPS=100000) as first:
+        first.wait_for_step(5)
+        with join(tmp_path, endpoint, "b", STEPS=100000) as second:
+            second.wait_for(lambda notes: (2, 0) not in starts(notes) and any(w == 2 for w, _ in starts(notes)))
+            (came,) = [step for world, step in starts(second.notes) if world == 2]
+            assert came == max(note["interrupted"] for note in second.notes if "interrupted" in note), "nothing lost"
+            second.wait_for_step(came + 20)
+            if goes == "lost":
+                kill(first.process.pid)
+            else:
+                first.process.send_signal(signal.SIGTERM)
+            second.wait_for(lambda notes: starts(notes)[-1][0] == 1 and starts(notes)[-1][1] > came)
+            left = starts(second.notes)[-1][1]
+            if goes == "evicted":
+                assert left == max(note["interrupted"] for note in second.notes if "interrupted" in note)
+            second.wait_for_step(left + 5)
+
+
+def test_nodes_of_one_machine_need_their_minimum(tmp_path: Path) -> None:
+    """Broken: the rest of the gang would wait ten minutes for a node that cannot come back."""
+    with started(tmp_path, "--nnodes=2", "--max-restarts=3", STEPS=100000) as gang:
+        gang.wait_for_step(5)
+        nodes = psutil.Process(gang.process.pid).children()
+        assert len(nodes) == 2
+        kill(nodes[0].pid)
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert (failure.type, failure.retryable) == ("NodesLostError", True)
+
+
+def test_the_cause_is_told_from_what_follows(tmp_path: Path) -> None:
+    """Broken: the error would be the broken connection of a rank to the one that was killed."""
+    (tmp_path / "result-0.json").write_text(
+        '{"v": 1, "error": {"type": "RuntimeError", "message": "connection reset", "retryable": true, "details": {}}}'
+    )
+    ended = [
+        Ended(rank=rank, exit_code=code, tail=["last words"], was="") for rank, code in ((0, 1), (1, -signal.SIGKILL))
+    ]
+    failure = first_failure(tmp_path, ended, world_size=2, node="n", oom_kills=1)
+    assert (failure.type, failure.details["rank"]) == ("RankLostError", 1)
+    assert "want of memory" in failure.message
+    assert "last words" in failure.message
+    told = first_failure(tmp_path, ended[:1], world_size=2, node="n", oom_kills=0)
+    assert (told.type, told.details["log"]) == ("RuntimeError", ["last words"])
+    assert told.message == "connection reset (rank 0 of 2 on n)"
+
+
+def test_nodes_that_are_done_wait_for_the_last(tmp_path: Path) -> None:
+    """Broken: rank 0, while it publishes the model, would be told that the others are lost, and start anew."""
+    late = "import functools; globals().update(write_result=functools.partial(late, write_result))"
+    define = "globals().update(late=lambda write, *result: (time.sleep(6), write(*result)))"
+    with started(tmp_path, "--nnodes=2", "--max-restarts=3", do={"0:10": f"{define}; {late}"}) as gang:
+        assert isinstance(gang.result(), DatasetRef), gang.log
+    assert starts(gang.notes) == [(2, 0)], gang.log

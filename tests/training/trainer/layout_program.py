@@ -1,0 +1,263 @@
+"""
+Trains small models in the layouts that it is told, under torchrun or alone.
+
+``layout_program.py CASES RESULTS``: a JSON list of :class:`Case` in, ``{name: result}`` of rank 0 out. Beside that,
+``stall PARALLEL TOLD`` and ``plan PATH``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gpt import GPT
+from torch import Tensor, distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from mlops_provider.step import StepError
+from training.data.loader import Batch
+from training.trainer.config import Parallel
+from training.trainer.layouts import Layout, build_layout
+from training.trainer.layouts.mesh import device_mesh, resolve
+from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from training.trainer.parallel import Gang, join, leave, seed_everything
+
+VOCABULARY, LENGTH, GLOBAL_BATCH = 32, 8, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    name: str
+    model: str = "gpt"
+    dropout: float = 0.0
+    parallel: dict[str, int] = field(default_factory=dict)
+    steps: int = 8
+    global_batch: int = GLOBAL_BATCH
+    micro_batch: int = 100
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of build_layout."""
+    warm_up: bool = True
+    save: str | None = None
+    """Folder for a checkpoint, written after ``save_step``."""
+    save_step: int = 3
+    load: str | None = None
+    first_step: int = 0
+    spoil_step: int | None = None
+    """The step whose loss overflows on one rank."""
+
+
+def tokens_loss(model: nn.Module, batch: Batch) -> Tensor:
+    logits = model(batch.features)
+    losses = functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
+    return losses.view(batch.labels.shape).mean(1)
+
+
+def rows_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Of grouped rows."""
+    scores = model(batch.features).squeeze(-1)
+    return ((scores - batch.labels) ** 2 * batch.mask).sum(1) / batch.mask.sum(1)
+
+
+class Normed(nn.Module):
+    """Batch norm over all rows of grouped samples, ``[B, D, F]``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.norm(rows.flatten(0, 1)).view(rows.shape)
+
+
+def build(case: Case) -> nn.Module:
+    seed_everything(1)
+    if case.model.startswith("gpt"):
+        return GPT(vocabulary=VOCABULARY, length=LENGTH, dropout=case.dropout, tied=case.model == "gpt tied")
+    norm = [Normed(16)] if case.model == "rows normed" else []
+    middle = [layer for _ in range(3) for layer in (nn.Linear(16, 16), nn.Tanh(), nn.Dropout(case.dropout))]
+    return nn.Sequential(nn.Linear(5, 16), *norm, *middle, nn.Linear(16, 1))
+
+
+def whole_batch(case: Case, step: int) -> Batch:
+    """The global batch of a step."""
+    rng = np.random.default_rng([3, step])
+    size = case.global_batch
+    if case.model.startswith("gpt"):
+        tokens = torch.from_numpy(rng.integers(0, VOCABULARY // 2, (size, LENGTH + 1)))
+        features, labels, mask = tokens[:, :-1], tokens[:, 1:], None
+    else:
+        lengths = torch.from_numpy(rng.integers(1, 7, size))
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        features = torch.from_numpy(rng.normal(size=(*mask.shape, 5)).astype(np.float32)) * mask[..., None]
+        labels = features.sum(-1)
+    return Batch(features=features, labels=labels, mask=mask, weights=torch.ones(size), samples=np.arange(size))
+
+
+def share(case: Case, step: int, gang: Gang) -> list[Batch]:
+    """The micro batches of a data-parallel rank, filled up with stand-ins."""
+    whole = whole_batch(case, step)
+    most = -(-case.global_batch // gang.data_world_size)
+    mine = np.arange(gang.data_rank, case.global_batch, gang.data_world_size)
+    samples = np.concatenate([mine, np.zeros(most - len(mine), np.int64)])
+    weights = (np.arange(most) < len(mine)).astype(np.float32)
+    return [
+        Batch(
+            features=whole.features[part],
+            labels=whole.labels[part],
+            mask=None if whole.mask is None else whole.mask[part],
+            weights=torch.from_numpy(weights[first : first + case.micro_batch]),
+            samples=part,
+        ).to(gang.device)
+        for first in range(0, most, case.micro_batch)
+        for part in [samples[first : first + case.micro_batch]]
+    ]
+
+
+def train(case: Case) -> dict[str, Any]:
+    gang = join(Parallel(**case.parallel), timedelta(seconds=60))
+    loss = tokens_loss if case.model.startswith("gpt") else rows_loss
+    try:
+        layout = build_layout(build(case), gang, **case.options)
+    except StepError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    optimizer = torch.optim.AdamW(layout.model.parameters(), lr=0.01, fused=True)
+    layout.adopt(optimizer)
+    if case.load is not None:
+        state = {"model": model_state(layout), "optimizer": optimizer_state(layout, optimizer)}
+        checkpoint.load(state, checkpoint_id=case.load)
+        load_model_state(layout, state["model"])
+        load_optimizer_state(layout, optimizer, state["optimizer"])
+    if case.warm_up:
+        layout.warm_up(share(case, 0, gang)[0], loss)
+    result: dict[str, Any] = {"losses": [], "norms": [], "taken": []}
+    for step in range(case.first_step, case.first_step + case.steps):
+        gang.seed(5, step)
+        scale = 1 / case.global_batch
+        if step == case.spoil_step and gang.rank == gang.world_size - 1:
+            scale *= 1e36
+        losses = layout.step(share(case, step, gang), loss, scale)
+        result["losses"].append(gang.sum(float(sum(each.sum() for each in losses))) / case.global_batch)
+        result["norms"].append(float(layout.clip(0.3)))
+        result["taken"].append(layout.update(optimizer))
+        if case.save is not None and step == case.save_step:
+            state = {"model": model_state(layout), "optimizer": optimizer_state(layout, optimizer)}
+            checkpoint.save(state, checkpoint_id=case.save)
+    result["agreed"] = every(gang, result["norms"]) and every(gang, result["taken"])
+    result["scores"] = scores(layout, case, gang)
+    result["weights"] = digest(layout, gang)
+    return result
+
+
+def every(gang: Gang, value: Any) -> bool:
+    """Whether all ranks have the same."""
+    values = gang.from_leader(gang.gather_objects(value))
+    return values is not None and len({repr(each) for each in values}) == 1
+
+
+def scores(layout: Layout, case: Case, gang: Gang) -> list[float] | None:
+    """A few of the model's outputs, from the last stage."""
+    with layout.evaluating():
+        output = layout.forward(whole_batch(case, 99).to(gang.device))
+    found = gang.gather_objects(None if output is None else output.flatten()[:8].tolist())
+    return None if found is None else next(each for each in reversed(found) if each is not None)
+
+
+def digest(layout: Layout, gang: Gang) -> str | None:
+    """Of the whole model's weights and buffers, on rank 0."""
+    parts = {}
+    for name, value in model_state(layout).items():
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        parts[name] = hashlib.sha256(whole.detach().cpu().numpy().tobytes()).hexdigest()
+    found = gang.gather_objects(parts)
+    if found is None:
+        return None
+    merged = {name: part for parts in found for name, part in parts.items()}
+    assert all(merged[name] == part for parts in found for name, part in parts.items()), "copies differ"
+    return hashlib.sha256(json.dumps(sorted(merged.items())).encode()).hexdigest()
+
+
+def stall(parallel: Mapping[str, int], told: Path) -> None:
+    """The last rank does not come to a sum; rank 0 tells what became of its wait."""
+    gang = join(Parallel(**parallel), timedelta(seconds=2))
+    group = None if gang.mesh is None else gang.mesh.get_group("tp")
+    distributed.barrier(group=group)
+    if gang.leads:
+        try:
+            distributed.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            told.write_text(str(error))
+    else:
+        while not told.exists():
+            time.sleep(0.05)
+    os._exit(0)
+
+
+def plan(path: Path) -> None:
+    """What some of 1,024 ranks hold, by torch's process group that only pretends to talk."""
+    model = {"vocabulary": 512, "length": LENGTH, "width": 256, "num_heads": 8}
+    ranks = (0, 1, 130, 1023)
+    plans: dict[str, Any] = {"ranks": ranks, "names": [name for name, _ in GPT(**model).named_parameters()]}
+    # torch remembers groups by name for as long as a process lives, so that each seat takes one of its own.
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        shards = [(rank, Parallel(dp_shard=16, tp=8), model) for rank in ranks]
+        stages = [(rank, Parallel(pp=4, dp_shard=8, tp=8), model) for rank in range(0, 1024, 256)]
+        plans["8 x 16 x 8"] = pool.starmap(seat, shards, chunksize=1)
+        plans["4 stages"] = pool.starmap(seat, stages, chunksize=1)
+    path.write_text(json.dumps(plans))
+
+
+def seat(rank: int, parallel: Parallel, model: Mapping[str, Any]) -> dict[str, Any]:
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=1024)
+    sizes = resolve(parallel, 1024)
+    mesh = device_mesh(sizes, "cpu", timedelta(seconds=60))
+    gang = Gang(rank=rank, world_size=1024, device=torch.device("cpu"), parallel=sizes, mesh=mesh)
+    layout = build_layout(GPT(**model), gang)
+    found: dict[str, Any] = {"mesh": list(mesh.shape), "local": local_shapes(model_state(layout))}
+    if sizes.pp == 1:
+        layout.step(share(Case(name="", global_batch=1024), 0, gang), tokens_loss, 1 / 1024)
+        found["gradients"] = local_shapes({name: each.grad for name, each in layout.model.named_parameters()})
+    distributed.destroy_process_group()
+    return found
+
+
+def local_shapes(tensors: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {
+        name: list((each.to_local() if isinstance(each, DTensor) else each).shape) for name, each in tensors.items()
+    }
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["stall", parallel, told]:
+            stall(json.loads(parallel), Path(told))
+        case ["plan", path]:
+            plan(Path(path))
+        case [cases, results]:
+            train_all([Case(**case) for case in json.loads(Path(cases).read_text())], Path(results))
+
+
+def train_all(cases: Sequence[Case], path: Path) -> None:
+    results = {case.name: train(case) for case in cases}
+    gang = join()
+    if gang.leads:
+        path.write_text(json.dumps(results))
+    if distributed.is_initialized():
+        leave(gang)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,391 @@
+"""Checkpoints of one process: what comes back, whatever was damaged, killed or full meanwhile."""
+
+from __future__ import annotations
+
+import math
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mlops_provider.step import BadConfigError
+from training.store import Store
+from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.checkpoint.committed import read_listing
+from training.trainer.checkpoint.planning import CheckpointError
+from training.trainer.checkpoint.weights import deserialise, export
+
+PLACE = "pipelines/toy/train/x"
+
+
+def checkpoints_in(store: Store, **changes: Any) -> Checkpoints:
+    changes = {"retry_seconds": 0.02, **changes}
+    return Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None, **changes)
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    uri = f"file://{tmp_path}/store"
+    return Store(uri if request.param == "local" else f"{request.getfixturevalue('s3')}/{tmp_path.name}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def checkpoints(folder: Path) -> Checkpoints:
+    return checkpoints_in(Store(f"file://{folder}"))
+
+
+def state_of(step: int) -> dict[str, Any]:
+    """All kinds of leaves, a function of the step."""
+    torch.manual_seed(step)
+    return {
+        "model": {
+            "layer.weight": torch.randn(40, 30).t(),
+            "layer.bias": torch.randn(7, dtype=torch.bfloat16),
+            "mask": torch.rand(5) > 0.5,
+            "none_yet": torch.empty(0, 3),
+        },
+        "optimizer": {
+            "state.layer.weight.step": torch.tensor(float(step)),
+            "state.layer.weight.exp_avg": torch.randn(30, 40, dtype=torch.float64),
+            "param_groups.layer.weight.betas": (0.9, 0.1 + step / 3),
+            "param_groups.layer.weight.lr": 1e-3 / step,
+            "param_groups.layer.weight.fused": None,
+            "groups": [{"lr": torch.tensor(0.1), "names": ["a", "b"]}, {"lr": math.inf, "names": []}],
+        },
+        "seen": step,
+    }
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Equal to the bit, and of the same types."""
+    if isinstance(right, torch.Tensor):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+    elif isinstance(right, dict):
+        assert list(left) == list(right) or sorted(left) == sorted(right)
+        for key in right:
+            assert_same(left[key], right[key])
+    elif isinstance(right, list):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+    else:
+        assert (type(left), left) == (type(right), right)
+
+
+def save(checkpoints: Checkpoints, *steps: int, best: int | None = None) -> None:
+    for step in steps:
+        assert checkpoints.save(step, state_of(step), {"epoch": step}, best=step == best)
+        checkpoints.wait()
+
+
+def steps_in(checkpoints: Checkpoints) -> list[int]:
+    return [saved.step for saved in read_listing(checkpoints.store, PLACE).complete]
+
+
+def newest_step(checkpoints: Checkpoints) -> int | None:
+    saved = checkpoints.newest()
+    return None if saved is None else saved.step
+
+
+def test_what_was_saved_comes_back(store: Store) -> None:
+    """Broken: a resumed training would differ from the undisturbed one, or not start."""
+    checkpoints = checkpoints_in(store)
+    assert checkpoints.newest() is None
+    save(checkpoints, 3)
+    saved = checkpoints.newest()
+    assert saved is not None
+    assert (saved.step, saved.meta, saved.world_size) == (3, {"epoch": 3}, 1)
+    state = state_of(4)
+    checkpoints.load(saved, state)
+    assert_same(state, state_of(3))
+    assert_same(checkpoints.load_whole(saved), state_of(3))
+    assert_same(checkpoints.load_whole(saved, "model"), {"model": state_of(3)["model"]})
+
+
+def test_a_large_state_goes_in_parts(store: Store) -> None:
+    """Broken: above one part of a multipart upload, or one read, bytes would be lost or mixed up."""
+    checkpoints = checkpoints_in(store)
+    state = {"model": {name: torch.randn(5_000_011) for name in "abcd"}}
+    checkpoints.save(1, state, {})
+    checkpoints.wait()
+    saved = checkpoints.newest()
+    assert saved is not None
+    assert saved.num_bytes == 80_000_176
+    assert_same(checkpoints.load_whole(saved), state)
+
+
+def test_the_state_may_change_as_soon_as_save_returns(checkpoints: Checkpoints) -> None:
+    """Broken: a checkpoint would hold a mixture of two steps."""
+    state = {"weight": torch.zeros(3_000_000)}
+    for step in (1, 2, 3):
+        checkpoints.save(step, state, {}, wait=True)
+        state["weight"] += 1
+    checkpoints.wait()
+    for saved in read_listing(checkpoints.store, PLACE).complete:
+        assert checkpoints.load_whole(saved)["weight"].unique().tolist() == [saved.step - 1]
+
+
+def test_a_state_of_another_structure_is_planned_anew(checkpoints: Checkpoints) -> None:
+    """Broken: the optimizer's state, which comes with the first step, would be missing from later checkpoints."""
+    checkpoints.prepare({"model": torch.ones(3)})
+    checkpoints.save(1, {"model": torch.ones(3)}, {})
+    checkpoints.save(2, {"model": torch.ones(3), "momentum": torch.ones(4)}, {}, wait=True)
+    checkpoints.wait()
+    saved = checkpoints.newest()
+    assert saved is not None
+    assert_same(checkpoints.load_whole(saved), {"model": torch.ones(3), "momentum": torch.ones(4)})
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def claim_another_epoch(path: Path) -> None:
+    path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "flipped byte": ("rank-*.bin", flip),
+    "truncated": ("rank-*.bin", lambda path: path.write_bytes(path.read_bytes()[:-4096])),
+    "empty": ("rank-*.bin", lambda path: path.write_bytes(b"")),
+    "missing": ("rank-*.bin", Path.unlink),
+    "other epoch": ("checkpoint.json", claim_another_epoch),
+    "half a marker": ("checkpoint.json", lambda path: path.write_text(path.read_text()[:100])),
+    "no marker": ("checkpoint.json", Path.unlink),
+    "flipped index": ("index.*", flip),
+    "no index": ("index.*", Path.unlink),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(checkpoints: Checkpoints, folder: Path, damage: str) -> None:
+    """Broken: a training would go on from garbage, or not at all though an older checkpoint is whole."""
+    save(checkpoints, 1, 2)
+    pattern, strike = DAMAGES[damage]
+    (path,) = (folder / PLACE / "checkpoints/step-00000002").glob(pattern)
+    strike(path)
+    resumed = checkpoints_in(checkpoints.store)
+    assert newest_step(resumed) == 1
+    # The next save need not be of the same step: the damaged one must not come back after it.
+    save(resumed, 1)
+    assert steps_in(resumed) == [1]
+
+
+def test_a_damaged_object_in_a_bucket_is_passed_over(s3: str, tmp_path: Path) -> None:
+    """Broken: as above; ranges beyond an object's end are an error of their own there."""
+    store = Store(f"{s3}/{tmp_path.name}")
+    checkpoints = checkpoints_in(store)
+    save(checkpoints, 1, 2, 3)
+    for step, data in ((3, b"short"), (2, None)):
+        (key,) = (key for key in store.list(f"{PLACE}/checkpoints/step-{step:08d}") if key.endswith(".bin"))
+        store.delete([key]) if data is None else store.put(key, data)
+        assert newest_step(checkpoints) == step - 1
+
+
+def test_a_damaged_best_is_not_given_out(checkpoints: Checkpoints, folder: Path) -> None:
+    """Broken: a model would be registered whose weights nobody trained."""
+    save(checkpoints, 1, 2, best=1)
+    best = checkpoints.best()
+    assert best is not None
+    assert best.step == 1
+    (path,) = (folder / PLACE / "checkpoints/step-00000001").glob("rank-*")
+    flip(path)
+    assert checkpoints.best() is None
+
+
+def test_the_newest_three_and_the_best_are_kept(store: Store) -> None:
+    """Broken: the disk would fill up, or the best weights be gone at the end."""
+    checkpoints = checkpoints_in(store)
+    save(checkpoints, 1, 2, 3, 4, 5, 6, best=2)
+    assert steps_in(checkpoints) == [2, 4, 5, 6]
+    save(checkpoints, 7, best=7)
+    assert steps_in(checkpoints) == [5, 6, 7]
+    assert not list(store.list(f"{PLACE}/checkpoints/step-00000002"))
+
+
+def test_leftovers_of_killed_saves_are_removed(checkpoints: Checkpoints, folder: Path) -> None:
+    """Broken: each kill would leave a checkpoint's worth of bytes for good."""
+    save(checkpoints, 1)
+    for step in (2, 9):
+        left = folder / PLACE / f"checkpoints/step-0000000{step}/rank-0000.dead.bin"
+        left.parent.mkdir()
+        left.write_bytes(bytes(10))
+    resumed = checkpoints_in(checkpoints.store)
+    assert newest_step(resumed) == 1
+    save(resumed, 3)
+    assert sorted(path.name for path in (folder / PLACE / "checkpoints").iterdir()) == [
+        "step-00000001",
+        "step-00000003",
+    ]
+
+
+def test_a_step_saved_once_more_stays_the_best(checkpoints: Checkpoints) -> None:
+    """Broken: SIGTERM right after a resume would save the same step plainly, and the best would be forgotten."""
+    save(checkpoints, 5, best=5)
+    resumed = checkpoints_in(checkpoints.store)
+    save(resumed, 5)
+    best = resumed.best()
+    assert best is not None
+    assert best.step == 5
+
+
+@contextmanager
+def store_down(folder: Path) -> Iterator[None]:
+    """Nothing can be read or written, as root too."""
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder")
+    try:
+        yield
+    finally:
+        folder.unlink()
+        away.rename(folder)
+
+
+def test_a_store_that_comes_back_gets_its_checkpoint(folder: Path) -> None:
+    """Broken: a moment's outage would cost the checkpoint; or the next save would overtake it, out of its memory."""
+    checkpoints = checkpoints_in(Store(f"file://{folder}"), retry_seconds=0.5)
+    save(checkpoints, 1)
+    with store_down(folder):
+        assert checkpoints.save(2, state_of(2), {})
+        assert not checkpoints.save(3, state_of(3), {}), "the one before is in flight"
+    checkpoints.wait()
+    assert steps_in(checkpoints) == [1, 2]
+    assert_same(checkpoints.load_whole(read_listing(checkpoints.store, PLACE).complete[-1]), state_of(2))
+    assert not checkpoints.failures
+
+
+def test_a_store_that_stays_down_does_not_disturb_the_training(checkpoints: Checkpoints, folder: Path) -> None:
+    """Broken: a training would end with its store, or not say at its end that its last checkpoint is lost."""
+    save(checkpoints, 1)
+    with store_down(folder):
+        assert checkpoints.save(2, state_of(2), {})
+        with pytest.raises(CheckpointError, match=r"cannot write .*step-00000002"):
+            checkpoints.wait()
+    assert len(checkpoints.failures) == 1
+    save(checkpoints, 3)
+    assert steps_in(checkpoints) == [1, 3]
+
+
+def test_a_full_disk_costs_one_checkpoint_and_leaves_nothing_in_the_way(checkpoints: Checkpoints, folder: Path) -> None:
+    """Broken: the half file would keep the disk full."""
+    save(checkpoints, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        checkpoints.save(2, state_of(2), {})
+        with pytest.raises(CheckpointError):
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list((folder / PLACE / "checkpoints/step-00000002").glob("*"))
+    assert newest_step(checkpoints) == 1
+    save(checkpoints, 3)
+    assert newest_step(checkpoints) == 3
+
+
+def test_a_changed_model_is_refused_by_name(checkpoints: Checkpoints) -> None:
+    """Broken: weights would be cut, or left as they were initialised."""
+    save(checkpoints, 1)
+    saved = checkpoints.newest()
+    assert saved is not None
+    with pytest.raises(BadConfigError, match=r"no model\.head"):
+        checkpoints.load(saved, {"model": {"head": torch.zeros(3)}})
+    with pytest.raises(BadConfigError, match=r"model\.mask is \[5\] in the checkpoint .* and \[6\]"):
+        checkpoints.load(saved, {"model": {"mask": torch.zeros(6, dtype=torch.bool)}})
+
+
+def test_what_would_need_pickle_is_refused_by_name(checkpoints: Checkpoints) -> None:
+    """Broken: reading a checkpoint could run code."""
+    with pytest.raises(BadConfigError, match=r"cannot hold optimizer\.hook, a set"):
+        checkpoints.save(1, {"optimizer": {"hook": {1, 2}}}, {})
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_exported_weights_are_half_as_large_and_load(compress: bool) -> None:
+    """Broken: what is handed to serving could not be read, or would hold the optimizer's precision."""
+    weights = {"w": torch.linspace(-1, 1, 100_000), "count": torch.tensor(3)}
+    data = export(weights, dtype="bfloat16", compress=compress)
+    assert len(data) < 0.51 * weights["w"].nbytes
+    back = deserialise(data, torch.device("cpu"))
+    assert_same(back, {"w": weights["w"].bfloat16(), "count": weights["count"]})
+
+
+def test_after_fifty_kills_there_is_always_a_whole_checkpoint(folder: Path) -> None:
+    """Broken: a kill at the wrong moment would lose the training, or leave a checkpoint that is not what was saved."""
+    command = [sys.executable, __file__, f"file://{folder}", "50"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kills, last = map(int, done.stdout.split())
+    assert kills == 50
+    assert last > 50, "checkpoints were committed between the kills"
+
+
+def _kill_and_look(uri: str, kills: int) -> None:
+    """Forks a training over and over, kills it, and looks from another fork: torch is imported only once."""
+    import os
+    import random
+    import signal
+    import time
+
+    draw = random.Random(3)
+    last = 0
+    for _ in range(kills):
+        if (child := os.fork()) == 0:
+            _train(uri)
+        time.sleep(draw.uniform(0.02, 0.25))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(writing, str(_look(uri)).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as file:
+            found = file.read()
+        os.waitpid(child, 0)
+        assert found, "the look failed"
+        assert int(found) >= last, "a checkpoint that was there is gone"
+        last = int(found)
+    print(kills, last)
+
+
+def _train(uri: str) -> None:
+    checkpoints = checkpoints_in(Store(uri), keep_latest=2)
+    saved = checkpoints.newest()
+    step = saved.step if saved else 0
+    while True:
+        step += 1
+        checkpoints.save(step, state_of(step), {"epoch": step}, best=step % 5 == 0, wait=True)
+
+
+def _look(uri: str) -> int:
+    checkpoints = checkpoints_in(Store(uri))
+    saved = checkpoints.newest()
+    if saved is None:
+        return 0
+    assert saved.meta == {"epoch": saved.step}
+    assert_same(checkpoints.load_whole(saved), state_of(saved.step))
+    if saved.step >= 5:
+        best = checkpoints.best()
+        assert best is not None
+        assert best.step == saved.step // 5 * 5
+    return saved.step
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    _kill_and_look(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from training.trainer.config import Schedule
+from training.trainer.schedule import LearningRate, factor
+
+
+def test_the_rate_rises_then_falls_to_what_was_asked_for() -> None:
+    schedule = Schedule(kind="cosine", warmup_steps=4, final_fraction=0.1)
+    factors = [factor(schedule, step, 24) for step in range(24)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4] == 1.0
+    assert factors[4:] == sorted(factors[4:], reverse=True)
+    assert factors[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_halfway_is_half(kind: str) -> None:
+    assert factor(Schedule(kind=kind, warmup_steps=0, final_fraction=0.0), 50, 101) == pytest.approx(0.5)
+
+
+def test_a_training_of_one_step_has_a_rate() -> None:
+    """Broken: a smoke test of one step would divide by zero, or learn nothing."""
+    assert factor(Schedule(kind="linear", warmup_steps=0, final_fraction=0.0), 0, 1) == 1.0
+
+
+def test_groups_keep_their_proportions() -> None:
+    """Broken: an optimizer of the recipe's own, with a smaller rate for some layers, would lose it."""
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": [parameters[0]], "lr": 1.0}, {"params": [parameters[1]], "lr": 0.1}])
+    rate = LearningRate(Schedule(kind="linear", warmup_steps=0, final_fraction=0.0), optimizer, 11)
+    assert rate.set(5) == 0.5
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.05]

@@ -1,0 +1,232 @@
+"""One node's agent: torchrun's restart loop over our workers, with our view of what ends, restarts and hangs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.api import WorkerSpec as TorchSpec
+
+from mlops_provider.refs import Ref
+from mlops_provider.step import RESULT_PATH_VARIABLE, Failure
+from training.elastic.causes import Ended, committed, first_failure, oom_kills, result_path
+from training.elastic.diagnosis import RankState, Watch, describe, hung, top_frames
+from training.elastic.peers import Peers
+from training.elastic.rendezvous import Rendezvous
+from training.elastic.workers import Worker, end
+from training.trainer.health import DIRECTORY_VARIABLE
+
+logger = logging.getLogger(__name__)
+
+MONITOR_SECONDS = 0.1
+LOST_GRACE_SECONDS = 0.5
+"""For the rest of a gang that lost a rank. Without it they can save nothing: the last checkpoint is older."""
+_PATIENCE_SECONDS = 60.0
+_WATCH_SECONDS = 1.0
+_FINISH_SECONDS = 90.0
+"""For the other nodes to send their last metrics, once the work is committed."""
+_LEAVE_SECONDS = 10.0
+"""For the nodes to end together, when all are done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """One node's share of a gang."""
+
+    name: str
+    program: Sequence[str]
+    """As after ``python``: ``-m module argument...`` or ``script.py argument...``."""
+    processes: int
+    max_restarts: int
+    """In a row without an optimizer step more than before: a long run on spot machines may lose any number of nodes."""
+    hang_seconds: float | None
+    """Without progress of any rank for so long the gang hangs; None: nobody looks."""
+    grace_seconds: float
+    """From SIGTERM to SIGKILL, to write a checkpoint."""
+    scratch: Path
+    keep: Callable[[Sequence[Path]], None]
+    """Called with the stacks of a gang that hung, and what torch recorded of its collectives."""
+
+
+class Agent(SimpleElasticAgent):
+    """
+    Starts the workers of a node, restarts them with the others', and ends with ``outcome``.
+
+    ``run`` is torch's: rendezvous, start, then ``_monitor_workers`` until it says SUCCEEDED, or FAILED or UNHEALTHY
+    with no restart left. A restart is a new rendezvous, of as many nodes as there are.
+    """
+
+    # Of the round that runs.
+    _folder: Path
+    _world_size: int
+    _watch: Watch
+    _peers: Peers
+    _done_at: float
+
+    def __init__(self, node: Node, rendezvous: Rendezvous) -> None:
+        spec = TorchSpec(
+            role="train",
+            local_world_size=node.processes,
+            rdzv_handler=rendezvous,
+            entrypoint=node.program[-1],
+            max_restarts=node.max_restarts,
+            monitor_interval=MONITOR_SECONDS,
+            local_addr=rendezvous._this_node.addr,
+        )
+        super().__init__(spec, exit_barrier_timeout=_LEAVE_SECONDS, shutdown_timeout=max(1, int(node.grace_seconds)))
+        self.outcome: Ref | Failure | None = None
+        """The committed ref, on the node whose rank 0 committed it; what failed last; None where neither is known."""
+        self._node = node
+        self._rendezvous_handler = rendezvous
+        self._workers: list[Worker] = []
+        self._furthest = -1
+        self._next_watch = 0.0
+        self._oom_kills = oom_kills()
+        self._broken = False
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        node, seats = self._node, worker_group.workers
+        self._folder = node.scratch / f"round-{self._rendezvous_handler.round}"
+        self._folder.mkdir()
+        self._world_size = seats[0].world_size
+        self._broken = False
+        self._done_at = math.inf
+        self._workers = [
+            Worker(
+                rank=seat.global_rank,
+                program=node.program,
+                environment=os.environ | self._environment(worker_group, seat.local_rank),
+                prefix=f"[rank {seat.global_rank}] " if seat.global_rank else "",
+            )
+            for seat in seats
+        ]
+        assert worker_group.group_rank is not None
+        assert worker_group.group_world_size is not None
+        self._peers = Peers(worker_group.store, node=worker_group.group_rank, num_nodes=worker_group.group_world_size)
+        pids = {worker.rank: worker.pid for worker in self._workers}
+        self._watch = Watch(self._folder, pids, hang_seconds=node.hang_seconds or 0.0, node=node.name)
+        return dict(enumerate(pids.values()))
+
+    def _environment(self, group: WorkerGroup, local_rank: int) -> dict[str, str]:
+        seat = group.workers[local_rank]
+        return {
+            "RANK": str(seat.global_rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(seat.world_size),
+            "LOCAL_WORLD_SIZE": str(self._node.processes),
+            "GROUP_RANK": str(group.group_rank),
+            "GROUP_WORLD_SIZE": str(group.group_world_size),
+            "MASTER_ADDR": str(group.master_addr),
+            "MASTER_PORT": str(group.master_port),
+            "TORCHELASTIC_RUN_ID": self._rendezvous_handler.get_run_id(),
+            "TORCHELASTIC_RESTART_COUNT": str(self._rendezvous_handler.round),
+            "TORCHELASTIC_MAX_RESTARTS": str(self._node.max_restarts),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            RESULT_PATH_VARIABLE: str(result_path(self._folder, seat.global_rank)),
+            DIRECTORY_VARIABLE: str(self._folder),
+            # What NCCL did last: dumped by its watchdog when a collective exceeds its time.
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            "TORCH_FR_DUMP_TEMP_FILE": str(self._folder / "flight-"),
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        }
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        grace = self._node.grace_seconds
+        if worker_group.state == WorkerState.HEALTHY:  # to take a node in, as soon as a step is done: no hurry
+            grace = max(grace, self._node.hang_seconds or _PATIENCE_SECONDS)
+        end(self._workers, signal.SIGTERM, LOST_GRACE_SECONDS if self._broken else grace)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        end(self._workers, death_sig, self._node.grace_seconds)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        codes = {worker.rank: worker.exit_code for worker in self._workers}
+        if all(code == 0 for code in codes.values()):
+            self.outcome = committed(self._folder, list(codes))
+            self._done_at = min(self._done_at, time.monotonic())
+            late = isinstance(self.outcome, Ref) and time.monotonic() > self._done_at + _FINISH_SECONDS
+            # Before that this node is needed: rank 0 may fail yet, while it publishes.
+            if self._peers.all_done() or late:
+                return self._succeeded()
+        failed = [worker for worker in self._workers if worker.exit_code not in (None, 0)]
+        if failed:
+            return self._failed(failed)
+        if (worker_group.group_world_size or 0) > self._rendezvous_handler.num_nodes:
+            if isinstance(self.outcome, Ref):
+                return self._succeeded()
+            logger.warning("a node is lost or leaving: going on with the others")
+            self._broken = True
+            return self._restart_free_of_charge()
+        if self._node.hang_seconds and time.monotonic() > self._next_watch:
+            self._next_watch = time.monotonic() + _WATCH_SECONDS
+            if (failure := self._hang()) is not None:
+                return self._charge(failure)
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _succeeded(self) -> RunResult:
+        ranks = [seat.global_rank for seat in self._worker_group.workers]
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
+
+    def _failed(self, failed: Sequence[Worker]) -> RunResult:
+        ranks = [worker.rank for worker in self._workers]
+        if (ref := committed(self._folder, ranks)) is not None:
+            self.outcome = ref
+            return self._succeeded()
+        for worker in failed:
+            worker.drain()
+        ended = [
+            Ended(rank=worker.rank, exit_code=worker.exit_code or 0, tail=list(worker.tail), was=self._was(worker.rank))
+            for worker in failed
+        ]
+        causes = [one for one in ended if not one.interrupted]
+        if not causes:
+            logger.info("interrupted: going on from the checkpoint that was just written")
+            return self._restart_free_of_charge()
+        kills = oom_kills() - self._oom_kills
+        return self._charge(
+            first_failure(self._folder, causes, world_size=self._world_size, node=self._node.name, oom_kills=kills)
+        )
+
+    def _was(self, rank: int) -> str:
+        pulse = self._watch.pulse(rank)
+        return f" at step {pulse.step}, {pulse.phase}" if pulse and pulse.step >= 0 else ""
+
+    def _restart_free_of_charge(self) -> RunResult:
+        self._remaining_restarts += 1
+        return RunResult(state=WorkerState.UNHEALTHY)
+
+    def _charge(self, failure: Failure) -> RunResult:
+        """Decide on a restart. torch makes it where ``_remaining_restarts`` allows."""
+        furthest = self._watch.furthest()
+        if furthest > self._furthest:
+            self._furthest, self._remaining_restarts = furthest, self._node.max_restarts
+        if not failure.retryable:
+            self._remaining_restarts = 0
+        self.outcome = failure
+        self._broken = self._remaining_restarts > 0
+        if self._broken:
+            logger.warning("%s", failure.message)
+            logger.warning("restarting the gang; %d restarts left", self._remaining_restarts)
+        elif failure.retryable and self._node.max_restarts:
+            given_up = f"; given up after {self._node.max_restarts} restarts without a step more"
+            self.outcome = replace(failure, message=failure.message + given_up)
+        return RunResult(state=WorkerState.FAILED)
+
+    def _hang(self) -> Failure | None:
+        running = [worker.rank for worker in self._workers if worker.exit_code is None]
+        if not self._peers.all_silent(self._watch.silent(running)):
+            return None
+        mine = self._watch.examine(running)
+        for state in mine:
+            logger.error("%s", "\n    ".join([describe(state), *top_frames(self._folder, state.rank)]))
+        self._node.keep([*self._folder.glob("stacks-*"), *self._folder.glob("flight-*")])
+        told = self._peers.gather([asdict(state) for state in mine])
+        return hung([RankState(**state) for state in told], self._node.hang_seconds or 0.0)

@@ -1,0 +1,109 @@
+"""How the agents of several nodes find each other: torch's c10d rendezvous, with three of its habits changed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+    _RendezvousExitOp,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+LOOPBACK = "127.0.0.1"
+LAST_CALL_SECONDS = 1.0
+"""How long, with ``min_nodes`` there, to wait for more. torch's default of 30 s would be paid at each restart."""
+_KEEP_ALIVE_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where and when nodes meet."""
+
+    run_id: str
+    """The same on all nodes, and of no other gang."""
+    endpoint: str
+    """``host:port`` of the store. It lives in the process that binds the port: with it ends the rendezvous."""
+    host_store: bool | None
+    """Whether this process binds the port; None: where ``host`` is this machine, and the port is free."""
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None
+    """Address under which the others reach this node; None: its host name."""
+    join_seconds: float
+    """How long to wait for ``min_nodes``."""
+    keep_alive_seconds: float
+    """After this silence a node counts as lost. The nodes' clocks must not differ by as much."""
+
+
+class Rendezvous(DynamicRendezvousHandler):
+    """Made by :func:`meet`."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        # torch keeps the first round's address, which is wrong as soon as another node becomes the first, and the
+        # first round's store, in which the keys of the last round still stand.
+        self._bootstrap_store_info = None
+        self._shared_tcp_store_server = None
+        return super().next_rendezvous()
+
+    @property
+    def round(self) -> int:
+        """The same number on all nodes, another one after each restart."""
+        return self._state_holder.state.round
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of this round that are still there, as of the last look (at most a second ago)."""
+        return len(self._state_holder.state.participants)
+
+    @property
+    def key_value_store(self) -> Store:
+        """Outlives the rounds."""
+        return self._store
+
+    def leave(self) -> None:
+        """Have the others go on at once, without waiting until this node counts as lost."""
+        self._stop_heartbeats()
+        self._op_executor.run(_RendezvousExitOp(), time.monotonic() + self.settings.timeout.close.total_seconds())
+
+
+def meet(meeting: Meeting) -> Rendezvous:
+    """:raises RendezvousConnectionError: where the store cannot be reached"""
+    hosting = {} if meeting.host_store is None else {"is_host": meeting.host_store}
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=meeting.endpoint,
+        run_id=meeting.run_id,
+        min_nodes=meeting.min_nodes,
+        max_nodes=meeting.max_nodes,
+        local_addr=meeting.local_addr,
+        **hosting,
+    )
+    backend, store = create_backend(parameters)
+    handler = Rendezvous.from_backend(
+        meeting.run_id,
+        store,
+        backend,
+        meeting.min_nodes,
+        meeting.max_nodes,
+        meeting.local_addr,
+        timeout=RendezvousTimeout(
+            join=timedelta(seconds=meeting.join_seconds),
+            last_call=timedelta(seconds=LAST_CALL_SECONDS),
+            close=timedelta(seconds=10),
+            heartbeat=timedelta(seconds=meeting.keep_alive_seconds),
+        ),
+        # torch declares whole seconds and takes fractions.
+        keep_alive_interval=meeting.keep_alive_seconds / _KEEP_ALIVE_ATTEMPTS,  # type: ignore[arg-type]
+        keep_alive_max_attempt=_KEEP_ALIVE_ATTEMPTS,
+    )
+    assert isinstance(handler, Rendezvous)
+    return handler

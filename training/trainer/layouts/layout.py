@@ -1,0 +1,204 @@
+"""A model over all processes: one optimizer step's gradients, their norm, and a forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training.trainer.layouts.buffers import align_buffers, saved_buffers
+from training.trainer.layouts.losses import sample_losses
+from training.trainer.layouts.precision import LossScale
+
+if TYPE_CHECKING:
+    from training.data.loader import Batch
+    from training.trainer.config import Loss
+    from training.trainer.layouts.pipeline import Pipeline
+    from training.trainer.parallel import Gang
+
+
+class Layout:
+    """
+    This rank's part of the model. The loop calls, on all ranks::
+
+        layout.warm_up(batch, loss)                      # once
+        for each step:
+            layout.seed(seed, step)
+            losses = layout.step(batches, loss, scale)   # gradients
+            norm = layout.clip(max_norm)
+            layout.update(optimizer)
+        with layout.evaluating():
+            scores = layout.forward(batch)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gang: Gang,
+        *,
+        names: dict[str, str] | None = None,
+        replica: DistributedDataParallel | None = None,
+        pipeline: Pipeline | None = None,
+        scaler: LossScale | None = None,
+        sharded: bool = False,
+    ) -> None:
+        self.model = model
+        """This rank's parameters; of a pipeline, its stage."""
+        self.names = names or {}
+        """``{name in the stage: name in the whole model}``, where they differ."""
+        self.scaler = scaler
+        """Of float16, part of what a checkpoint holds."""
+        self._gang = gang
+        self._replica, self._pipeline, self._sharded = replica, pipeline, sharded
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffered = bool(saved_buffers(model))
+        # DDP and FSDP average over data-parallel ranks. A sum is wanted, for these may hold unequal numbers of samples.
+        self._ranks = gang.data_world_size if replica is not None or sharded else 1
+        self._norm: Tensor | None = None
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a gradient that is not finite is no failure: :meth:`update` takes it back with a smaller scale."""
+        return self.scaler is not None and self.scaler.can_shrink
+
+    def seed(self, *numbers: int) -> None:
+        """Of the next step's random numbers, e.g. (seed, step)."""
+        self._gang.seed(*numbers)
+
+    def step(self, batches: Sequence[Batch], loss: Loss, scale: float) -> list[Tensor]:
+        """
+        Forward and backward passes of one optimizer step; gradients must be None before.
+
+        :param batches: micro batches, as many on every rank; their samples are this data-parallel rank's
+        :param scale: of the loss; 1 / samples of the global batch gives the gradient of its mean
+        :return: the weighted losses ``[B]`` of each micro batch, detached
+        """
+        factor = scale * self._ranks * (1.0 if self.scaler is None else self.scaler.scale)
+        if self._pipeline is not None:
+            losses = self._pipeline.step(batches, loss, factor)
+        else:
+            losses = [self._backward(batch, loss, factor, batch is batches[-1]) for batch in batches]
+        self._complete()
+        return losses
+
+    def clip(self, max_norm: float) -> Tensor:
+        """
+        Scale the gradients down to ``max_norm``.
+
+        :return: the global 2-norm before, over all dimensions of the mesh; the same bits on every rank
+        """
+        norm = self._global_norm()
+        if self.scaler is not None:
+            norm = norm / self.scaler.scale
+        self._norm = norm
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        if self.scaler is not None:
+            factor = factor / self.scaler.scale
+        gradients = self._gradients()
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+        return norm
+
+    def update(self, optimizer: torch.optim.Optimizer) -> bool:
+        """
+        Take the optimizer's step and forget the gradients, after :meth:`clip`.
+
+        :return: False where float16 gradients overflowed: nothing changed but the scale
+        """
+        overflowed = False
+        if self.scaler is not None:
+            assert self._norm is not None, "clip comes first"
+            overflowed = not math.isfinite(self._norm.item())
+            self.scaler.update(overflowed=overflowed)
+        if not overflowed:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return not overflowed
+
+    def forward(self, batch: Batch) -> Tensor | None:
+        """The model's output for the batch's features; None on all but the last stage of a pipeline."""
+        if self._pipeline is not None:
+            return self._pipeline.forward(batch)
+        output: Tensor = self.model(batch.features)
+        return output
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Without dropout and gradients."""
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train()
+
+    def warm_up(self, batch: Batch, loss: Loss) -> None:
+        """
+        Let DDP settle its buckets, by a step without effect. Called once by all ranks, before the first step.
+
+        After its first backward pass DDP sorts gradients into other buckets, which with three or more ranks adds them
+        up in another order. So a resumed run starts with the same buckets as one that was never interrupted.
+        """
+        if self._replica is None:
+            return
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        device = self._gang.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            sample_losses(loss, self._replica, batch).sum().backward()
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        self.model.zero_grad(set_to_none=True)
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """
+        Split the optimizer's groups by how parameters are placed, each with the options it had.
+
+        A fused or foreach step takes parameters of one mesh at a time. Called before a scheduler is made.
+        """
+        if self._gang.mesh is None:
+            return
+        groups = []
+        for group in optimizer.param_groups:
+            by_mesh: dict[object, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+            groups += [{**group, "params": parameters} for parameters in by_mesh.values()]
+        optimizer.param_groups[:] = groups
+
+    def _backward(self, batch: Batch, loss: Loss, factor: float, last: bool) -> Tensor:
+        model: nn.Module = self.model if self._replica is None else self._replica
+        if self._sharded:
+            from training.trainer.layouts.sharded import exchange_gradients
+
+            exchange_gradients(self.model, last)
+        with nullcontext() if last or self._replica is None else self._replica.no_sync():
+            losses = sample_losses(loss, model, batch)
+            (losses.sum() * factor).backward()
+        return losses.detach()
+
+    def _complete(self) -> None:
+        if self._buffered:
+            align_buffers(self.model, self._gang)
+        if self._gang.mesh is not None:
+            from training.trainer.layouts.gradients import settle
+
+            settle(self._parameters)
+
+    def _global_norm(self) -> Tensor:
+        if self._gang.mesh is None:
+            return torch.nn.utils.get_total_norm(self._gradients())
+        from training.trainer.layouts.gradients import global_norm
+
+        return global_norm(self._parameters, self._gang.place, self._gang.device)
+
+    def _gradients(self) -> list[Tensor]:
+        if self._gang.mesh is None:
+            return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        from training.trainer.layouts.gradients import local
+
+        return local(self._parameters)

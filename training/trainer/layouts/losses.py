@@ -1,0 +1,29 @@
+"""What a loss must return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from mlops_provider.step import BadConfigError
+
+if TYPE_CHECKING:
+    from training.data.loader import Batch
+    from training.trainer.config import Loss
+
+
+def sample_losses(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
+    """
+    ``[B]``; stand-ins weigh nothing.
+
+    :raises BadConfigError: where the loss does not return one value per sample
+    """
+    losses = loss(model, batch)
+    if not isinstance(losses, Tensor):
+        raise BadConfigError(f"train.loss must return a tensor of one value per sample, got {type(losses).__name__}")
+    if losses.shape != batch.weights.shape:
+        raise BadConfigError(
+            f"train.loss must return one value per sample, {list(batch.weights.shape)}, got {list(losses.shape)}"
+        )
+    return losses * batch.weights
