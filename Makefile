@@ -82,9 +82,10 @@ CHAOS_ROUNDS ?= 3
 CHAOS_KILLS ?= 100
 
 .PHONY: chaos
-chaos: venv data .venv/airflow/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times
+chaos: venv data .venv/airflow/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
+	SPOT_TICKS=89 SPOT_EPOCHS=120 .venv/airflow/bin/python -m pytest tests/end_to_end/test_spot.py -s
 
 .PHONY: lint
 lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Check the pipeline files, style, types and the layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +14,9 @@ ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z
 TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/[\w./-]+\.sql)$"
 Transform = Annotated[str, StringConstraints(pattern=TRANSFORM_PATTERN)]
 """An import path, or a file ``include/<pipeline>/<name>.sql``."""
+PROGRAM_PATTERN = r"^include/\w+/(\w+/)*[A-Za-z_]\w*\.py$"
+Program = Annotated[str, StringConstraints(pattern=PROGRAM_PATTERN)]
+"""A file ``include/<pipeline>/<name>.py``."""
 NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
@@ -23,6 +26,9 @@ Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    operational: ClassVar[frozenset[str]] = frozenset()
+    """Settings that decide how work is done, and not what comes out: after a change of them it is not done again."""
 
 
 class SpecError(ValueError):
@@ -62,6 +68,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
             r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+            PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
             TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
             "or a file such as include/my_pipeline/dataset.sql",
         }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")

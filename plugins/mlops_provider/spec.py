@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from mlops_provider.section import ImportPath, Metric, Name, Section, Transform
+from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 
 
@@ -203,7 +203,13 @@ class Schedule(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps over which it rises from 0."""
     final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Of the learning rate, at the last step."""
+    """Of the learning rate, at the last step; of linear and cosine."""
+
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Schedule:
+        if self.kind == "constant" and self.final_fraction:
+            raise ValueError("consistent: a constant rate has no final_fraction; use kind linear or cosine")
+        return self
 
 
 class EarlyStopping(Section):
@@ -229,9 +235,16 @@ class Checkpointing(Section):
 class Train(Section):
     """Train with torchrun; return the best checkpoint."""
 
+    operational: ClassVar[frozenset[str]] = frozenset(
+        {"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint"}
+    )
+
     model: ImportPath
     """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields."""
     model_args: dict[str, Any] = {}
+    program: Program | None = None
+    """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
+    the same input and leaves weights and metrics; see :mod:`training.program`."""
     loss: ImportPath | None = None
     """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
     metrics: ImportPath | None = None
@@ -309,6 +322,22 @@ class Train(Section):
         return value
 
     @model_validator(mode="after")
+    def _a_program_does_it_all(self) -> Train:
+        if self.program is None:
+            return self
+        recipe, own = self.model.partition(":")[0].split(".")[:2], self.program.split("/")[:2]
+        if recipe != own:
+            raise ValueError(
+                f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
+            )
+        for name in ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
+        if self.elastic == "exact":
+            raise ValueError("consistent: elastic: exact is what our loop does, not the program; remove one of the two")
+        return self
+
+    @model_validator(mode="after")
     def _processes_of_the_layout(self) -> Train:
         given = self.parallel
         fixed = given.dp_shard * given.tp * given.pp * max(given.dp_replicate, 1)
@@ -323,6 +352,11 @@ class Train(Section):
         if self.elastic == "exact":
             if fixed > max(given.dp_replicate, 1):
                 raise ValueError("consistent: elastic: exact works with replicas only; remove dp_shard, tp and pp")
+            if self.micro_batch is not None:
+                raise ValueError(
+                    "consistent: with elastic: exact a logical shard is one forward pass; remove micro_batch, and "
+                    "raise logical_shards for smaller ones"
+                )
             if self.precision == "fp16":
                 raise ValueError("consistent: elastic: exact does not scale losses; use precision bf16 or fp32")
             if node_range(self.nodes)[1] * self.processes > self.logical_shards:

@@ -39,6 +39,8 @@ HOME_VARIABLE = "MLOPS_HOME"
 """Folder that holds ``include/``; relative paths in a pipeline start there."""
 PARENT_VARIABLE = "MLOPS_PARENT_PID"
 """Process id of the launcher; the step ends when that process does."""
+GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
+"""Seconds from SIGTERM to SIGKILL that torchrun's workers have."""
 
 
 def connection_variable(connection: str) -> str:

@@ -120,6 +120,7 @@ def test_every_task_cleared_while_it_runs(airflow: LiveAirflow, seed: int) -> No
     run_struck(airflow, clear, seed)
 
 
+@pytest.mark.timeout(600)  # Airflow starts anew for each step
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whole_airflow_killed_in_every_step(airflow: LiveAirflow, seed: int) -> None:
     def crash(step: str, processes: list[psutil.Process]) -> None:

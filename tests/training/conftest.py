@@ -221,6 +221,7 @@ def train_config(**changes: Any) -> dict[str, Any]:
     return {
         "model": "include.toy.model:build_model",
         "model_args": {"hidden": 8},
+        "program": None,
         "loss": None,
         "metrics": None,
         "configure_optimizer": None,

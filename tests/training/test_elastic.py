@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.distributed import TCPStore
 
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import Failure
-from training.elastic.causes import Ended, first_failure
+from training.elastic.causes import Ended, blames_connection, first_failure, say_the_same
 from training.trainer.health import INTERRUPTED
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -84,6 +85,27 @@ def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
         assert not alive
 
 
+def test_an_error_that_comes_back_is_not_tried_again(tmp_path: Path) -> None:
+    """Broken: a mistake in the user's loss would start the gang four times, each with all its data to load."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", do={"1:5!": "len(5)"}) as gang:
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert failure.type == "TypeError"
+    assert "given up after 1 restarts" in failure.message
+    assert starts(gang.notes) == [(2, 0), (2, 5)]
+
+
+def test_the_same_error_counts_as_such_whichever_rank_tells_it() -> None:
+    """Broken: of ranks that all fail, another is the first each time, and the gang would start four times."""
+    first, second, other = (
+        Failure("TypeError", f"{what} (rank {rank} of 2 on n/{rank})", True, {})
+        for what, rank in (("no len()", 0), ("no len()", 1), ("no sum()", 1))
+    )
+    assert say_the_same(first, second)
+    assert not say_the_same(second, other)
+    assert not say_the_same(first, replace(first, type="ValueError"))
+
+
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """Of a rendezvous that outlives every node."""
@@ -93,14 +115,17 @@ def endpoint() -> Iterator[str]:
 
 
 def join(folder: Path, endpoint: str, name: str, **environment: Any) -> Any:
-    options = ["--nnodes=1:2", "--max-restarts=1", f"--rdzv-endpoint={endpoint}", "--no-host-store"]
+    options = ["--nnodes=1:2", "--max-restarts=0", f"--rdzv-endpoint={endpoint}", "--no-host-store"]
     options += ["--local-addr=127.0.0.1", "--keep-alive-seconds=3", f"--node-name={name}"]
     return started(folder, *options, name=f"{name}.json", **environment)
 
 
 @pytest.mark.parametrize("goes", ["evicted", "lost"])
 def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
-    """Broken: a run on spot machines would end with its first node, or never use those that come back."""
+    """
+    Broken: a run on spot machines would end with its first node, or never use those that come back. No restart is
+    allowed, for none is charged: not even where the connections to a lost node break before it counts as lost.
+    """
     with join(tmp_path, endpoint, "a", STEPS=100000) as first:
         first.wait_for_step(5)
         with join(tmp_path, endpoint, "b", STEPS=100000) as second:
@@ -129,6 +154,36 @@ def test_nodes_of_one_machine_need_their_minimum(tmp_path: Path) -> None:
         failure = gang.result()
     assert isinstance(failure, Failure), gang.log
     assert (failure.type, failure.retryable) == ("NodesLostError", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"), [("ValueError('a letter')", True), ("BadDataError('a letter')", False)]
+)
+def test_an_error_of_one_node_is_that_of_the_gang(tmp_path: Path, error: str, retryable: bool) -> None:
+    """Broken: the node whose connection to the failed one breaks would be faster, and tell of that."""
+    with started(tmp_path, "--nnodes=2", "--max-restarts=0", do={"1:10!": f"raise {error}"}) as gang:
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert (failure.type, failure.retryable) == (error.partition("(")[0], retryable)
+    assert failure.message.startswith("a letter (rank 1 of 2 on ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "blamed"),
+    [
+        (Failure("RuntimeError", "[gloo/transport/tcp/pair.cc:538] Connection closed by peer", True, {}), True),
+        (Failure("RuntimeError", "Read error [10.0.0.2]:4711: Connection reset by peer", True, {}), True),
+        (Failure("DistBackendError", "NCCL error: remote process exited or a network error", True, {}), True),
+        (Failure("RankLostError", "rank 0 of 2 on n was killed by SIGABRT", True, {"exit_code": -6}), True),
+        (Failure("RankLostError", "was killed by SIGKILL: Connection reset by peer", True, {"exit_code": -9}), False),
+        (Failure("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", True, {}), False),
+        (Failure("BadDataError", "Connection reset by peer", False, {}), False),
+    ],
+    ids=["gloo", "reset", "NCCL", "aborted by a watchdog", "killed", "its own", "final"],
+)
+def test_a_broken_connection_is_told_from_other_errors(failure: Failure, blamed: bool) -> None:
+    """Broken: a lost node would cost the others a restart, or an error would wait for a loss that does not come."""
+    assert blames_connection(failure) is blamed
 
 
 def test_the_cause_is_told_from_what_follows(tmp_path: Path) -> None:

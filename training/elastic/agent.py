@@ -17,7 +17,15 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec as TorchSpec
 
 from mlops_provider.refs import Ref
 from mlops_provider.step import RESULT_PATH_VARIABLE, Failure
-from training.elastic.causes import Ended, committed, first_failure, oom_kills, result_path
+from training.elastic.causes import (
+    Ended,
+    blames_connection,
+    committed,
+    first_failure,
+    oom_kills,
+    result_path,
+    say_the_same,
+)
 from training.elastic.diagnosis import RankState, Watch, describe, hung, top_frames
 from training.elastic.peers import Peers
 from training.elastic.rendezvous import Rendezvous
@@ -29,6 +37,8 @@ logger = logging.getLogger(__name__)
 MONITOR_SECONDS = 0.1
 LOST_GRACE_SECONDS = 0.5
 """For the rest of a gang that lost a rank. Without it they can save nothing: the last checkpoint is older."""
+_LOST_FACTOR, _LOST_SECONDS = 1.5, 1.0
+"""A connection breaks at once, but a node counts as lost only after its keep-alive: in so many of them, and this."""
 _PATIENCE_SECONDS = 60.0
 _WATCH_SECONDS = 1.0
 _FINISH_SECONDS = 90.0
@@ -46,7 +56,10 @@ class Node:
     """As after ``python``: ``-m module argument...`` or ``script.py argument...``."""
     processes: int
     max_restarts: int
-    """In a row without an optimizer step more than before: a long run on spot machines may lose any number of nodes."""
+    """
+    In a row without an optimizer step more than before: a long run may lose any number of workers. One is enough where
+    the same error comes back at the same step. That a node is lost does not count.
+    """
     hang_seconds: float | None
     """Without progress of any rank for so long the gang hangs; None: nobody looks."""
     grace_seconds: float
@@ -70,6 +83,7 @@ class Agent(SimpleElasticAgent):
     _watch: Watch
     _peers: Peers
     _done_at: float
+    _broken_at: float
 
     def __init__(self, node: Node, rendezvous: Rendezvous) -> None:
         spec = TorchSpec(
@@ -88,6 +102,8 @@ class Agent(SimpleElasticAgent):
         self._rendezvous_handler = rendezvous
         self._workers: list[Worker] = []
         self._furthest = -1
+        self._charged: tuple[int, Failure] | None = None
+        """The last: at which step, and for what."""
         self._next_watch = 0.0
         self._oom_kills = oom_kills()
         self._broken = False
@@ -98,7 +114,7 @@ class Agent(SimpleElasticAgent):
         self._folder.mkdir()
         self._world_size = seats[0].world_size
         self._broken = False
-        self._done_at = math.inf
+        self._done_at = self._broken_at = math.inf
         self._workers = [
             Worker(
                 rank=seat.global_rank,
@@ -159,12 +175,8 @@ class Agent(SimpleElasticAgent):
         failed = [worker for worker in self._workers if worker.exit_code not in (None, 0)]
         if failed:
             return self._failed(failed)
-        if (worker_group.group_world_size or 0) > self._rendezvous_handler.num_nodes:
-            if isinstance(self.outcome, Ref):
-                return self._succeeded()
-            logger.warning("a node is lost or leaving: going on with the others")
-            self._broken = True
-            return self._restart_free_of_charge()
+        if self._node_is_gone():
+            return self._succeeded() if isinstance(self.outcome, Ref) else self._go_on_without()
         if self._node.hang_seconds and time.monotonic() > self._next_watch:
             self._next_watch = time.monotonic() + _WATCH_SECONDS
             if (failure := self._hang()) is not None:
@@ -191,9 +203,30 @@ class Agent(SimpleElasticAgent):
             logger.info("interrupted: going on from the checkpoint that was just written")
             return self._restart_free_of_charge()
         kills = oom_kills() - self._oom_kills
-        return self._charge(
-            first_failure(self._folder, causes, world_size=self._world_size, node=self._node.name, oom_kills=kills)
+        failure = first_failure(
+            self._folder, causes, world_size=self._world_size, node=self._node.name, oom_kills=kills
         )
+        if self._worker_group.group_world_size != 1 and blames_connection(failure):
+            if self._node_is_gone() or self._rendezvous_handler.is_closed():
+                return self._go_on_without()
+            if self._awaits_loss():
+                return RunResult(state=WorkerState.HEALTHY)
+        return self._charge(failure)
+
+    def _node_is_gone(self) -> bool:
+        return (self._worker_group.group_world_size or 0) > self._rendezvous_handler.num_nodes
+
+    def _go_on_without(self) -> RunResult:
+        logger.warning("a node is lost or leaving: going on with the others")
+        self._broken = True
+        return self._restart_free_of_charge()
+
+    def _awaits_loss(self) -> bool:
+        """Whether a node may be gone that does not count as lost yet."""
+        self._broken = True  # where a new node restarts the gang before
+        self._broken_at = min(self._broken_at, time.monotonic())
+        patience = _LOST_FACTOR * self._rendezvous_handler.keep_alive_seconds + _LOST_SECONDS
+        return time.monotonic() < self._broken_at + patience
 
     def _was(self, rank: int) -> str:
         pulse = self._watch.pulse(rank)
@@ -208,17 +241,26 @@ class Agent(SimpleElasticAgent):
         furthest = self._watch.furthest()
         if furthest > self._furthest:
             self._furthest, self._remaining_restarts = furthest, self._node.max_restarts
-        if not failure.retryable:
+        num_restarts = self._node.max_restarts - self._remaining_restarts
+        if not failure.retryable or self._came_back(furthest, failure):
             self._remaining_restarts = 0
+        self._charged = furthest, failure
         self.outcome = failure
         self._broken = self._remaining_restarts > 0
         if self._broken:
             logger.warning("%s", failure.message)
             logger.warning("restarting the gang; %d restarts left", self._remaining_restarts)
         elif failure.retryable and self._node.max_restarts:
-            given_up = f"; given up after {self._node.max_restarts} restarts without a step more"
+            given_up = f"; given up after {num_restarts} restarts without a step more"
             self.outcome = replace(failure, message=failure.message + given_up)
         return RunResult(state=WorkerState.FAILED)
+
+    def _came_back(self, step: int, failure: Failure) -> bool:
+        """Whether it is the last failure again. Before the first step it may wait for something to be there."""
+        if self._charged is None or step < 0:
+            return False
+        last_step, last = self._charged
+        return last_step == step and say_the_same(last, failure)
 
     def _hang(self) -> Failure | None:
         running = [worker.rank for worker in self._workers if worker.exit_code is None]

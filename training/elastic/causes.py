@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,12 @@ from mlops_provider.step import Failure, StepError, read_result
 from training.trainer.health import INTERRUPTED
 
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
+_BROKEN_CONNECTION = re.compile(
+    r"connection (?:reset|closed|refused|was )|broken pipe|gloo/transport|nccl (?:communicator )?(?:error|was aborted)"
+    r"|remote process exited",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"rank \d+ of \d+ on \S+")
 
 
 class RankLostError(StepError):
@@ -83,6 +90,19 @@ def first_failure(folder: Path, ended: Sequence[Ended], *, world_size: int, node
             log=list(lost.tail),
         )
     )
+
+
+def blames_connection(failure: Failure) -> bool:
+    """Whether a rank may have failed because another is gone: its connection broke, or NCCL's watchdog ended it."""
+    exit_code = failure.details.get("exit_code", 0)
+    if exit_code < 0:
+        return bool(exit_code == -signal.SIGABRT)
+    return failure.retryable and _BROKEN_CONNECTION.search(failure.message) is not None
+
+
+def say_the_same(one: Failure, other: Failure) -> bool:
+    """Whichever rank says it: of several that fail alike, another may be the first each time."""
+    return one.type == other.type and _PLACE.sub("", one.message) == _PLACE.sub("", other.message)
 
 
 def oom_kills() -> int:

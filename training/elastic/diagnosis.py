@@ -23,6 +23,7 @@ START_FACTOR = 4
 """Before its first whole step a gang has this many times as long: it loads, compiles, warms caches."""
 STACKS_SECONDS = 3.0
 """Within this time a process writes its stacks, or cannot."""
+PY_SPY_SECONDS = 60.0
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 _STATES = {psutil.STATUS_STOPPED: "stopped by a signal", psutil.STATUS_DISK_SLEEP: "stuck in the kernel (state D)"}
@@ -155,14 +156,20 @@ def write_stacks(folder: Path, rank: int, pid: int) -> str:
     path = stacks_path(folder, rank)
     if path.exists():  # else the signal would kill it
         before = path.stat().st_size
-        os.kill(pid, STACKS_SIGNAL)
-        os.kill(pid, signal.SIGCONT)  # a stopped process writes its stacks as the first thing when it goes on
+        try:
+            os.kill(pid, STACKS_SIGNAL)
+            os.kill(pid, signal.SIGCONT)  # a stopped process writes its stacks as the first thing when it goes on
+        except ProcessLookupError:  # it has just ended
+            return ""
         if _grown(path, before):
             return path.read_text(errors="replace")[before:]
     if (program := shutil.which("py-spy")) is None:
         return ""
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:  # as where the process is stuck in the kernel
+        return ""
     if seen.returncode == 0:
         path.write_text(seen.stdout)
     return ""

@@ -65,6 +65,11 @@ class Rendezvous(DynamicRendezvousHandler):
         return len(self._state_holder.state.participants)
 
     @property
+    def keep_alive_seconds(self) -> float:
+        """After this silence a node counts as lost."""
+        return self.settings.keep_alive_interval.total_seconds() * self.settings.keep_alive_max_attempt
+
+    @property
     def key_value_store(self) -> Store:
         """Outlives the rounds."""
         return self._store

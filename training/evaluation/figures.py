@@ -118,7 +118,9 @@ def _spread(comparison: Comparison) -> tuple[str, Figure]:
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:
     figure, axes = _axes()
     epochs = [record["epoch"] for record in history]
-    axes.plot(epochs, [record["train_loss"] for record in history], color=CHAMPION, marker="o", markersize=4)
+    # A script of the recipe's own need not tell it.
+    losses = [(record["epoch"], record["train_loss"]) for record in history if "train_loss" in record]
+    axes.plot(*np.reshape(losses, (-1, 2)).T, color=CHAMPION, marker="o", markersize=4)
     axes.set(xlabel="epoch", ylabel="training loss")
     axes.yaxis.label.set_color(CHAMPION)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

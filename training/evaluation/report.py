@@ -55,7 +55,7 @@ def render(
             "Data": f"{dataset.name}, {dataset.num_rows:,} rows, {dataset.interval_start} to {dataset.interval_end}",
             "Snapshot": dataset.version,
             "Features": features.version,
-            "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {len(history)}, "
+            "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {history[-1]['epoch']}, "
             f"seed {checkpoint.seed}, {checkpoint.world_size} processes",
             "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,
             "Code": git_commit,

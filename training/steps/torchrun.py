@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlops_provider.refs import Ref
-from mlops_provider.step import RESULT_PATH_VARIABLE, STORE_VARIABLE, Failure, StepInput, read_result, write_result
+from mlops_provider.step import (
+    GRACE_VARIABLE,
+    RESULT_PATH_VARIABLE,
+    STORE_VARIABLE,
+    Failure,
+    StepInput,
+    read_result,
+    write_result,
+)
 from training.elastic.workers import prepare
 from training.process import die_with_parent
 from training.steps.execution import find_committed, report
@@ -35,9 +43,6 @@ if TYPE_CHECKING:
     from training.elastic.rendezvous import Meeting
 
 logger = logging.getLogger("training")
-
-GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
-"""Seconds from SIGTERM to SIGKILL that whoever stops this process grants."""
 
 
 def main() -> int:

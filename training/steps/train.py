@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef, canonical_json
+import torch
+
+from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import BadConfigError, BadDataError
-from training.code import bundle, load_attribute, recipe_folder
+from training.code import load_attribute
 from training.data.loader import Loader
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
+from training.steps.trained import Trained, publish, tracked_run
 from training.tracking.connection import check_address
-from training.tracking.run import TrackedRun
-from training.tracking.system_metrics import SystemMetrics
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.checkpoint.weights import serialise
 from training.trainer.config import TrainConfig, build_model
 from training.trainer.health import REST, Heartbeat
 from training.trainer.layouts import build_layout
@@ -30,8 +31,9 @@ from training.trainer.metrics import check_metric
 from training.trainer.objectives import DEFAULT_LOSSES
 from training.trainer.optimizer import build_optimizer
 from training.trainer.parallel import Gang, join, leave, seed_everything
+from training.trainer.program import ProgramOutput, run_script
 from training.trainer.state import TrainingState
-from training.trainer.tracked import Curves, track
+from training.trainer.tracked import Curves
 from training.trainer.validation import Validation
 
 TRACKING_SECONDS: Final = 60.0
@@ -45,16 +47,13 @@ def run(context: StepContext) -> CheckpointRef | None:
     assert isinstance(features, FeaturesRef)
     manifest = json.loads(context.store.read(features.artifacts["manifest"]))
     _check(context, config, features, manifest)
+    if config.program is not None:
+        return _run_program(context, config, manifest)
     heartbeat = Heartbeat.from_environment()
     timeout = timedelta(seconds=config.collective_timeout_seconds)
     gang = join(config.parallel, timeout, deterministic=config.deterministic)
     job, num_parameters = _job(context, config, gang, heartbeat, grouped=bool(manifest["grouped"]))
-    with ExitStack() as stack:
-        tracked: TrackedRun | None = None
-        if _first_of_node():
-            tracked = track(context.deployment, context.input, config, gang, num_parameters)
-            stack.enter_context(_abandoned_on_failure(tracked))
-            stack.enter_context(SystemMetrics(tracked.log, node=_node()))
+    with tracked_run(context, config, gang, num_parameters) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
         state = Trainer(job, gang, curves).train()
         heartbeat.beat(state.step, REST)
@@ -62,10 +61,47 @@ def run(context: StepContext) -> CheckpointRef | None:
             # A killed process may have taken some with it; those that MLflow has are not sent again.
             for epoch in state.history:
                 curves.epoch(epoch)
-        ref = _publish(context, config, job, state, tracked, grouped=bool(manifest["grouped"]))
+        trained = _trained(context, config, job, state)
+        ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS) if trained and tracked else None
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
     leave(gang)
+    return ref
+
+
+def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[str, Any]) -> CheckpointRef | None:
+    features, deployment = context.input.ref, context.deployment
+    assert isinstance(features, FeaturesRef)
+    assert config.program is not None
+    # The process group is the script's.
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    gang = Gang(rank=deployment.rank, world_size=world_size, device=torch.device(device))
+    factory = load_attribute(config.model, deployment.home)
+    model = build_model(factory, config.model, features.num_features, config.model_args)
+    seed_everything(config.seed)
+    ref = None
+    with tracked_run(context, config, gang, sum(parameter.numel() for parameter in model.parameters())) as tracked:
+        output = run_script(
+            deployment.home,
+            config.program,
+            context.input.dump(),
+            checkpoints=f"{context.store.uri}/{context.place}/checkpoints",
+            scratch=context.scratch,
+        )
+        if gang.leads and tracked is not None:
+            left = ProgramOutput.read(output, program=config.program, metric=config.metric, model=model)
+            tracked.log(left.point())
+            trained = Trained(
+                weights=left.weights,
+                history=[{"epoch": left.epoch, "validation_metric": left.metrics[config.metric], **left.metrics}],
+                epoch=left.epoch,
+                metrics=left.metrics,
+                world_size=gang.world_size,
+            )
+            ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS)
+    if tracked is not None:
+        tracked.finish(TRACKING_SECONDS)
     return ref
 
 
@@ -106,7 +142,7 @@ def _job(
         loss=_function(context, config, "loss") or DEFAULT_LOSSES[config.objective],
         curriculum=_function(context, config, "curriculum"),
         loader=Loader(
-            source=open_source(store, features, "train", context.scratch),
+            source=open_source(store, features, "train", _shard_cache()),
             global_batch=config.global_batch,
             seed=config.seed,
             rank=gang.data_rank,
@@ -128,24 +164,16 @@ def _job(
             world_size=gang.world_size,
             group=gang.cpu_group,
             keep_latest=config.checkpoint.keep_latest,
+            timeout=timedelta(seconds=config.collective_timeout_seconds),
         ),
         heartbeat=heartbeat,
     )
     return job, num_parameters
 
 
-def _publish(
-    context: StepContext,
-    config: TrainConfig,
-    job: TrainingJob,
-    state: TrainingState,
-    tracked: TrackedRun | None,
-    *,
-    grouped: bool,
-) -> CheckpointRef | None:
-    """Called by all ranks, for all look whether the best checkpoint is whole; done by rank 0."""
-    features, best, saved = context.input.ref, state.best, job.checkpoints.best()
-    assert isinstance(features, FeaturesRef)
+def _trained(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:
+    """On rank 0. Called by all ranks, for all look whether the best checkpoint is whole."""
+    best, saved = state.best, job.checkpoints.best()
     assert best is not None, "epochs >= 1"
     if saved is None or saved.step != best.step:
         raise CheckpointError(
@@ -153,52 +181,20 @@ def _publish(
         )
     if context.deployment.rank != 0:
         return None
-    assert tracked is not None, "rank 0 is the first of its node"
-    files = {
-        "weights.pt": serialise(job.checkpoints.load_whole(saved, "model")["model"]),
-        "code.zip": bundle(recipe_folder(context.deployment.home, config.model)),
-        "model.json": canonical_json(
-            {
-                "model": config.model,
-                "model_args": dict(config.model_args),
-                "num_features": features.num_features,
-                "objective": config.objective,
-                "metric": config.metric,
-                "loss": config.loss,
-                "grouped": grouped,
-            }
-        ),
-    }
-    run_id = tracked.wait_until_open(TRACKING_SECONDS)
-    tracked.log_bytes("model", files)
-    history = canonical_json([asdict(epoch) for epoch in state.history])
-    return CheckpointRef(
-        place=context.place,
-        artifacts={
-            "weights": context.publish("weights.pt", files["weights.pt"]),
-            "code": context.publish("code.zip", files["code.zip"]),
-            "model": context.publish("model.json", files["model.json"]),
-            "history": context.publish("history.json", history),
-        },
+    return Trained(
+        weights=job.checkpoints.load_whole(saved, "model")["model"],
+        history=[asdict(epoch) for epoch in state.history],
         epoch=best.epoch,
         metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
-        seed=config.seed,
         world_size=saved.world_size,
-        tracking_run=run_id,
-        parent=features,
     )
 
 
-@contextmanager
-def _abandoned_on_failure(tracked: TrackedRun) -> Iterator[None]:
-    try:
-        yield
-    except SystemExit:
-        tracked.close()  # told to end: the next try goes on in the same run
-        raise
-    except Exception:
-        tracked.abandon()
-        raise
+def _shard_cache() -> Path:
+    """Of a remote store's shards; all processes of a node share it, and a restart finds them there."""
+    folder = Path(tempfile.gettempdir(), f"mlops-shards-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _function(context: StepContext, config: TrainConfig, setting: str) -> Any:
@@ -209,12 +205,3 @@ def _function(context: StepContext, config: TrainConfig, setting: str) -> Any:
     if not callable(function):
         raise BadConfigError(f"train.{setting}: {import_path} is a {type(function).__name__}, not a function")
     return function
-
-
-def _first_of_node() -> bool:
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
-def _node() -> int | None:
-    """None where there is only one."""
-    return int(os.environ["GROUP_RANK"]) if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" else None

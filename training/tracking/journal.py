@@ -122,11 +122,14 @@ class Journal:
             return (lines, place) if lines else (self._unwritten[:1], None)
 
     def mark_sent(self, lines: list[Line], place: int | None) -> None:
+        """Of lines that were written since they were read, nothing: they are read again, from the disk."""
         with self._lock:
             if place is not None:
                 self.file.mark_sent(place)
             elif self._unwritten[:1] == lines:
                 del self._unwritten[0]
+            else:
+                return
             self._num_unsent -= len(lines)
 
     def close(self) -> None:

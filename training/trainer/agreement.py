@@ -64,6 +64,7 @@ class Agreement:
         self._saved_at = self._talked_at = time.monotonic()
         self._talked_step = step
         self._next_step = step + 1
+        self._gap = 1
 
     def due(self, step: int) -> bool:
         """Whether the ranks talk after this step."""
@@ -84,11 +85,12 @@ class Agreement:
     def _talk(self, step: int, say: Sequence[int]) -> Decision:
         now = time.monotonic()
         seconds_per_step = (now - self._talked_at) / max(1, step - self._talked_step)
-        gap = min(_MOST_STEPS, max(1, int(INTERVAL_SECONDS / max(seconds_per_step, 1e-9))))
+        # At most twice the last one: the next steps may be slower.
+        gap = max(1, min(_MOST_STEPS, 2 * self._gap, int(INTERVAL_SECONDS / max(seconds_per_step, 1e-9))))
         overdue = now - self._saved_at >= 60 * self._checkpointing.every_minutes
         told = self._gang.gather([gap, overdue, self._sigterm.received, *say])
         # Clocks differ: the first rank's counts.
-        gap, overdue = told[0][0], bool(told[0][1])
+        self._gap, overdue = told[0][0], bool(told[0][1])
         self._talked_at, self._talked_step = now, step
-        self._next_step = step + gap
+        self._next_step = step + self._gap
         return Decision(save=overdue, end=any(row[2] for row in told), told=[row[3:] for row in told])

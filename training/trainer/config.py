@@ -52,6 +52,7 @@ class TrainConfig:
 
     model: str
     model_args: Mapping[str, Any]
+    program: str | None
     loss: str | None
     metrics: str | None
     configure_optimizer: str | None

@@ -15,12 +15,13 @@ from torch.optim import Optimizer
 
 from mlops_provider.step import BadDataError
 from training.data.loader import Batch, Loader, Step
+from training.store import StoreError
 from training.trainer.agreement import Agreement, Sigterm
 from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.committed import read_listing
+from training.trainer.checkpoint.committed import Saved, read_listing
 from training.trainer.config import Loss, TrainConfig
 from training.trainer.flops import flops_per_sample
-from training.trainer.health import INTERRUPTED, Heartbeat
+from training.trainer.health import INTERRUPTED, REST, Heartbeat
 from training.trainer.layouts import Layout
 from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
 from training.trainer.parallel import Gang
@@ -104,6 +105,7 @@ class Trainer:
             while not state.finished(config.epochs, config.early_stopping):
                 self._train_epoch(state, agreement)
                 self._end_epoch(state)
+            job.heartbeat.beat(state.step, REST)
             job.checkpoints.wait()
         return state
 
@@ -113,8 +115,8 @@ class Trainer:
         for step in self._timed(job.loader.epoch(state.epoch, start=state.step_in_epoch)):
             job.heartbeat.beat(state.step, "step")
             self._train_step(state, step)
-            if not self._prepared:
-                # Not before the first step, which gives the optimizer its state.
+            if not self._prepared and job.optimizer.state:
+                # Not before a first step (in fp16 some overflow) has given the optimizer its state.
                 job.checkpoints.prepare(self._tensors())
                 self._prepared = True
             decision = agreement.after(state.step, self._window.said() if agreement.due(state.step) else ())
@@ -153,8 +155,7 @@ class Trainer:
 
     def _end_epoch(self, state: TrainingState) -> None:
         job, gang = self._job, self._gang
-        job.heartbeat.beat(state.step, "validation")
-        metric, further = job.validation.measure(job.layout, gang)
+        metric, further = job.validation.measure(job.layout, gang, lambda: job.heartbeat.beat(state.step, "validation"))
         train_loss = gang.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
         # Clocks differ: the first rank's counts.
         seconds, now = gang.from_leader((time.monotonic() - self._epoch_started, time.time()))
@@ -171,8 +172,8 @@ class Trainer:
         state.history.append(record)
         state.loss_units, state.seconds = 0, 0.0
         best = state.best is record
-        # The best weights must not be lost; any other save gives way to the one under way.
-        self._save(best=best, wait=best)
+        # The best weights and the end must not be lost; any other save gives way to the one under way.
+        self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))
         if gang.leads:
             logger.info(
                 "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
@@ -182,13 +183,16 @@ class Trainer:
         if self._curves is not None:
             self._curves.epoch(record)
 
-    def _save(self, *, best: bool = False, wait: bool = False) -> None:
+    def _save(self, *, wait: bool = False) -> None:
         job, state = self._job, self._state
-        job.heartbeat.beat(state.step, "checkpoint")
+        # A slow store is no hang.
+        job.heartbeat.beat(state.step, REST if wait else "checkpoint")
         within_epoch = state.step_in_epoch > 0
         loss_units = int(self._gang.sum(state.loss_units))
         seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
-        job.checkpoints.save(state.step, self._tensors(), state.document(loss_units, seconds), best=best, wait=wait)
+        best_step = None if state.best is None else state.best.step
+        document = state.document(loss_units, seconds)
+        job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
 
     def _tensors(self) -> dict[str, Any]:
         job = self._job
@@ -244,25 +248,34 @@ class Trainer:
         state = self._state
         wrong = [
             int(sample)
-            for batch, total in zip(step.batches, totals, strict=True)
+            # Those that only fill up a rank's logical shards have no loss.
+            for batch, total in zip(step.batches, totals, strict=False)
             if not math.isfinite(total)
             for sample in batch.samples[batch.weights.numpy() > 0]
         ]
-        complete = read_listing(self._job.checkpoints.store, self._job.checkpoints.place).complete
-        saved = complete[-1] if complete else None
-        if not math.isfinite(norm):
+        if not math.isfinite(norm) and not self._job.layout.may_overflow:
             # Then all ranks are here, and only some of them may know the samples.
             found = self._gang.from_leader(self._gang.gather_objects((wrong, totals)))
             wrong = sorted({sample for samples, _ in found or () for sample in samples})
         what = "loss" if wrong else "gradient"
         samples = wrong or sorted(int(sample) for batch in step.batches for sample in batch.samples)
         shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
-        last = f"the last good checkpoint is that of step {saved.step}" if saved else "there is no checkpoint yet"
+        saved = self._last_listed()
         raise NonFiniteLossError(
             f"the {what} is not finite in epoch {state.epoch}, step {state.step_in_epoch + 1}, on training samples "
-            f"{shown}: look for extreme or missing features there, or lower train.learning_rate; {last}",
+            f"{shown}: look for extreme or missing features there, or lower train.learning_rate; "
+            + (f"the last good checkpoint is that of step {saved.step}" if saved else "no checkpoint was found"),
             epoch=state.epoch,
             step=state.step_in_epoch + 1,
             samples=samples,
             checkpoint=None if saved is None else saved.folder,
         )
+
+    def _last_listed(self) -> Saved | None:
+        """By this rank alone, as far as the store can be read: what is to be said must not fail with it."""
+        try:
+            complete = read_listing(self._job.checkpoints.store, self._job.checkpoints.place).complete
+        except StoreError as error:
+            logger.warning("%s", error)
+            return None
+        return complete[-1] if complete else None

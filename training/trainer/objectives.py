@@ -70,7 +70,11 @@ def rows_of(scores: Tensor, batch: Batch) -> npt.NDArray[np.float32]:
 
 
 def _scores(model: nn.Module, batch: Batch) -> Tensor:
-    scores: Tensor = model(batch.features)
+    return check_scores(model(batch.features), batch)
+
+
+def check_scores(scores: Tensor, batch: Batch) -> Tensor:
+    """:raises BadConfigError: where there is not one score for each row"""
     if scores.shape != batch.labels.shape:
         raise BadConfigError(
             f"the model maps features {list(batch.features.shape)} to {list(scores.shape)}; "

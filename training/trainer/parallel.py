@@ -73,13 +73,6 @@ class Gang:
             distributed.all_reduce(total, group=self.cpu_group)
         return float(total)
 
-    def max(self, value: int) -> int:
-        """The largest value of all ranks. Called by all."""
-        largest = torch.tensor(value, dtype=torch.int64)
-        if self.world_size > 1:
-            distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.cpu_group)
-        return int(largest)
-
     def from_leader(self, value: T) -> T:
         """Rank 0's value, on every rank. Called by all."""
         if self.world_size == 1:

@@ -33,12 +33,13 @@ class LearningRate:
 
     def __init__(self, schedule: Schedule, optimizer: Optimizer, num_steps: int) -> None:
         self._schedule, self._num_steps = schedule, num_steps
-        self._groups = optimizer.param_groups
-        self._rates = [float(group["lr"]) for group in self._groups]
+        self._optimizer = optimizer
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
 
     def set(self, step: int) -> float:
         """:return: the first group's rate"""
         scale = factor(self._schedule, step, self._num_steps)
-        for group, rate in zip(self._groups, self._rates, strict=True):
+        # Loading a state gives the optimizer new groups.
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
         return self._rates[0] * scale

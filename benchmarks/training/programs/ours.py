@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -91,7 +91,9 @@ def features_ref(store: Store, splits: Mapping[str, Mapping[str, Any]]) -> Featu
 class Unvalidated(Validation):
     """The clock stops before the end of the epoch: what comes then is not measured."""
 
-    def measure(self, layout: Layout, gang: Gang) -> tuple[float, Mapping[str, float]]:
+    def measure(
+        self, layout: Layout, gang: Gang, beat: Callable[[], None] = lambda: None
+    ) -> tuple[float, Mapping[str, float]]:
         return 0.0, {}
 
 
@@ -203,6 +205,7 @@ def train_config(logical_shards: int | None) -> TrainConfig:
     return TrainConfig(
         model="",
         model_args={},
+        program=None,
         loss=None,
         metrics=None,
         configure_optimizer=None,

@@ -15,12 +15,17 @@ from typing import IO
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome, step_argv
-from mlops_provider.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, STORE_VARIABLE, read_result
+from mlops_provider.step import (
+    GRACE_VARIABLE,
+    HOME_VARIABLE,
+    PARENT_VARIABLE,
+    RESULT_PATH_VARIABLE,
+    STORE_VARIABLE,
+    read_result,
+)
 
 GRACE_SECONDS = 3.0
 """Between SIGTERM and SIGKILL; below the 5 s after which Airflow's supervisor kills the task itself."""
-GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
-"""Tells torchrun how much of it its workers have: a little less, so that it can still say how they ended."""
 
 
 class ProcessLauncher:
@@ -116,6 +121,7 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
         "PYTHONUNBUFFERED": "1",
         RESULT_PATH_VARIABLE: str(result),
         PARENT_VARIABLE: str(os.getpid()),
+        # A little less, so that torchrun can still say how they ended.
         GRACE_VARIABLE: str(GRACE_SECONDS - 0.5),
     }
 

@@ -156,7 +156,7 @@ class StepOperator(BaseOperator):
                 self.step,
                 end.isoformat(),
                 str(self.dag.timezone),
-                config,
+                {name: value for name, value in config.items() if name not in self.section.operational},
                 ref,
                 code_digest([deployment.home / path for path in self.code_paths(config)]),
             ),

@@ -33,6 +33,7 @@ class TrainOperator(StepOperator):
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         names = ("model", "loss", "metrics", "configure_optimizer", "curriculum")
+        # A program lies in the model's folder.
         return sorted({recipe_folder(settings[name]) for name in names if settings[name]})
 
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:

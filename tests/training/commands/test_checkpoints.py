@@ -32,7 +32,8 @@ def checkpoints(store: Store) -> Checkpoints:
     checkpoints = Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None)
     for epoch, metric in ((1, 0.5), (2, 0.75), (3, 0.7)):
         meta = {"epoch": epoch, "history": [{"validation_metric": metric}]}
-        checkpoints.save(10 * epoch, {"model": {"w": torch.full((1000,), epoch / 3)}}, meta, best=epoch < 3)
+        best = 10 * min(epoch, 2)
+        checkpoints.save(10 * epoch, {"model": {"w": torch.full((1000,), epoch / 3)}}, meta, best_step=best)
         checkpoints.wait()
     return checkpoints
 
@@ -102,11 +103,28 @@ def test_restore_goes_back_and_forth(mlops: Run, store: Store, checkpoints: Chec
 
     resumed = Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None)
     assert newest(resumed) == 20
-    resumed.save(25, {"model": {"w": torch.zeros(1000)}}, {})
+    resumed.save(25, {"model": {"w": torch.zeros(1000)}}, {}, best_step=20)
     resumed.wait()
     assert newest(resumed) == 25
     gone = mlops("restore", "ranking", "30")
     assert (gone.returncode, "it has 10, 20, 25" in gone.stderr) == (2, True)
+
+
+def test_restore_brings_back_the_best_of_that_time(mlops: Run, store: Store, checkpoints: Checkpoints) -> None:
+    """Broken: back and forth, the best would stay set aside, and the next save remove its weights for good."""
+    assert mlops("restore", "ranking", "10").returncode == 0
+    done = mlops("restore", "ranking", "30")
+    assert done.returncode == 0, done.stderr
+    assert newest(checkpoints) == 30
+    best = checkpoints.best()
+    assert best is not None
+    assert best.step == 20
+
+    store.delete(list(store.list(best.folder)))
+    gone = mlops("restore", "ranking", "30")
+    assert gone.returncode == 2
+    assert "no training goes on from step 30 without the best one of its time" in gone.stderr
+    assert newest(checkpoints) == 10
 
 
 def test_a_training_that_has_ended_is_not_restored(mlops: Run, store: Store, checkpoints: Checkpoints) -> None:

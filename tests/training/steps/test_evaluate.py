@@ -224,3 +224,19 @@ def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any
     failure = evaluate(CheckpointRef.from_wire(wire))
     assert isinstance(failure, Failure)
     assert not failure.retryable
+
+
+def test_the_model_of_a_script_of_ones_own_is_judged_like_any_other(
+    project: Any, trained: Any, evaluate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: what such a script leaves would train, and then not be evaluated."""
+    (project.home / "include/toy/train_mine.py").write_text(
+        "from training.program import Program\n"
+        "program = Program.start()\n"
+        "program.finish(program.build_model().state_dict(), epoch=2, metrics={'ndcg@10': 0.5})\n"
+    )
+    for name, value in {"HOME": project.home, "STORE": project.store.uri, "RESULT_PATH": "unused"}.items():
+        monkeypatch.setenv(f"MLOPS_{name}", str(value))
+    report = evaluate(trained(["good", "poor"], program="include/toy/train_mine.py"))
+    assert isinstance(report, ReportRef), report
+    assert "epoch 2 of 2" in project.store.read(report.artifacts["report"]).decode()

@@ -185,6 +185,29 @@ def test_a_full_disk_does_not_stop_metrics_while_the_server_is_there(
     assert history(client, attempt().run_id, "loss") == expected(range(1, 2001))
 
 
+def test_what_is_written_while_it_is_sent_counts_once(tmp_path: Path) -> None:
+    """Broken: a disk that has room again during a request would keep the run open until its end times out."""
+    body = """
+        no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+        log(range(1, 11))
+        journal = run._journal
+        journal.write()
+        lines, place = journal.read(1000)
+        assert lines and place is None
+        resource.setrlimit(resource.RLIMIT_FSIZE, no_limit)
+        journal.write()
+        journal.mark_sent(lines, place)
+        assert not journal.is_empty()
+        again, place = journal.read(1000)
+        assert again == lines and place is not None
+        journal.mark_sent(again, place)
+        assert journal.is_empty()
+        os._exit(0)
+    """
+    subprocess.run(program(body, NO_SERVER, tmp_path, tmp_path.name), check=True, timeout=100)
+
+
 def test_the_training_process_does_not_import_mlflow(server: Server, tmp_path: Path) -> None:
     """Broken: the first steps would share the interpreter with seconds of import, after each restart."""
     body = """

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -58,6 +59,8 @@ class Case:
     first_step: int = 0
     spoil_step: int | None = None
     """The step whose loss overflows on one rank."""
+    ragged: bool = False
+    """Ranks hold unequal numbers of samples in every other step, padded to unequal lengths."""
 
 
 def tokens_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -95,7 +98,7 @@ def build(case: Case) -> nn.Module:
 def whole_batch(case: Case, step: int) -> Batch:
     """The global batch of a step."""
     rng = np.random.default_rng([3, step])
-    size = case.global_batch
+    size = case.global_batch - (step % 2 if case.ragged else 0)
     if case.model.startswith("gpt"):
         tokens = torch.from_numpy(rng.integers(0, VOCABULARY // 2, (size, LENGTH + 1)))
         features, labels, mask = tokens[:, :-1], tokens[:, 1:], None
@@ -110,15 +113,16 @@ def whole_batch(case: Case, step: int) -> Batch:
 def share(case: Case, step: int, gang: Gang) -> list[Batch]:
     """The micro batches of a data-parallel rank, filled up with stand-ins."""
     whole = whole_batch(case, step)
-    most = -(-case.global_batch // gang.data_world_size)
-    mine = np.arange(gang.data_rank, case.global_batch, gang.data_world_size)
+    mine = np.arange(gang.data_rank, len(whole.samples), gang.data_world_size)
+    most = len(mine) if case.ragged else -(-case.global_batch // gang.data_world_size)
     samples = np.concatenate([mine, np.zeros(most - len(mine), np.int64)])
     weights = (np.arange(most) < len(mine)).astype(np.float32)
+    rows = int(whole.mask[samples].sum(1).max()) if case.ragged and whole.mask is not None else None
     return [
         Batch(
-            features=whole.features[part],
-            labels=whole.labels[part],
-            mask=None if whole.mask is None else whole.mask[part],
+            features=whole.features[part, :rows],
+            labels=whole.labels[part, :rows],
+            mask=None if whole.mask is None else whole.mask[part, :rows],
             weights=torch.from_numpy(weights[first : first + case.micro_batch]),
             samples=part,
         ).to(gang.device)
@@ -169,11 +173,18 @@ def every(gang: Gang, value: Any) -> bool:
 
 
 def scores(layout: Layout, case: Case, gang: Gang) -> list[float] | None:
-    """A few of the model's outputs, from the last stage."""
-    with layout.evaluating():
-        output = layout.forward(whole_batch(case, 99).to(gang.device))
-    found = gang.gather_objects(None if output is None else output.flatten()[:8].tolist())
-    return None if found is None else next(each for each in reversed(found) if each is not None)
+    """The model's first output for each sample of two batches, from the last stage."""
+    mine: dict[tuple[int, int], float] = {}
+    for step in (98, 99):
+        batch = share(case, step, gang)[0] if case.ragged else whole_batch(case, step)
+        with layout.evaluating():
+            output = layout.forward(batch.to(gang.device))
+        if output is not None:
+            assert output.shape[:2] == batch.labels.shape, "the output is not cut to the batch"
+            first = output.flatten(1)[:, 0].tolist()
+            mine |= {(step, sample): value for sample, value in zip(batch.samples.tolist(), first, strict=True)}
+    parts = gang.gather_objects(mine)
+    return None if parts is None else [value for _, value in sorted(ChainMap(*parts).items())]
 
 
 def digest(layout: Layout, gang: Gang) -> str | None:

@@ -13,7 +13,7 @@ from torch.distributed import HashStore
 
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import Failure
-from training.elastic.diagnosis import RankState, late_rank
+from training.elastic.diagnosis import RankState, late_rank, write_stacks
 from training.elastic.peers import Peers
 from training.trainer.health import Heartbeat, read_pulse, stacks_path
 
@@ -114,6 +114,24 @@ def test_a_heartbeat_outlives_its_process(tmp_path: Path) -> None:
     assert (pulse.step, pulse.beats, pulse.phase, pulse.under_way) == (5, 1, "a phase of more than twe", True)
     assert "Current thread" in stacks_path(tmp_path, 3).read_text()
     assert read_pulse(tmp_path, 4) is None
+
+
+def test_a_rank_that_ends_before_it_is_asked_is_passed_over(tmp_path: Path) -> None:
+    """Broken: the agent would die of the hang that it finds, and all its ranks with it, without a word."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    stacks_path(tmp_path, 0).touch()
+    assert write_stacks(tmp_path, 0, ended.pid) == ""
+
+
+def test_a_py_spy_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: as before. It hangs where the rank's memory cannot be read."""
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("training.elastic.diagnosis.PY_SPY_SECONDS", 0.2)
+    assert write_stacks(tmp_path, 0, os.getpid()) == ""
 
 
 def test_without_an_agent_a_heartbeat_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

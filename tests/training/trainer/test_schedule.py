@@ -33,3 +33,12 @@ def test_groups_keep_their_proportions() -> None:
     rate = LearningRate(Schedule(kind="linear", warmup_steps=0, final_fraction=0.0), optimizer, 11)
     assert rate.set(5) == 0.5
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.05]
+
+
+def test_a_resumed_optimizer_goes_on_with_the_schedule() -> None:
+    """Broken: every resumed training would stay at the rate of its checkpoint."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    rate = LearningRate(Schedule(kind="linear", warmup_steps=0, final_fraction=0.0), optimizer, 11)
+    optimizer.load_state_dict(optimizer.state_dict())
+    rate.set(5)
+    assert optimizer.param_groups[0]["lr"] == 0.5

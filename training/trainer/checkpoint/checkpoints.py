@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -37,7 +38,7 @@ class Checkpoints:
     ranks, in the same order.
 
     :param group: for small talk on the CPU (gloo), of all ranks; None where there is only one
-    :param keep_latest: complete checkpoints kept beside the best
+    :param keep_latest: complete checkpoints kept, each with the best one of its time
     :param timeout: until a rank that does not report its part is given up, and the save with it
     :param retry_seconds: before a failed write is tried again, the first time; then twice as long
     """
@@ -73,11 +74,6 @@ class Checkpoints:
         """How long the newest save held up the training."""
 
     @property
-    def failures(self) -> Sequence[str]:
-        """What went wrong with saves so far, a sentence each."""
-        return self._writer.failures
-
-    @property
     def last_durable_seconds(self) -> float:
         """How long the newest successful save took until it would survive a power cut."""
         return self._writer.last_durable_seconds
@@ -87,14 +83,20 @@ class Checkpoints:
         self._replan(flatten(tensors))
 
     def save(
-        self, step: int, tensors: dict[str, Any], meta: dict[str, Any], *, best: bool = False, wait: bool = False
+        self,
+        step: int,
+        tensors: dict[str, Any],
+        meta: dict[str, Any],
+        *,
+        best_step: int | None = None,
+        wait: bool = False,
     ) -> bool:
         """
         Copy the state; it is written in the background.
 
         :param tensors: of DCP's ``get_state_dict``: nested dicts of tensors, DTensors and plain values
         :param meta: JSON; rank 0's counts
-        :param best: the best so far, kept until there is a better one
+        :param best_step: of the best so far, this step itself where it is that one; None where there is none yet
         :param wait: for the save that is still being written, if any; a best one always does
         :return: False where that one is being written still and this one is skipped; the same on every rank
         :raises BadConfigError: where the state holds what a checkpoint cannot
@@ -108,7 +110,7 @@ class Checkpoints:
             self._last is not None and not self._last.done(), self._plan is None or self._plan.structure != structure
         )
         if busy:
-            if not (wait or best):
+            if not (wait or best_step == step):
                 self._log(logging.WARNING, f"checkpoint of step {step} skipped: the one before is still being written")
                 return False
             self._settle()
@@ -122,7 +124,7 @@ class Checkpoints:
             number=self._number,
             step=step,
             meta=document,
-            best=best,
+            best_step=best_step,
             values={key: encoded[key] for key in self._plan.mine.values},
             plan=self._plan,
             staging=self._staging,
@@ -149,25 +151,41 @@ class Checkpoints:
         """
         The newest complete checkpoint whose checksums hold, if any. Says which it passes over, and why.
 
-        So must those of the best one of its time, whose weights a training that goes on may well end with.
+        So must those of the best one of its time, whose weights a training that goes on may well end with: where it
+        is damaged, or was never written, the training goes back to before it, and makes it again.
         """
         listing = self._lead(lambda: read_listing(self.store, self.place))
         for reason in listing.damaged.values():
             self._log(logging.WARNING, f"{reason}; going back to the checkpoint before")
-        chosen = next((saved for saved in reversed(listing.complete) if self._usable(saved, listing.complete)), None)
+        complete = {saved.step: saved for saved in listing.complete}
+
+        @cache
+        def whole(step: int) -> bool:
+            return step in complete and self._whole(complete[step])
+
+        chosen = next((saved for saved in reversed(listing.complete) if self._usable(saved, whole)), None)
         # A training that goes on from an earlier one would otherwise meet them again.
         reached = chosen.step if chosen else -1
         self._writer.passed_over = [folder for folder in listing.folders if step_of(folder) > reached]
         return chosen
 
-    def _usable(self, saved: Saved, complete: Sequence[Saved]) -> bool:
-        best = best_of(one for one in complete if one.step <= saved.step)
-        return self._whole(saved) and (best is None or best is saved or self._whole(best))
+    def _usable(self, saved: Saved, whole: Callable[[int], bool]) -> bool:
+        best_step = saved.best_step
+        if best_step is not None and best_step != saved.step and not whole(best_step):
+            reason = f"that of step {best_step}, the best of its time, is damaged or not there"
+            self._log(logging.WARNING, f"passing over the checkpoint of step {saved.step}: {reason}")
+            return False
+        return whole(saved.step)
 
     def best(self) -> Saved | None:
-        """The best one, if there is one and its checksums hold."""
-        saved = best_of(self._lead(lambda: read_listing(self.store, self.place)).complete)
+        """The best one, as the newest has it, if it is there and its checksums hold."""
+        saved = self._lead(self._find_best)
         return saved if saved is not None and self._whole(saved) else None
+
+    def _find_best(self) -> Saved | None:
+        complete = read_listing(self.store, self.place).complete
+        # Where the store failed, what was passed over is there still.
+        return best_of([saved for saved in complete if saved.folder not in self._writer.passed_over])
 
     def load(self, saved: Saved, tensors: dict[str, Any]) -> None:
         """Fill a state in place; its world size and layout may be others than the checkpoint's."""

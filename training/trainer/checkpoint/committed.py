@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from training.trainer.checkpoint.files import (
 )
 
 MARKER: Final = "checkpoint.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,8 @@ class Saved:
     """Optimizer steps since the start."""
     meta: Mapping[str, Any]
     """What the training says of itself, as JSON."""
-    best: bool
-    """Whether it was the best of its time. The newest of these is the best."""
+    best_step: int | None
+    """The step of the best one of its time, if any: of itself, where it is that one."""
     folder: str
     attempt: str
     """Names the gang that wrote it."""
@@ -177,20 +177,22 @@ def find_damage(store: Store, saved: Saved, share: slice = slice(None)) -> list[
     return damaged_files(CheckpointFiles(store), saved.files, chunks)
 
 
-def best_of(complete: Iterable[Saved]) -> Saved | None:
-    return max((saved for saved in complete if saved.best), key=lambda saved: saved.step, default=None)
+def best_of(complete: Sequence[Saved]) -> Saved | None:
+    """The best one, as the newest has it; None where it is not there."""
+    return next((saved for saved in complete if saved.step == complete[-1].best_step), None)
 
 
 def superseded(listing: Listing, *, newest: int, keep_latest: int) -> list[str]:
     """
     Folders to remove once the checkpoint of step ``newest`` is committed.
 
-    Later ones stay: another gang may be writing them.
+    Later ones stay: another gang may be writing them. Of those that a training can go on from the latest stay, each
+    with the best one of its time: where a best one could not be written, they are older than it.
     """
-    kept = {saved.folder for saved in sorted(listing.complete, key=lambda saved: saved.step)[-keep_latest:]}
-    if best := best_of(listing.complete):
-        kept.add(best.folder)
-    return [folder for folder in listing.folders if folder not in kept and step_of(folder) < newest]
+    steps = {saved.step for saved in listing.complete}
+    latest = [saved for saved in listing.complete if saved.best_step is None or saved.best_step in steps][-keep_latest:]
+    kept = {step for saved in latest for step in (saved.step, saved.best_step)}
+    return [folder for folder in listing.folders if step_of(folder) not in kept and step_of(folder) < newest]
 
 
 def _row(chunk: Chunk) -> tuple[Any, ...]:

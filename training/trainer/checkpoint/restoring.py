@@ -23,9 +23,11 @@ def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:
     """
     Make the checkpoint of a step the newest one. No training may be running there.
 
+    The best one of its time comes back with it: without that no training goes on from it.
+
     :return: the checkpoint, and the steps that were set aside
-    :raises BadConfigError: where there is no such checkpoint, or the training's result is committed
-    :raises DamagedCheckpointError: where its checksums do not hold; nothing is changed then
+    :raises BadConfigError: where either is not there, or the training's result is committed
+    :raises DamagedCheckpointError: where the checksums of either do not hold; nothing is changed then
     """
     if store.exists(f"{place}/{REF_FILE}"):
         raise BadConfigError(
@@ -33,16 +35,31 @@ def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:
             "Delete it to train on from here, and whatever was made of its result"
         )
     chosen = find_saved(store, place, step)
-    if damage := find_damage(store, chosen):
+    wanted = [chosen]
+    if chosen.best_step is not None and chosen.best_step != step:
+        # First: killed between, the chosen one would be passed over without it.
+        wanted.insert(0, _best_of_its_time(store, place, chosen, chosen.best_step))
+    if damage := [problem for saved in wanted for problem in find_damage(store, saved)]:
         raise DamagedCheckpointError("; ".join(damage))
-    # The chosen one first: killed between, there are two to go on from, not none.
-    if not store.exists(chosen.marker):
-        store.copy(f"{chosen.folder}/{SET_ASIDE}", chosen.marker)
+    # Before others are set aside: killed between, there are more to go on from, not none.
+    for saved in wanted:
+        if not store.exists(saved.marker):
+            store.copy(f"{saved.folder}/{SET_ASIDE}", saved.marker)
     later = [saved for saved in read_listing(store, place).complete if saved.step > step]
     for saved in reversed(later):
         store.copy(saved.marker, f"{saved.folder}/{SET_ASIDE}")
         store.delete([saved.marker])
     return chosen, [saved.step for saved in later]
+
+
+def _best_of_its_time(store: Store, place: str, chosen: Saved, step: int) -> Saved:
+    try:
+        return find_saved(store, place, step)
+    except BadConfigError as error:
+        raise BadConfigError(
+            f"no training goes on from step {chosen.step} without the best one of its time: {error}. "
+            "Restore another, or export the weights with --weights"
+        ) from error
 
 
 def find_saved(store: Store, place: str, step: int) -> Saved:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -16,7 +16,7 @@ from torch import distributed
 
 from training.store import Store, StoreError
 from training.trainer.checkpoint.committed import Saved, folder_of, read_listing, superseded
-from training.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError, RankFile
+from training.trainer.checkpoint.files import CheckpointFiles, RankFile
 from training.trainer.checkpoint.planning import CheckpointError, Plan
 from training.trainer.checkpoint.reports import Reports
 from training.trainer.checkpoint.staging import Staging
@@ -35,7 +35,7 @@ class Save:
     """Counts the saves of this gang: the same on every rank."""
     step: int
     meta: str
-    best: bool
+    best_step: int | None
     values: dict[str, Any]
     plan: Plan
     staging: Staging
@@ -69,7 +69,6 @@ class Writer:
         self._reports: Reports | None = None
         self.passed_over: list[str] = []
         """Folders to remove after the next commit."""
-        self.failures: list[str] = []
         self.last_durable_seconds = 0.0
 
     def start(self, job: Save) -> Future[None]:
@@ -88,7 +87,6 @@ class Writer:
             self._write(job)
         except BaseException as error:
             # Not lost: whoever waits is told, as by concurrent.futures.
-            self.failures.append(f"checkpoint of step {job.step}: {error}")
             logger.warning("checkpoint of step %d could not be written, rank %d: %s", job.step, self._rank, error)
             done.set_exception(error)
         else:
@@ -142,7 +140,7 @@ class Writer:
         logger.info(
             "checkpoint of step %d saved: %.1f MB in %.1f s, %.3f s of them blocking%s",
             *(job.step, saved.num_bytes / 1e6, time.monotonic() - job.started, job.blocked_seconds),
-            " (best)" if saved.best else "",
+            " (best)" if saved.best_step == saved.step else "",
         )
         try:
             self._retire(saved)
@@ -157,7 +155,7 @@ class Writer:
         saved = Saved(
             step=job.step,
             meta=json.loads(job.meta),
-            best=job.best,
+            best_step=job.best_step,
             folder=folder,
             attempt=job.plan.attempt,
             world_size=self._world_size,
@@ -170,25 +168,19 @@ class Writer:
                 if plan.file_bytes
             ),
         )
-        saved = replace(saved, best=saved.best or self._was_best(saved))
         # The marker last: its presence is the commit.
         self._store.put(saved.marker, saved.dump())
         return saved
 
-    def _was_best(self, saved: Saved) -> bool:
-        """A step that is saved once more, as on SIGTERM right after a resume, stays the best."""
-        try:
-            return Saved.load(self._store.get(saved.marker), saved.marker).best
-        except (FileNotFoundError, DamagedCheckpointError):
-            return False
-
     def _retire(self, saved: Saved) -> None:
-        listing = read_listing(self._store, self._place)
-        folders = superseded(listing, newest=saved.step, keep_latest=self._keep_latest)
-        for folder in dict.fromkeys([*folders, *self.passed_over]):
-            if folder != saved.folder:
-                self._files.remove(folder)
+        # First those passed over: they would count among the latest, in the place of what the training went on from.
+        self.passed_over = [folder for folder in self.passed_over if folder != saved.folder]
+        for folder in self.passed_over:
+            self._files.remove(folder)
         self.passed_over = []
+        listing = read_listing(self._store, self._place)
+        for folder in superseded(listing, newest=saved.step, keep_latest=self._keep_latest):
+            self._files.remove(folder)
 
     def _file_key(self, job: Save, rank: int) -> str:
         return f"{folder_of(self._place, job.step)}/rank-{rank:04d}.{job.plan.attempt}-{job.number}.bin"

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.trainer.layouts.buffers import align_buffers, saved_buffers
 from training.trainer.layouts.losses import sample_losses
+from training.trainer.layouts.padding import common_size
 from training.trainer.layouts.precision import LossScale
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Layout:
         """
         factor = scale * self._ranks * (1.0 if self.scaler is None else self.scaler.scale)
         if self._pipeline is not None:
-            losses = self._pipeline.step(batches, loss, factor)
+            losses = self._pipeline.step(batches, loss, factor, common_size(batches, self._gang))
         else:
             losses = [self._backward(batch, loss, factor, batch is batches[-1]) for batch in batches]
         self._complete()
@@ -123,7 +124,7 @@ class Layout:
     def forward(self, batch: Batch) -> Tensor | None:
         """The model's output for the batch's features; None on all but the last stage of a pipeline."""
         if self._pipeline is not None:
-            return self._pipeline.forward(batch)
+            return self._pipeline.forward(batch, common_size([batch], self._gang))
         output: Tensor = self.model(batch.features)
         return output
 

@@ -11,15 +11,27 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from training.data.loader import Batch
+    from training.trainer.parallel import Gang
 
 
-def alike(batches: Sequence[Batch]) -> list[Batch]:
-    """Pad with samples of weight 0, and with rows of 0."""
+def common_size(batches: Sequence[Batch], gang: Gang) -> tuple[int, int]:
+    """
+    Samples, and rows where grouped, else 0, that each micro batch of each rank fits in. Called by all ranks.
+
+    For a new shape torch runs the stage once more, and with it the collectives of sharded layers. So the data-parallel
+    ranks must meet new shapes together.
+    """
     samples = max(len(batch.weights) for batch in batches)
     grouped = batches[0].mask is not None
     longest = max(batch.features.shape[1] for batch in batches) if grouped else 0
+    if gang.data_world_size > 1:
+        samples, longest = (max(sizes) for sizes in zip(*gang.gather([samples, longest]), strict=True))
     # Powers of two: few shapes, for each costs a trial run.
-    rows = 1 << (longest - 1).bit_length() if grouped else 0
+    return samples, 1 << (longest - 1).bit_length() if grouped else 0
+
+
+def alike(batches: Sequence[Batch], samples: int, rows: int) -> list[Batch]:
+    """Pad with samples of weight 0, and with rows of 0."""
     return [_padded(batch, samples, rows) for batch in batches]
 
 

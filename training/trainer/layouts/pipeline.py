@@ -52,14 +52,15 @@ class Pipeline:
     def is_last(self) -> bool:
         return self.index == self.num_stages - 1
 
-    def step(self, batches: Sequence[Batch], loss: Loss, scale: float) -> list[Tensor]:
+    def step(self, batches: Sequence[Batch], loss: Loss, scale: float, size: tuple[int, int]) -> list[Tensor]:
         """
         Forward and backward passes of all micro batches. Called by all ranks of the pipeline, with the same batches.
 
+        :param size: samples and rows to pad to; see :func:`common_size`
         :return: for each micro batch its losses ``[B]``, on every rank
         """
         sizes = [len(batch.weights) for batch in batches]
-        self._batches, self._loss, self._scale, self._losses = alike(batches), loss, scale, {}
+        self._batches, self._loss, self._scale, self._losses = alike(batches, *size), loss, scale, {}
         args, kwargs = _inputs(loss, self._batches) if self.index == 0 else ((), {})
         shape = tuple(self._batches[0].features.shape)
         key = (len(batches), shape, True)
@@ -77,14 +78,17 @@ class Pipeline:
         distributed.broadcast(values, group=self._group, group_src=self.num_stages - 1)
         return [row[:size] for row, size in zip(values, sizes, strict=True)]
 
-    def forward(self, batch: Batch) -> Tensor | None:
+    def forward(self, batch: Batch, size: tuple[int, int]) -> Tensor | None:
         """The model's output on the last stage, None on the others. Called by all ranks of the pipeline."""
-        [padded] = alike([batch])
+        [padded] = alike([batch], *size)
         key = (1, tuple(padded.features.shape), False)
         schedule = self._schedules.get(key) or self._add(key, 1)
         self._schedules.move_to_end(key)
         output: Tensor | None = schedule.eval(*([padded.features] if self.index == 0 else []))
-        return output if output is None or batch.mask is None else output[:, : batch.mask.shape[1]]
+        if output is None:
+            return None
+        output = output[: len(batch.weights)]
+        return output if batch.mask is None else output[:, : batch.mask.shape[1]]
 
     def _add(self, key: tuple[Any, ...], num_batches: int) -> ScheduleGPipe | Schedule1F1B:
         stage = PipelineStage(self.stage, self.index, self.num_stages, self._device, group=self._group)
