@@ -14,13 +14,16 @@ import pytest
 from mlops_provider.refs import CheckpointRef, FeaturesRef
 
 PARALLEL = {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1}
+FALLING = {"kind": "cosine", "warmup_steps": 5, "final_fraction": 0.1}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "three replicas": (3, {}),
-    "sharded": (2, {"parallel": PARALLEL | {"dp_shard": 2}}),
+    "three replicas": (3, {"schedule": FALLING}),
+    "sharded": (2, {"schedule": FALLING, "parallel": PARALLEL | {"dp_shard": 2}}),
     "sliced layers": (2, {"parallel": PARALLEL | {"tp": 2}}),
     "pipeline": (2, {"parallel": PARALLEL | {"pp": 2}, "micro_batch": 4}),
     "two replicas, bf16, accumulation": (2, {"precision": "bf16", "micro_batch": 3}),
 }
+STRUCK = tuple(LAYOUTS) if "CHAOS_ROUNDS" in os.environ else ("three replicas", "sharded")
+"""All in ``make chaos``; ``test_layouts.py`` resumes each of them within a process, to the bit."""
 EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
 
 
@@ -63,13 +66,13 @@ def train(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
     return start
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", STRUCK)
 def test_killed_in_mid_epoch_it_ends_at_the_same_bits(project: Any, train: Any, layout: str) -> None:
     """Broken: a preemption would change the model. Dropout is on; the kills are at random moments."""
     processes, changes = LAYOUTS[layout]
     undisturbed = train("whole", processes, **changes).result()
     moment = np.random.default_rng(len(layout))
-    for least in (1, 30) if layout == "three replicas" else (20,):
+    for least in (1, 30) if "CHAOS_ROUNDS" in os.environ else (20,):
         struck = train("killed", processes, **changes)
         wait_for(lambda: max(steps_saved(project, "killed"), default=0) >= least, struck)  # noqa: B023
         time.sleep(moment.uniform(0, 0.2))
@@ -97,7 +100,6 @@ def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:
 def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: Any, train: Any) -> None:
     """Broken: a training that lost a machine, or got one back, would end with another model."""
     alone = train("one", 1, elastic="exact").result()
-    assert weights(train("three", 3, elastic="exact").result()) == weights(alone)
     for processes, least in ((3, 1), (1, 30)):
         struck = train("resized", processes, elastic="exact")
         wait_for(lambda: max(steps_saved(project, "resized"), default=0) >= least, struck)  # noqa: B023
