@@ -22,7 +22,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipeline": (2, {"parallel": PARALLEL | {"pp": 2}, "micro_batch": 4}),
     "two replicas, bf16, accumulation": (2, {"precision": "bf16", "micro_batch": 3}),
 }
-STRUCK = tuple(LAYOUTS) if "CHAOS_ROUNDS" in os.environ else ("three replicas", "sharded")
+STRUCK = tuple(LAYOUTS) if "CHAOS_ROUNDS" in os.environ else ("three replicas",)
 """All in ``make chaos``; ``test_layouts.py`` resumes each of them within a process, to the bit."""
 EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
 
@@ -112,10 +112,8 @@ def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: An
 def test_it_goes_on_in_another_layout_and_world_size(project: Any, train: Any) -> None:
     """Broken: the training would start anew, or not at all, when the cluster gives other machines."""
     undisturbed = train("whole", 1).result()
-    for processes, changes, least in (
-        (4, {"parallel": PARALLEL | {"dp_shard": 2, "tp": 2}}, 1),
-        (2, {"parallel": PARALLEL | {"pp": 2}}, 30),
-    ):
+    moves = [(4, {"parallel": PARALLEL | {"dp_shard": 2, "tp": 2}}, 1), (2, {"parallel": PARALLEL | {"pp": 2}}, 30)]
+    for processes, changes, least in moves if "CHAOS_ROUNDS" in os.environ else moves[:1]:
         struck = train("moved", processes, **changes)
         wait_for(lambda: max(steps_saved(project, "moved"), default=0) >= least, struck)  # noqa: B023
         kill_gang(struck)
