@@ -26,8 +26,8 @@ from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ref_from_wire
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.step import STEPS, RunIdentity, StepInput, read_result
 
-NUM_KILLS = int(os.environ.get("CHAOS_KILLS", "12"))
-"""A dozen here, a hundred in ``make chaos``."""
+NUM_KILLS = int(os.environ.get("CHAOS_KILLS", "8"))
+"""Eight here, a hundred in ``make chaos``."""
 DATA_STEPS = ("ingest", "validate", "features")
 PIPELINE = load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")
 FIRST_NIGHT = datetime(2013, 3, 5, tzinfo=ZoneInfo("America/New_York"))
