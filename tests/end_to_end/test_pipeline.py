@@ -210,17 +210,15 @@ def test_broken_yaml_is_shown_and_spares_the_others(airflow: LiveAirflow, first_
     airflow.wait_for_import_errors(0)
 
 
-def test_unreachable_mlflow_is_retried_until_it_is_back(airflow: LiveAirflow, first_night: str) -> None:
+def test_a_training_goes_on_while_mlflow_is_away(airflow: LiveAirflow, first_night: str) -> None:
+    """Broken: a restart of MLflow would cost a training, or the night."""
     airflow.hold("features", 5)
     try:
         run_id = airflow.trigger(13)
         airflow.wait_for_try(run_id, "features", 1)
         airflow.stack.kill("mlflow")
-        airflow.wait_for_try(run_id, "train", 2)
-        failure = airflow.client.log("events", run_id, "train", 1)
-        assert f"MLflow at {airflow.stack.mlflow_url} cannot be reached" in failure
-        assert "epoch 1" not in failure, "found out before the training, not after it"
+        airflow.wait_for_try(run_id, "train", 1)
     finally:
         airflow.hold("features", 0)
         airflow.start()
-    assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
+    assert airflow.client.wait("events", run_id, 2 * NIGHT_SECONDS) == "success", airflow.states(run_id)
