@@ -30,6 +30,7 @@ from mlops_provider.step import BadConfigError, StepInput
 from training.code import load_attribute
 from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
+from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.process import Deployment
 from training.store import Store
@@ -79,12 +80,14 @@ class Program:
 
     def table(self, split: str) -> FeatureTable:
         """All rows of ``train``, ``validation`` or ``test``."""
-        return open_split(self._store, self.features, split, self._cache())
+        # Of a remote store, fetched into the step's own scratch folder, which the output lies in.
+        cache = Path(tempfile.mkdtemp(prefix="shards-", dir=self.output.parent))
+        return open_split(self._store, self.features, split, cache)
 
     def loader(self, split: str = "train") -> Loader:
         """This rank's share of each global batch, in the order of ``train.seed``."""
         return Loader(
-            source=open_source(self._store, self.features, split, self._cache()),
+            source=open_source(self._store, self.features, split, node_folder()),
             global_batch=self.config.global_batch,
             seed=self.config.seed,
             rank=self.rank,
@@ -103,7 +106,3 @@ class Program:
         if self.rank == 0:
             (self.output / WEIGHTS).write_bytes(serialise(dict(weights)))
             (self.output / METRICS).write_text(json.dumps({"epoch": epoch, "metrics": dict(metrics)}))
-
-    def _cache(self) -> Path:
-        # Of a remote store's shards; goes with the step's own scratch folder, which the output lies in.
-        return Path(tempfile.mkdtemp(prefix="shards-", dir=self.output.parent))

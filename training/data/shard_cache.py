@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,13 @@ class Lease:
             os.close(descriptor)  # and with it the lock
 
     __del__ = close
+
+
+def node_folder() -> Path:
+    """For a remote store's shards; all processes of a node share it, and a restart finds them there."""
+    folder = Path(tempfile.gettempdir(), f"mlops-shards-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 class ShardCache:

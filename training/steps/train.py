@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -17,6 +15,7 @@ from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_attribute
 from training.data.loader import Loader
+from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
 from training.steps.trained import Trained, publish, tracked_run
@@ -142,7 +141,7 @@ def _job(
         loss=_function(context, config, "loss") or DEFAULT_LOSSES[config.objective],
         curriculum=_function(context, config, "curriculum"),
         loader=Loader(
-            source=open_source(store, features, "train", _shard_cache()),
+            source=open_source(store, features, "train", node_folder()),
             global_batch=config.global_batch,
             seed=config.seed,
             rank=gang.data_rank,
@@ -188,13 +187,6 @@ def _trained(context: StepContext, config: TrainConfig, job: TrainingJob, state:
         metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
         world_size=saved.world_size,
     )
-
-
-def _shard_cache() -> Path:
-    """Of a remote store's shards; all processes of a node share it, and a restart finds them there."""
-    folder = Path(tempfile.gettempdir(), f"mlops-shards-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 def _function(context: StepContext, config: TrainConfig, setting: str) -> Any:
