@@ -159,13 +159,16 @@ class Loader:
             largest = math.ceil(len(whole) / self._world_size)
             size = self._micro_batch or largest
             return [
-                (np.sort(mine[number * size : (number + 1) * size]), number)
+                (self._ascending(mine[number * size : (number + 1) * size]), number)
                 for number in range(math.ceil(largest / size))
             ]
         first, last = (self._logical_shards * rank // self._world_size for rank in (self._rank, self._rank + 1))
-        owned = [(np.sort(shares.of(number, self._logical_shards)), number) for number in range(first, last)]
+        owned = [(self._ascending(shares.of(number, self._logical_shards)), number) for number in range(first, last)]
         missing = math.ceil(self._logical_shards / self._world_size) - len(owned)
         return owned + [(whole[:0], NO_SHARD)] * missing
+
+    def _ascending(self, part: IntArray) -> IntArray:
+        return np.sort(part) if self.grouped else part  # which is so already
 
 
 class _Shares:
@@ -180,6 +183,7 @@ class _Shares:
         self._ranked = np.sort(whole) if lengths is None else whole[np.lexsort((whole, -lengths))]
 
     def of(self, number: int, num_shares: int) -> IntArray:
+        """In ascending order, or by length."""
         size = len(self._ranked)
         if not self._by_length:
             return self._ranked[size * number // num_shares : size * (number + 1) // num_shares]

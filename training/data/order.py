@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.unsignedinteger[Any]]
 
 _ROUNDS: Final = 6
 # The halves of a small range hold few values: six rounds leave a pattern in up to 64, eight do not (pairs, chi-square).
 _SMALL: Final = 1 << 12
 _ROUNDS_IF_SMALL: Final = 12
 # Positions at once: the temporary arrays stay within a core's cache.
-_CHUNK: Final = 1 << 13
+_CHUNK: Final = 1 << 14
 
 
 class Permutation:
@@ -47,6 +48,8 @@ class Permutation:
         digest = hashlib.shake_128(repr(key).encode()).digest(8 * rounds)
         words = np.frombuffer(digest, "<u4").astype(np.uint32).reshape(rounds, 2)
         self._keys = [(factor | np.uint32(1), offset) for factor, offset in words]
+        # A processor computes twice as many of 32 bits at once, and multiplies those of 64 bits slowly.
+        self._word: type[np.uint32 | np.uint64] = np.uint32 if size <= 1 << 32 else np.uint64
 
     def __call__(self, positions: IntArray) -> IntArray:
         """
@@ -55,16 +58,17 @@ class Permutation:
         """
         if positions.size and not (positions.min() >= 0 and positions.max() < self.size):
             raise IndexError(f"positions {positions.min()}..{positions.max()} are not all in range({self.size})")
-        places = positions.astype(np.uint64).reshape(-1)
+        flat = positions.reshape(-1)
+        places = np.empty(flat.shape, np.int64)
         for start in range(0, len(places), _CHUNK):
-            part = places[start : start + _CHUNK]
-            part[:] = self._permute(part)
+            part = self._permute(flat[start : start + _CHUNK].astype(self._word))
             while (outside := np.flatnonzero(part >= self.size)).size:
                 part[outside] = self._permute(part[outside])
-        return places.view(np.int64).reshape(positions.shape)
+            places[start : start + _CHUNK] = part
+        return places.reshape(positions.shape)
 
-    def _permute(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        a, b = np.uint64(self._a), np.uint64(self._b)
+    def _permute(self, places: _Words) -> _Words:
+        a, b = self._word(self._a), self._word(self._b)
         right = places // a
         left = places - right * a
         for number, (factor, offset) in enumerate(self._keys):
@@ -77,23 +81,26 @@ class Permutation:
         return right
 
 
-def _add_hash(
-    half: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64], factor: np.uint32, offset: np.uint32,
-    modulus: np.uint64,
-) -> None:  # fmt: skip
+def _add_hash(half: _Words, other: _Words, factor: np.uint32, offset: np.uint32, modulus: np.unsignedinteger[Any]) -> None:
     """Add a hash of the other half, in place, modulo ``modulus``."""
     bits = other.astype(np.uint32)
     bits *= factor
     bits += offset
-    bits ^= bits >> np.uint32(16)
+    shifted = bits >> np.uint32(16)
+    bits ^= shifted
     bits *= np.uint32(0x85EBCA6B)
-    bits ^= bits >> np.uint32(13)
+    np.right_shift(bits, np.uint32(13), out=shifted)
+    bits ^= shifted
     bits *= np.uint32(0xC2B2AE35)
-    bits ^= bits >> np.uint32(16)
-    # Scaled to range(modulus) by multiplication, for division is slow; Lemire 2019.
-    scaled = bits.astype(np.uint64)
+    np.right_shift(bits, np.uint32(16), out=shifted)
+    bits ^= shifted
+    # Scaled to range(modulus) by multiplication, for division is slow; Lemire 2019. Of 32 bits the upper half counts,
+    # so that the product is of no more: the modulus is of as many.
+    width = 4 * half.itemsize
+    bits >>= np.uint32(32 - width)
+    scaled = bits.astype(half.dtype, copy=False)
     scaled *= modulus
-    scaled >>= np.uint64(32)
+    scaled >>= half.dtype.type(width)
     half += scaled
     # Unsigned: what is below the modulus wraps around to above it.
     np.minimum(half, half - modulus, out=half)
