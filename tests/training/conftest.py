@@ -38,6 +38,12 @@ def build_model(config):
     return nn.Sequential(first, nn.Tanh(), nn.Dropout(0.1), last, nn.Flatten(-2))
 
 
+def build_idle(config):
+    model = build_model(config)
+    model.spare = nn.Parameter(torch.zeros(3))
+    return model
+
+
 def build_list(config):
     return [config.num_features]
 
@@ -54,6 +60,10 @@ def slow_loss(model, batch):
 def broken_loss(model, batch):
     scores = model(batch.features)
     return (scores * batch.mask).sum(1) / torch.where(torch.from_numpy(batch.samples) == 7, 0.0, 1.0)
+
+
+def huge_loss(model, batch):
+    return torch.full_like(batch.weights, 3e30) + 0 * model(batch.features).sum()
 
 
 def mean_loss(model, batch):

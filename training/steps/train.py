@@ -159,9 +159,7 @@ def _job(
         checkpoints=Checkpoints(
             store=store,
             place=context.place,
-            gang_rank=gang.rank,
-            world_size=gang.world_size,
-            group=gang.cpu_group,
+            gang=gang,
             keep_latest=config.checkpoint.keep_latest,
             timeout=timedelta(seconds=config.collective_timeout_seconds),
         ),

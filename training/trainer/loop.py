@@ -188,7 +188,7 @@ class Trainer:
         # A slow store is no hang.
         job.heartbeat.beat(state.step, REST if wait else "checkpoint")
         within_epoch = state.step_in_epoch > 0
-        loss_units = int(self._gang.sum(state.loss_units))
+        loss_units = self._gang.sum(state.loss_units)
         seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
         best_step = None if state.best is None else state.best.step
         document = state.document(loss_units, seconds)
@@ -224,9 +224,8 @@ class Trainer:
 
     def _tell(self, told: Sequence[Sequence[int]]) -> None:
         if self._gang.leads:
-            copies = self._config.parallel.tp * self._config.parallel.pp
             moment = Moment.of(
-                self._window, told, copies, self._state.step, self._learning_rate, self._flops_per_sample
+                self._window, told, self._gang.copies, self._state.step, self._learning_rate, self._flops_per_sample
             )
             self._progress.show(moment, self._state)
             if self._curves is not None:

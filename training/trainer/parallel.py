@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -20,14 +20,17 @@ from training.trainer.layouts.mesh import coordinates, device_mesh, resolve
 
 T = TypeVar("T")
 
+_WORD_BITS: Final = 62
+_WORD: Final = (1 << _WORD_BITS) - 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
     """This process's seat. Without torchrun it is a gang of one, without process group."""
 
-    rank: int
-    world_size: int
-    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     parallel: Parallel = field(default_factory=lambda: Parallel(dp_replicate=1))
     """Resolved: its product is the world size."""
     mesh: DeviceMesh | None = None
@@ -63,15 +66,18 @@ class Gang:
         """
         seed_everything(*numbers, self.data_rank, *([self.place["pp"]] if self.parallel.pp > 1 else []))
 
-    def sum(self, value: float) -> float:
-        """The sum over data-parallel ranks, on every rank. Called by all."""
-        total = torch.tensor(value, dtype=torch.float64, device="cpu" if self.mesh is None else self.device)
-        if self.mesh is not None:
-            for name in ("dp_shard", "dp_replicate"):
-                distributed.all_reduce(total, group=self.mesh.get_group(name))
-        elif self.world_size > 1:
-            distributed.all_reduce(total, group=self.cpu_group)
-        return float(total)
+    @property
+    def copies(self) -> int:
+        """Ranks that hold parts of one replica: they take the same samples and know the same losses."""
+        return self.parallel.tp * self.parallel.pp
+
+    def sum(self, value: int) -> int:
+        """The exact sum over data-parallel ranks, on every rank. Called by all."""
+        return sum(from_words(words) for words in self.gather(to_words(value))) // self.copies
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Whether each is so on any rank. Called by all."""
+        return [any(told) for told in zip(*self.gather(list(flags)), strict=True)]
 
     def from_leader(self, value: T) -> T:
         """Rank 0's value, on every rank. Called by all."""
@@ -81,7 +87,7 @@ class Gang:
         distributed.broadcast_object_list(box, src=0, group=self.cpu_group)
         return box[0]
 
-    def gather(self, numbers: list[int]) -> list[list[int]]:
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """As many numbers of each rank, by rank, on every rank. Called by all."""
         if self.world_size == 1:
             return [[int(number) for number in numbers]]
@@ -97,6 +103,20 @@ class Gang:
         found: list[T] | None = [value] * self.world_size if self.leads else None
         distributed.gather_object(value, found, dst=0, group=self.cpu_group)
         return found
+
+    def scatter_objects(self, values: Sequence[T] | None) -> T:
+        """
+        This rank's one of rank 0's values. Called by all.
+
+        :param values: by rank, on rank 0; None on the others
+        """
+        if self.world_size == 1:
+            assert values is not None, "rank 0 has them"
+            return values[0]
+        box: list[Any] = [None]
+        distributed.scatter_object_list(box, None if values is None else list(values), src=0, group=self.cpu_group)
+        mine: T = box[0]
+        return mine
 
 
 def join(
@@ -135,6 +155,16 @@ def join(
         mesh=None if replicas_only else device_mesh(parallel, device.type, timeout),
         cpu_group=distributed.new_group(backend="gloo", timeout=timeout),
     )
+
+
+def to_words(value: int) -> list[int]:
+    """An integer of up to 185 bits in three that a tensor can hold."""
+    return [value & _WORD, value >> _WORD_BITS & _WORD, value >> 2 * _WORD_BITS]
+
+
+def from_words(words: Sequence[int]) -> int:
+    low, middle, high = words
+    return low + (middle << _WORD_BITS) + (high << 2 * _WORD_BITS)
 
 
 def leave(gang: Gang) -> None:

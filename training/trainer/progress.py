@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from training.trainer.parallel import from_words, to_words
 from training.trainer.state import LOSS_UNITS, TrainingState
 
 LINE_SECONDS: Final = 5.0
@@ -37,9 +38,9 @@ class Window:
         self.loss_units += loss_units
         self.norm = norm
 
-    def said(self) -> tuple[int, int]:
+    def said(self) -> list[int]:
         """For the other ranks."""
-        return self.loss_units, int(self.waited * _MICROSECONDS)
+        return [*to_words(self.loss_units), int(self.waited * _MICROSECONDS)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +78,12 @@ class Moment:
         return cls(
             step=step,
             unix_time=time.time(),
-            loss=sum(units for units, _ in told) / copies / LOSS_UNITS / window.num_samples,
+            loss=sum(from_words(units) for *units, _ in told) / copies / LOSS_UNITS / window.num_samples,
             gradient_norm=window.norm,
             learning_rate=learning_rate,
             samples_per_second=samples_per_second,
             flops_per_second=None if flops_per_sample is None else samples_per_second * flops_per_sample,
-            data_latency_ms=max(waited for _, waited in told) / _MICROSECONDS * 1000 / window.num_steps,
+            data_latency_ms=max(waited for *_, waited in told) / _MICROSECONDS * 1000 / window.num_steps,
         )
 
 

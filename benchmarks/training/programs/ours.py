@@ -190,9 +190,7 @@ class Ours:
             checkpoints=Checkpoints(
                 store=self._store,
                 place=f"train/{self._number}",
-                gang_rank=gang.rank,
-                world_size=gang.world_size,
-                group=gang.cpu_group,
+                gang=gang,
             ),
             heartbeat=Heartbeat(self._folder if gang.leads else None, gang.rank),
         )

@@ -45,10 +45,11 @@ def parts(store_folder: Path, place: str) -> dict[str, float]:
 def load(store_folder: Path, place: str) -> float:
     from training.store import Store
     from training.trainer.checkpoint.checkpoints import Checkpoints
+    from training.trainer.parallel import Gang
 
     store = Store(f"file://{store_folder}")
     begin = time.perf_counter()
-    checkpoints = Checkpoints(store=store, place=place, gang_rank=0, world_size=1, group=None)
+    checkpoints = Checkpoints(store=store, place=place, gang=Gang())
     saved = checkpoints.newest()
     assert saved is not None, "the training has left one"
     checkpoints.load_whole(saved)

@@ -87,6 +87,7 @@ def test_a_training_is_tracked_with_all_it_came_from(
     ("changes", "message"),
     [
         ({"model": "include.toy.model:build_list"}, "must return a torch.nn.Module, got list"),
+        ({"model": "include.toy.model:build_idle"}, "does not depend on the parameter spare"),
         ({"model": "include.toy.modle:build_model"}, "modle"),
         ({"model_args": {}}, "failed on num_features=4"),
         ({"loss": "include.toy.model:broken_loss"}, "epoch 1, step"),
@@ -96,6 +97,7 @@ def test_a_training_is_tracked_with_all_it_came_from(
     ],
     ids=[
         "no module",
+        "idle parameter",
         "no such file",
         "missing argument",
         "loss not finite",
@@ -112,6 +114,16 @@ def test_a_recipe_that_cannot_work_fails_for_good(
     assert isinstance(failure, Failure)
     assert message in failure.message
     assert not failure.retryable
+
+
+def test_losses_of_any_size_are_added_up(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: squared errors of large values would end a training, or their mean differ with the number of ranks."""
+    section = config(loss="include.toy.model:huge_loss", epochs=1)
+    started = project.start(project.step_input("train", section, toy_features), processes=2)
+    ref = started.result()
+    assert isinstance(ref, CheckpointRef), started.log
+    [epoch] = json.loads(project.store.read(ref.artifacts["history"]))
+    assert epoch["train_loss"] == pytest.approx(3e30, rel=1e-6)
 
 
 def test_the_loss_names_the_samples_that_broke_it(

@@ -36,6 +36,7 @@ from training.trainer.layouts import Layout, build_layout
 from training.trainer.layouts.mesh import device_mesh, resolve
 from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
 from training.trainer.parallel import Gang, join, leave, seed_everything
+from training.trainer.state import LOSS_UNITS
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 32, 8, 12
 
@@ -154,7 +155,9 @@ def train(case: Case) -> dict[str, Any]:
         if step == case.spoil_step and gang.rank == gang.world_size - 1:
             scale *= 1e36
         losses = layout.step(share(case, step, gang), loss, scale)
-        result["losses"].append(gang.sum(float(sum(each.sum() for each in losses))) / case.global_batch)
+        result["losses"].append(
+            gang.sum(round(float(sum(each.sum() for each in losses)) * LOSS_UNITS)) / LOSS_UNITS / case.global_batch
+        )
         result["norms"].append(float(layout.clip(0.3)))
         result["taken"].append(layout.update(optimizer))
         if case.save is not None and step == case.save_step:

@@ -26,6 +26,7 @@ from training.store import Store
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.committed import Index, read_listing
 from training.trainer.checkpoint.planning import CheckpointError
+from training.trainer.parallel import Gang
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 Told = dict[int, dict[str, Any]]
@@ -62,7 +63,7 @@ def torchrun(program: str, processes: int, store: Store) -> Told:
 
 
 def alone(store: Store, place: str) -> Checkpoints:
-    return Checkpoints(store=store, place=place, gang_rank=0, world_size=1, group=None)
+    return Checkpoints(store=store, place=place, gang=Gang())
 
 
 def test_a_checkpoint_is_the_same_in_every_world_size_and_layout(store: Store, four: Told, two: Told) -> None:
@@ -163,10 +164,13 @@ def digest(state: dict[str, Any]) -> str:
 
 
 def gang(uri: str, place: str, **changes: Any) -> Checkpoints:
-    rank, size = distributed.get_rank(), distributed.get_world_size()
     changes = {"retry_seconds": 0.02, "keep_latest": 4, **changes}
-    group = distributed.new_group(backend="gloo")
-    return Checkpoints(store=Store(uri), place=place, gang_rank=rank, world_size=size, group=group, **changes)
+    ranks = Gang(
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        cpu_group=distributed.new_group(backend="gloo"),
+    )
+    return Checkpoints(store=Store(uri), place=place, gang=ranks, **changes)
 
 
 def moved(checkpoints: Checkpoints, layout: str) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.committed import read_listing
 from training.trainer.checkpoint.planning import CheckpointError
 from training.trainer.checkpoint.weights import deserialise, export
+from training.trainer.parallel import Gang
 
 PLACE = "pipelines/toy/train/x"
 
 
 def checkpoints_in(store: Store, **changes: Any) -> Checkpoints:
     changes = {"retry_seconds": 0.02, **changes}
-    return Checkpoints(store=store, place=PLACE, gang_rank=0, world_size=1, group=None, **changes)
+    return Checkpoints(store=store, place=PLACE, gang=Gang(), **changes)
 
 
 @pytest.fixture(params=["local", "s3"])

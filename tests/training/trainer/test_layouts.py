@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from mlops_provider.step import BadConfigError
 from training.trainer.config import Parallel
+from training.trainer.layouts import build_layout
 from training.trainer.layouts.blocks import blocks
 from training.trainer.layouts.cutting import cut_points, stage_of
 from training.trainer.layouts.mesh import coordinates, resolve
+from training.trainer.layouts.state import model_state, optimizer_state
+from training.trainer.parallel import Gang
 
 PROGRAM = Path(__file__).with_name("layout_program.py")
 TOLERANCE = 1e-6
@@ -171,6 +175,17 @@ def test_recomputing_changes_nothing(results: Any) -> None:
 def test_a_tied_weight_is_not_silently_untied(results: Any, layout: str) -> None:
     """Broken: the copies drift apart and another model is trained than was written."""
     assert "one tied weight" in results(2)[f"tied {layout}"]["error"]
+
+
+def test_a_state_saved_before_the_first_step_has_none() -> None:
+    """Broken: in fp16, where the first steps may overflow, a resumed training would be a step ahead of Adam's count."""
+    layout = build_layout(nn.Linear(3, 1), Gang())
+    before = {name: value.clone() for name, value in model_state(layout).items()}
+    state = optimizer_state(layout, torch.optim.AdamW(layout.model.parameters(), lr=0.1, fused=True))
+    assert state["state.weight.step"] == 0
+    assert not state["state.weight.exp_avg_sq"].any()
+    for name, value in model_state(layout).items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
 
 
 def test_a_compiled_model_learns_the_same(results: Any, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import distributed
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from mlops_provider.step import StepError
@@ -24,6 +23,7 @@ from training.trainer.checkpoint.planning import CheckpointError, Plan, make_pla
 from training.trainer.checkpoint.staging import Staging
 from training.trainer.checkpoint.tree import Flat, encode, flatten
 from training.trainer.checkpoint.writing import Save, Writer
+from training.trainer.parallel import Gang
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ class Checkpoints:
     ``checkpoint.json`` is put last: its presence is the commit. All methods but :meth:`load_whole` are called by all
     ranks, in the same order.
 
-    :param group: for small talk on the CPU (gloo), of all ranks; None where there is only one
     :param keep_latest: complete checkpoints kept, each with the best one of its time
     :param timeout: until a rank that does not report its part is given up, and the save with it
     :param retry_seconds: before a failed write is tried again, the first time; then twice as long
@@ -48,20 +47,18 @@ class Checkpoints:
         *,
         store: Store,
         place: str,
-        gang_rank: int,
-        world_size: int,
-        group: distributed.ProcessGroup | None,
+        gang: Gang,
         keep_latest: int = 3,
         timeout: timedelta = timedelta(minutes=10),
         retry_seconds: float = 1.0,
     ) -> None:
         self.store, self.place = store, place
-        self._rank, self._world_size, self._group = gang_rank, world_size, group
+        self._gang = gang
         self._writer = Writer(
             store=store,
             place=place,
-            rank=gang_rank,
-            world_size=world_size,
+            rank=gang.rank,
+            world_size=gang.world_size,
             keep_latest=keep_latest,
             timeout=timeout,
             retry_seconds=retry_seconds,
@@ -106,7 +103,7 @@ class Checkpoints:
         document = json.dumps(meta, allow_nan=False)
         encoded = {key: encode(key, value) for key, value in flat.values.items()}
         structure = structure_of(flat)
-        busy, changed = self._any(
+        busy, changed = self._gang.any(
             self._last is not None and not self._last.done(), self._plan is None or self._plan.structure != structure
         )
         if busy:
@@ -198,7 +195,7 @@ class Checkpoints:
     def _replan(self, flat: Flat) -> None:
         attempt = self._plan.attempt if self._plan else uuid.uuid4().hex[:8]
         self._staging = None  # first: memory for two is not to be had
-        self._plan = make_plan(flat, attempt=attempt, rank=self._rank, world_size=self._world_size, group=self._group)
+        self._plan = make_plan(flat, attempt=attempt, gang=self._gang)
         pinned = any(tensor.is_cuda for tensor in flat.tensors.values())
         self._staging = Staging(self._plan.mine, pinned=pinned)
 
@@ -212,48 +209,34 @@ class Checkpoints:
         assert self._last is not None
         self._last.exception()  # returns it: the write has said what went wrong
 
-    def _any(self, *flags: bool) -> tuple[bool, ...]:
-        """Whether it is so on any rank."""
-        if self._world_size == 1:
-            return flags
-        box = torch.tensor(flags, dtype=torch.int32)
-        distributed.all_reduce(box, distributed.ReduceOp.MAX, group=self._group)
-        return tuple(bool(flag) for flag in box.tolist())
-
     def _lead(self, look: Callable[[], T]) -> T:
         """What rank 0 sees, so that all agree, whatever others write meanwhile; its error too."""
-        box: list[Any] = [None, None]
-        if self._rank == 0:
-            box = _outcome(look)
-        if self._world_size > 1:
-            distributed.broadcast_object_list(box, src=0, group=self._group)
-        if box[1] is not None:
-            raise box[1]
-        result: T = box[0]
-        return result
+        result, error = self._gang.from_leader(_outcome(look) if self._gang.leads else (None, None))
+        if error is not None:
+            raise error
+        return cast(T, result)
 
     def _whole(self, saved: Saved) -> bool:
         """Each rank reads its share of the files."""
-        mine = _outcome(lambda: find_damage(self.store, saved, slice(self._rank, None, self._world_size)))
-        outcomes: list[list[Any]] = [mine] * self._world_size
-        if self._world_size > 1:
-            distributed.all_gather_object(outcomes, mine, group=self._group)
+        gang = self._gang
+        mine = _outcome(lambda: find_damage(self.store, saved, slice(gang.rank, None, gang.world_size)))
+        outcomes = gang.from_leader(gang.gather_objects(mine)) or []
         for _, error in outcomes:
             if error is not None:
                 raise error
-        damage = sorted({problem for problems, _ in outcomes for problem in problems})
+        damage = sorted({problem for problems, _ in outcomes for problem in problems or ()})
         for problem in damage:
             self._log(logging.WARNING, f"{problem}; passing over the checkpoint of step {saved.step}")
         return not damage
 
     def _log(self, level: int, message: str) -> None:
-        if self._rank == 0:
+        if self._gang.leads:
             logger.log(level, "%s", message)
 
 
-def _outcome(look: Callable[[], Any]) -> list[Any]:
+def _outcome(look: Callable[[], T]) -> tuple[T | None, StepError | None]:
     """A result or an error, to be told to other ranks: one that raised alone would leave them waiting."""
     try:
-        return [look(), None]
+        return look(), None
     except StepError as error:
-        return [None, error]
+        return None, error

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import distributed
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.tensor import DTensor
@@ -21,6 +20,7 @@ from mlops_provider.step import StepError
 from training.trainer.checkpoint.committed import Index, IndexedTensor
 from training.trainer.checkpoint.files import PAGE_BYTES, Chunk
 from training.trainer.checkpoint.tree import Flat, Path
+from training.trainer.parallel import Gang
 
 _ALIGNED_BYTES: Final = 64
 
@@ -113,33 +113,26 @@ def structure_of(flat: Flat) -> tuple[Any, ...]:
     return (tensors, tuple(flat.values))
 
 
-def make_plan(flat: Flat, *, attempt: str, rank: int, world_size: int, group: distributed.ProcessGroup | None) -> Plan:
+def make_plan(flat: Flat, *, attempt: str, gang: Gang) -> Plan:
     """Called by all ranks, with what each holds."""
     planner = DefaultSavePlanner(flatten_state_dict=False)
-    planner.set_up_planner(flat.tensors, is_coordinator=rank == 0)
+    planner.set_up_planner(flat.tensors, is_coordinator=gang.leads)
     wish = (planner.create_local_plan(), list(flat.values), flat.paths)
-    wishes: list[Any] = [None] * world_size if rank == 0 else []
-    if world_size > 1:
-        distributed.gather_object(wish, wishes if rank == 0 else None, dst=0, group=group)
-    else:
-        wishes = [wish]
+    wishes = gang.gather_objects(wish)
     ranks: list[RankPlan] = []
-    answers: list[Any] = []
-    if rank == 0:
+    answers: list[tuple[str, RankPlan] | str] | None = None
+    if wishes is not None:
         try:
             ranks = _deal(planner, wishes)
             answers = [(attempt, mine) for mine in ranks]
         except ValueError as error:
             # To all: they wait for an answer.
-            answers = [str(error)] * world_size
-    if world_size > 1:
-        box: list[Any] = [None]
-        distributed.scatter_object_list(box, answers if rank == 0 else None, src=0, group=group)
-        answers = box
-    if isinstance(answers[0], str):
-        raise CheckpointError(f"the ranks' states do not make up one checkpoint: {answers[0]}")
-    attempt, mine = answers[0]
-    paths = {key: path for _, _, theirs in wishes for key, path in theirs.items()}
+            answers = [str(error)] * gang.world_size
+    answer = gang.scatter_objects(answers)
+    if isinstance(answer, str):
+        raise CheckpointError(f"the ranks' states do not make up one checkpoint: {answer}")
+    attempt, mine = answer
+    paths = {key: path for _, _, theirs in wishes or () for key, path in theirs.items()}
     return Plan(structure=structure_of(flat), mine=mine, attempt=attempt, ranks=ranks, paths=paths)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mlops_provider.step import BadConfigError
 from training.trainer.layouts.buffers import align_buffers, saved_buffers
 from training.trainer.layouts.losses import sample_losses
 from training.trainer.layouts.padding import common_size
@@ -61,6 +62,7 @@ class Layout:
         # DDP and FSDP average over data-parallel ranks. A sum is wanted, for these may hold unequal numbers of samples.
         self._ranks = gang.data_world_size if replica is not None or sharded else 1
         self._norm: Tensor | None = None
+        self._checked = False
 
     @property
     def may_overflow(self) -> bool:
@@ -84,6 +86,8 @@ class Layout:
             losses = self._pipeline.step(batches, loss, factor, common_size(batches, self._gang))
         else:
             losses = [self._backward(batch, loss, factor, batch is batches[-1]) for batch in batches]
+        if not self._checked:
+            self._check_gradients()
         self._complete()
         return losses
 
@@ -151,6 +155,7 @@ class Layout:
         device = self._gang.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             sample_losses(loss, self._replica, batch).sum().backward()
+        self._check_gradients()
         for buffer, value in zip(self.model.buffers(), before, strict=True):
             buffer.copy_(value)
         self.model.zero_grad(set_to_none=True)
@@ -181,6 +186,17 @@ class Layout:
             losses = sample_losses(loss, model, batch)
             (losses.sum() * factor).backward()
         return losses.detach()
+
+    def _check_gradients(self) -> None:
+        # Such a parameter has no optimizer state to save, and DDP would stop at the next step.
+        idle = [name for name, each in self.model.named_parameters() if each.requires_grad and each.grad is None]
+        if idle:
+            raise BadConfigError(
+                f"the loss does not depend on the parameter{'s' * (len(idle) > 1)} "
+                f"{', '.join(self.names.get(name, name) for name in idle)}: use what build_model makes, or call "
+                "requires_grad_(False) there"
+            )
+        self._checked = True
 
     def _complete(self) -> None:
         if self._buffered:

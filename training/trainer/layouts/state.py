@@ -37,11 +37,17 @@ def optimizer_state(layout: Layout, optimizer: torch.optim.Optimizer) -> dict[st
     """
     ``state.<name>.<moment>`` tensors, and ``param_groups.<name>.<option>``.
 
-    An optimizer that has not stepped yet gets its state by a step without effect but on its own count: call it then
-    only to load into it.
+    An optimizer that has not stepped yet gets its state by a step without effect.
     """
     optimizer.zero_grad(set_to_none=True)
-    return _whole(layout, get_optimizer_state_dict(layout.model, optimizer, options=_FLAT))
+    fresh = not optimizer.state
+    state = get_optimizer_state_dict(layout.model, optimizer, options=_FLAT)
+    if fresh:
+        # torch has counted that step.
+        for moments in optimizer.state.values():
+            if isinstance(moments.get("step"), torch.Tensor):
+                moments["step"].zero_()
+    return _whole(layout, state)
 
 
 def load_optimizer_state(layout: Layout, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
