@@ -103,7 +103,7 @@ class Loader:
     def _blocks(self, epoch: int, start: int) -> Iterator[Sequence[Step]]:
         """Steps that are gathered at once: a single one, unless they are small."""
         source, size = self._source, self._global_batch
-        order = EpochOrder(source.shard_sizes, seed=self._seed, epoch=epoch, window_samples=source.window_samples)
+        order = self._order(epoch)
         steps_at_once = max(1, _STRETCH // size)
         block = max(1, source.block_samples * self._world_size // size)
         hinted = -1
@@ -115,7 +115,14 @@ class Loader:
             # Once in a window, and behind what is needed now.
             if (window := order.window_of(first * size)) > hinted:
                 hinted = window
-                self._hint(order, int(order.window_starts[window + 1]))
+                ahead, position = order, int(order.window_starts[window + 1])
+                if position == self.num_samples:
+                    ahead, position = self._order(epoch + 1), 0
+                self._hint(ahead, position)
+
+    def _order(self, epoch: int) -> EpochOrder:
+        source = self._source
+        return EpochOrder(source.shard_sizes, seed=self._seed, epoch=epoch, window_samples=source.window_samples)
 
     def _gathered(self, first: int, wholes: Sequence[IntArray]) -> Sequence[Step]:
         """The steps of these global batches; the first has that index."""
@@ -146,10 +153,8 @@ class Loader:
     def _hint(self, order: EpochOrder, start: int) -> None:
         # The batch at the start of a window names the shards that this rank will need there.
         whole = order(np.arange(start, min(start + self._global_batch, self.num_samples)))
-        if whole.size:
-            # To deal groups, every rank needs the lengths of all.
-            mine = whole if self.grouped else np.concatenate([part for part, _ in self._deal(whole, None)])
-            self._source.prefetch(mine)
+        # To deal groups, every rank needs the lengths of all.
+        self._source.prefetch(whole if self.grouped else np.concatenate([part for part, _ in self._deal(whole, None)]))
 
     def _deal(self, whole: IntArray, lengths: IntArray | None) -> Sequence[tuple[IntArray, int]]:
         """The samples of each of this rank's batches, and its logical shard; as many on every rank."""

@@ -275,6 +275,23 @@ def test_a_loader_stays_within_its_depth() -> None:
     steps.close()  # type: ignore[attr-defined]
 
 
+def test_what_comes_next_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: at each begin of a window or an epoch a training on an object store would wait for its shards."""
+    monkeypatch.setattr("training.data.loader._STRETCH", 1)
+    hinted: list[set[int]] = []
+
+    class Hinted(TableSource):
+        def prefetch(self, samples: Any) -> None:
+            hinted.append(set(samples.tolist()))
+
+    whole = table(grouped=False)
+    held = InMemory(Rows(features=whole.features, labels=whole.labels, offsets=None))
+    hinting = Hinted(held, np.array([50, 50]), grouped=False, window_samples=50)
+    ours = loader(1, 2, global_batch=25, source=hinting)
+    steps = [set(weighed(step)) for step in ours.epoch(1)]
+    assert hinted == [steps[2], set(weighed(next(ours.epoch(2))))]
+
+
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(BadConfigError, match="micro_batch 4 cannot be had in exact mode"):
         loader(micro_batch=4, logical_shards=8)
