@@ -139,9 +139,10 @@ class Stack:
     def kill(self, *names: str) -> None:
         """End some of the processes, and all that they started, by SIGKILL."""
         running = [process for name in names if (process := self._process(name))]
-        for process in running:
-            processes.kill(processes.tree(process.pid))
-        processes.wait_ended(running, STOP_SECONDS)
+        everything = [each for process in running for each in processes.tree(process.pid)]
+        processes.kill(everything)
+        # All of them: a server's port is its children's too.
+        processes.wait_ended(everything, STOP_SECONDS)
 
     def _commands(self) -> dict[str, list[str]]:
         airflow = str(self.home / ".venv/airflow/bin/airflow")
