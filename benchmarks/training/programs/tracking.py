@@ -3,6 +3,9 @@ What a metric call costs, and what tracking takes from a training's throughput: 
 client, synchronous and asynchronous, with the server up, slow and down.
 
 Every contender makes steps of about 2 ms and logs one metric in each, many times as often as a training does.
+
+Steps per second show a loss of some percent only, for the machine is no steadier. So what tracking takes is also added
+up: the calls themselves, and the processor's time of all threads but the loop's.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +32,9 @@ from training.tracking.run import Point, open_run
 STEP_SECONDS: Final = 0.002
 SECONDS: Final = 1.0
 """Of steps, for each contender and round."""
-ROUNDS: Final = 3
+ROUNDS: Final = {"up": 10, "slow": 3, "down": 10}
 BOUND_MICROSECONDS: Final = 10.0
+BOUND_PERCENT: Final = 0.5
 NONE, SYNC, ASYNC = "none", "log_metric", "log_metric_async"
 CONTENDERS: Final = {"up": (NONE, SYNC, ASYNC), "slow": (NONE, SYNC), "down": (NONE,)}
 """Where the server is down MLflow's client tries for minutes, and where it is slow its queue takes as long to empty."""
@@ -43,6 +48,26 @@ Log = Callable[[int, float], object]
 """Of a step and a value."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """Some steps, and what logging took, in seconds."""
+
+    seconds: float
+    calls: Sequence[float]
+    """One for each step."""
+    beside: float
+    """Processor time of the other threads."""
+
+    @property
+    def steps_per_second(self) -> float:
+        return len(self.calls) / self.seconds
+
+    @property
+    def percent(self) -> float:
+        """Of the time, for calls and other threads."""
+        return 100 * (sum(self.calls) + self.beside) / self.seconds
+
+
 class Steps:
     """Steps of about the same length each, of torch's kernels: they leave the interpreter to other threads."""
 
@@ -53,23 +78,23 @@ class Steps:
             torch.mm(self._matrix, self._matrix)
         self._num_products = max(1, round(STEP_SECONDS * count / (time.perf_counter() - begin)))
 
-    def run(self, log: Log, calls: list[float]) -> float:
-        """
-        Steps per second.
-
-        :param calls: takes how long each call of ``log`` took, in seconds
-        """
+    def run(self, log: Log) -> Ran:
+        calls: list[float] = []
+        beside = -others()
         begin = now = time.perf_counter()
-        step = 0
         while now - begin < SECONDS:
             for _ in range(self._num_products):
                 torch.mm(self._matrix, self._matrix)
             before = time.perf_counter()
-            log(step, 0.5)
+            log(len(calls), 0.5)
             now = time.perf_counter()
             calls.append(now - before)
-            step += 1
-        return step / (now - begin)
+        return Ran(seconds=now - begin, calls=calls, beside=beside + others())
+
+
+def others() -> float:
+    """Processor seconds of all threads but this one, so far."""
+    return time.process_time() - time.thread_time()
 
 
 @contextmanager
@@ -101,11 +126,9 @@ def untracked() -> Iterator[Log]:
     yield lambda step, value: None
 
 
-def measure(
-    condition: str, address: str, scratch: Path, steps: Steps
-) -> tuple[dict[str, list[float]], dict[str, list[list[float]]]]:
-    """Steps per second of each contender by round, and how long each of its calls took, in microseconds."""
-    costs: dict[str, list[list[float]]] = {}
+def measure(condition: str, address: str, scratch: Path, steps: Steps) -> dict[str, list[Ran]]:
+    """Each contender's rounds."""
+    rounds: dict[str, list[Ran]] = {}
     number = iter(range(1000))
 
     def opened(name: str) -> Any:
@@ -114,27 +137,36 @@ def measure(
         return untracked() if name == NONE else mlflow_client(address, synchronous=name == SYNC)
 
     def timed(name: str) -> float:
-        calls: list[float] = []
         with opened(name) as log:
-            rate = steps.run(log, calls)
-        costs.setdefault(name, []).append([seconds * 1e6 for seconds in calls])
-        return rate
+            ran = steps.run(log)
+        rounds.setdefault(name, []).append(ran)
+        return ran.steps_per_second
 
     contenders = (OURS, *CONTENDERS[condition])
-    results = in_rotation({name: partial(timed, name) for name in contenders}, ROUNDS)
+    in_rotation({name: partial(timed, name) for name in contenders}, ROUNDS[condition])
     # The first round is not measured.
-    return results, {name: rounds[1:] for name, rounds in costs.items()}
+    return {name: found[1:] for name, found in rounds.items()}
 
 
-def call_records(costs: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
+def call_records(rounds: Mapping[str, Sequence[Ran]]) -> list[dict[str, Any]]:
     """The median call, and the mean, in which the waits for another thread or process count."""
     made = []
     for what, of in (("call", statistics.median), ("call_mean", statistics.mean)):
-        values = {name: [of(calls) for calls in rounds] for name, rounds in costs.items()}
-        values["bound"] = [BOUND_MICROSECONDS] * ROUNDS
+        values = {name: [1e6 * of(ran.calls) for ran in found] for name, found in rounds.items()}
+        values["bound"] = [BOUND_MICROSECONDS] * len(rounds[OURS])
         baselines = {"bound": ("at most", 1.0)} | {name: BASELINES[name] for name in (SYNC, ASYNC)}
         made += records(f"training.metric_{what}", values, unit="µs", baselines=baselines, better="lower")
     return made
+
+
+def tracking_records(condition: str, rounds: Mapping[str, Sequence[Ran]]) -> list[dict[str, Any]]:
+    rates = {name: [ran.steps_per_second for ran in found] for name, found in rounds.items()}
+    baselines = {name: BASELINES[name] for name in CONTENDERS[condition]}
+    made = records(f"training.tracking_{condition}", rates, unit="steps/s", baselines=baselines)
+    shares = {name: [ran.percent for ran in found] for name, found in rounds.items()}
+    shares["bound"] = [BOUND_PERCENT] * len(rounds[OURS])
+    baselines = {"bound": ("at most", 1.0)} | {name: each for name, each in baselines.items() if name != NONE}
+    return made + records(f"training.tracking_share_{condition}", shares, unit="%", baselines=baselines, better="lower")
 
 
 def main(scratch: Path) -> list[dict[str, Any]]:
@@ -143,10 +175,9 @@ def main(scratch: Path) -> list[dict[str, Any]]:
     with mlflow_server(scratch) as port, slow_server(port, scratch) as slow:
         ports = {"up": port, "slow": slow, "down": free_port()}
         for condition, number in ports.items():
-            results, costs = measure(condition, f"http://127.0.0.1:{number}", scratch, steps)
-            baselines = {name: BASELINES[name] for name in CONTENDERS[condition]}
-            made += call_records(costs) if condition == "up" else []
-            made += records(f"training.tracking_{condition}", results, unit="steps/s", baselines=baselines)
+            rounds = measure(condition, f"http://127.0.0.1:{number}", scratch, steps)
+            made += call_records(rounds) if condition == "up" else []
+            made += tracking_records(condition, rounds)
     return made
 
 

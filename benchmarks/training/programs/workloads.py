@@ -138,7 +138,7 @@ WORKLOADS: Final = {
             measured=60,
             rounds=15,
         ),
-        Workload(name="gpt", model=GPT, losses=token_losses, processes=2, global_batch=8, warm=4, measured=8, rounds=5),
+        Workload(name="gpt", model=GPT, losses=token_losses, processes=2, global_batch=8, warm=4, measured=6, rounds=9),
     )
 }
 

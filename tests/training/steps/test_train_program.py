@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import zipfile
 from typing import Any
 
@@ -46,6 +47,26 @@ ndcg = measure(config.metric, table.labels, scores, table.offsets)
 print(f"checkpoints of rank {program.rank} at {program.checkpoints}")
 program.finish(model.state_dict(), epoch=config.epochs, metrics={config.metric: ndcg})
 """
+RESUMING = """
+import os, signal
+from pathlib import Path
+
+import torch
+
+from training.program import Program
+
+program = Program.start()
+model = program.build_model()
+saved = Path(program.checkpoints.removeprefix("file://"), "epoch-1.pt")
+if saved.exists():
+    model.load_state_dict(torch.load(saved))
+else:
+    torch.nn.init.constant_(model[0].bias, 5.0)
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), saved)
+    os.kill(os.getpid(), signal.SIGKILL)
+program.finish(model.state_dict(), epoch=2, metrics={program.config.metric: 0.5})
+"""
 LEAVES = """
 import json, os
 from pathlib import Path
@@ -79,6 +100,18 @@ def test_a_script_of_ones_own_trains(project: Any, toy_features: FeaturesRef, co
     run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
     assert run.info.status == "FINISHED"
     assert run.data.metrics["validation_ndcg_at_10"] == ref.metrics["ndcg@10"]
+
+
+def test_a_killed_script_goes_on_from_what_it_saved(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: a script would find its checkpoints of an earlier try gone, and begin anew each time."""
+    document = project.step_input("train", config(processes=1, program=add_script(project, RESUMING)), toy_features)
+    killed = project.start(document, processes=1)
+    assert killed.process.wait(timeout=120) == -signal.SIGKILL, killed.log
+    resumed = project.start(document, processes=1)
+    ref = resumed.result()
+    assert isinstance(ref, CheckpointRef), resumed.log
+    weights = deserialise(project.store.read(ref.artifacts["weights"]), torch.device("cpu"))
+    assert weights["0.bias"].eq(5.0).all()
 
 
 @pytest.mark.parametrize(
