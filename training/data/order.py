@@ -24,6 +24,10 @@ _ROUNDS_IF_SMALL: Final = 12
 # Positions at once: the temporary arrays stay within a core's cache.
 _CHUNK: Final = 1 << 14
 
+# Of the search for shards: buckets for each, and shards that may begin in one.
+_BUCKETS: Final = 8
+_MOST_IN_BUCKET: Final = 2
+
 
 class Permutation:
     """
@@ -152,6 +156,25 @@ class EpochOrder:
         edges = self.window_starts[[first, last + 1]]
         shards = slice(*np.searchsorted(self._starts, edges).tolist())
         starts = self._starts[shards]
-        numbers = np.searchsorted(starts, places, side="right") - 1 if len(starts) > 1 else np.intp(0)
-        places += (self._firsts[shards] - starts)[numbers]
+        places += (self._firsts[shards] - starts)[intervals_of(places, starts, int(edges[1]))]
         return places
+
+
+def intervals_of(places: IntArray, starts: IntArray, stop: int) -> IntArray:
+    """
+    As ``np.searchsorted(starts, places, side="right") - 1``, which mispredicts every other branch: 50 ns a place.
+
+    :param places: in ``range(starts[0], stop)``
+    :param starts: ascending
+    """
+    origin = int(starts[0])
+    shift = max(0, ((stop - origin) // (_BUCKETS * len(starts))).bit_length() - 1)
+    buckets: IntArray = np.searchsorted(starts, np.arange(origin, stop, 1 << shift), side="right") - 1
+    if np.diff(buckets, append=len(starts) - 1).max() > _MOST_IN_BUCKET:  # intervals of very unequal length
+        found: IntArray = np.searchsorted(starts, places, side="right") - 1
+        return found
+    numbers = buckets[(places - origin) >> shift]
+    following = np.append(starts[1:], stop)
+    while (beyond := places >= following[numbers]).any():
+        numbers += beyond
+    return numbers

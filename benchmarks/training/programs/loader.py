@@ -3,12 +3,15 @@ Rows per second of our loader beside a plain gather and other loaders: 1M rows o
 batches of 1024, from local disk, in the process itself.
 
 The rate of readers by the row does not depend on the size, so they have a part of the table.
+
+And what one of 1,024 ranks computes to know its samples, beside torch's sampler, which holds an index of them all.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 import warnings
@@ -19,12 +22,14 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.utils.data import DistributedSampler
 
 from benchmarks.training.programs import formats
 from benchmarks.training.programs.formats import BATCH, Reader
 from benchmarks.training.programs.ours import features_ref
 from benchmarks.training.programs.rounds import OURS, in_rotation, paired, records
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED, table
+from training.data.batch import IntArray
 from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
 from training.data.shards import open_source, write_split
@@ -34,6 +39,9 @@ NUM_ROWS: Final = 1_000_000
 BY_THE_ROW: Final = 5_000
 ROUNDS: Final = 5
 ROW_BYTES: Final = 4 * (NUM_FEATURES + 1)
+RANKS: Final = 1024
+MANY_SAMPLES: Final = 10_000_000
+LARGE_BATCH: Final = 64 * RANKS
 TARGETS: Final = {"gather": 0.8}
 """Of the others: to be ahead."""
 
@@ -99,6 +107,52 @@ def read(reader: Reader, seconds_of: Callable[[], float], rates: dict[str, float
     return num_rows / (time.perf_counter() - begin)
 
 
+class Unread:
+    """As many samples of which none is read: what is left is the order, and a rank's share of it."""
+
+    grouped = False
+    shard_sizes = np.full(100, MANY_SAMPLES // 100)
+    window_samples = 1 << 22
+    block_samples = 1
+
+    def lengths(self, samples: IntArray) -> IntArray:
+        return np.ones(len(samples), np.int64)
+
+    def gather(self, samples: IntArray, weight: float = 1.0) -> Any:
+        return samples
+
+    def gather_many(self, parts: Sequence[IntArray], weights: Sequence[float]) -> Any:
+        return parts
+
+    def prefetch(self, samples: IntArray) -> None:
+        pass
+
+
+def order_records() -> list[dict[str, Any]]:
+    """Milliseconds for each global batch, of one rank and over an epoch."""
+    num_batches = math.ceil(MANY_SAMPLES / LARGE_BATCH)
+    rank = RANKS // 2
+
+    def computed() -> float:
+        loader = Loader(
+            source=Unread(), global_batch=LARGE_BATCH, seed=SEED, rank=rank, world_size=RANKS, prefetch=0
+        )  # fmt: skip
+        begin = time.perf_counter()
+        steps = sum(1 for _ in loader.epoch(1))
+        assert steps == num_batches
+        return 1000 * (time.perf_counter() - begin) / num_batches
+
+    def indexed() -> float:
+        begin = time.perf_counter()
+        sampler = DistributedSampler(range(MANY_SAMPLES), num_replicas=RANKS, rank=rank, seed=SEED)  # type: ignore[var-annotated,arg-type]
+        assert len(list(sampler)) == math.ceil(MANY_SAMPLES / RANKS)
+        return 1000 * (time.perf_counter() - begin) / num_batches
+
+    results = in_rotation({OURS: computed, "sampler": indexed}, ROUNDS)
+    baselines = {"sampler": ("torch's DistributedSampler, 1,024 ranks, 10 M samples", 1.0)}
+    return records("training.order", results, unit="ms", baselines=baselines, better="lower")
+
+
 def main(scratch: Path) -> list[dict[str, Any]]:
     found = readers(scratch)
     rates: dict[str, list[float]] = {name: [] for name in found}
@@ -112,7 +166,7 @@ def main(scratch: Path) -> list[dict[str, Any]]:
     results = in_rotation({name: partial(timed, name) for name in found}, ROUNDS)
     baselines = {name: (reader.description, TARGETS.get(name, 1.0)) for name, reader in found.items() if name != OURS}
     made = records("training.loader", results, unit="rows/s", baselines=baselines)
-    return made + gather_records(results, rates)
+    return made + gather_records(results, rates) + order_records()
 
 
 def gather_records(

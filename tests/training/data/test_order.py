@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.data.order import EpochOrder, Permutation
+from training.data.order import EpochOrder, Permutation, intervals_of
 
 SIZES = [*range(70), 127, 128, 129, 251, 255, 256, 257, 1021, 1023, 1024, 1025, 65_535, 65_536, 65_537, 100_003]
 GOLDEN_PLACES = [634124, 202677, 489983, 992266, 103355]
@@ -68,6 +68,19 @@ def test_a_large_order_shows_no_pattern(distance: int) -> None:
     positions, _, _ = np.histogram2d(np.arange(size), places, bins=64, range=[[0, size]] * 2)
     # Fuller than chance by nothing: every row and column holds exactly its share.
     assert chi_square(positions) < 5
+
+
+@pytest.mark.parametrize("stop", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 1.0, 8.0])
+def test_the_shard_of_a_place_is_found(stop: int, spread: float) -> None:
+    """Broken: samples would be read from another shard, or from beyond its end."""
+    rng = np.random.default_rng(4)
+    for num_shards in (1, 2, 3, 40, 900):
+        sizes = 1 + np.exp(rng.normal(size=num_shards) * spread) * stop
+        edges = np.cumsum(np.append(17, sizes.astype(np.int64)))
+        places = np.concatenate([rng.integers(17, edges[-1], 500), edges[:-1], edges[1:] - 1])
+        found = intervals_of(places, edges[:-1], int(edges[-1]))
+        np.testing.assert_array_equal(found, np.searchsorted(edges[:-1], places, side="right") - 1)
 
 
 def test_the_order_never_changes() -> None:
