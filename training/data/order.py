@@ -173,7 +173,7 @@ def intervals_of(places: IntArray, starts: IntArray, stop: int) -> IntArray:
     if np.diff(buckets, append=len(starts) - 1).max() > _MOST_IN_BUCKET:  # intervals of very unequal length
         found: IntArray = np.searchsorted(starts, places, side="right") - 1
         return found
-    numbers = buckets[(places - origin) >> shift]
+    numbers: IntArray = buckets[(places - origin) >> shift]
     following = np.append(starts[1:], stop)
     while (beyond := places >= following[numbers]).any():
         numbers += beyond
