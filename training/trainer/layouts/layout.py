@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mlops_provider.step import BadConfigError
 from training.trainer.layouts.buffers import align_buffers, saved_buffers
-from training.trainer.layouts.losses import sample_losses
+from training.trainer.layouts.losses import sample_losses, weighted_backward
 from training.trainer.layouts.padding import common_size
 from training.trainer.layouts.precision import LossScale
 
@@ -183,9 +183,7 @@ class Layout:
 
             exchange_gradients(self.model, last)
         with nullcontext() if last or self._replica is None else self._replica.no_sync():
-            losses = sample_losses(loss, model, batch)
-            (losses.sum() * factor).backward()
-        return losses.detach()
+            return weighted_backward(sample_losses(loss, model, batch), batch, factor)
 
     def _check_gradients(self) -> None:
         # Such a parameter has no optimizer state to save, and DDP would stop at the next step.

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from mlops_provider.step import BadConfigError
 from training.trainer.layouts.exact import TreeSum, all_reduce, shards_of
 from training.trainer.layouts.layout import Layout
-from training.trainer.layouts.losses import sample_losses
+from training.trainer.layouts.losses import sample_losses, weighted_backward
 from training.trainer.parallel import seed_everything
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class LogicalShards(Layout):
         tree, losses = TreeSum(), []
         for shard, batch in zip(self._shards, batches, strict=False):
             seed_everything(*self._numbers, shard)
-            values = sample_losses(loss, self.model, batch)
-            losses.append(values.detach())
-            if batch.weights.any():  # else the sign of its zeros would depend on the stand-in
-                (values.sum() * scale).backward()
+            if batch.weights.any():
+                losses.append(weighted_backward(sample_losses(loss, self.model, batch), batch, scale))
+            else:  # a stand-in, on whose gradient the sign of its zeros would depend
+                losses.append(torch.zeros_like(batch.weights))
             tree.add(shard, [_taken(parameter) for parameter in parameters])
         gradients = all_reduce(tree, self._num_shards, self._gang.rank, self._gang.world_size)
         for parameter, gradient in zip(parameters, gradients, strict=True):

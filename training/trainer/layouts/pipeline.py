@@ -116,7 +116,8 @@ class Pipeline:
     def _loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         assert self._loss is not None
         index = int(target)
-        losses = sample_losses(self._loss, _Answer(output), self._batches[index])
+        batch = self._batches[index]
+        losses = sample_losses(self._loss, _Answer(output), batch) * batch.weights
         self._losses[index] = losses.detach().float()
         return losses.sum() * self._scale
 
