@@ -74,7 +74,7 @@ services: ## Install the servers that the tests start (PostgreSQL, Redis, Java, 
 
 .PHONY: test
 test: services venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready ## Run every test
-	.venv/training/bin/python -m pytest -n 2 --dist loadfile tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
+	.venv/training/bin/python -m pytest -n 3 --dist loadfile tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
 	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end --ignore tests/end_to_end/test_spot.py
 
