@@ -268,11 +268,12 @@ def test_spot_nodes_train_the_same_model(place: Deployment, tmp_path: Path) -> N
     assert spot.artifacts["weights"].sha256 == calm.artifacts["weights"].sha256
     assert spot.metrics == calm.metrics
     notes = read_notes(tmp_path / "spot", num_steps)
-    assert notes.counted == read_notes(tmp_path / "calm", num_steps).counted
+    counted = notes.counted
+    assert counted == read_notes(tmp_path / "calm", num_steps).counted
     for epoch in range(EPOCHS):
-        seen = [notes.counted[epoch * steps_per_epoch + step] for step in range(steps_per_epoch)]
+        seen = [counted[epoch * steps_per_epoch + step] for step in range(steps_per_epoch)]
         assert sorted(chain.from_iterable(seen)) == list(range(num_samples)), f"epoch {epoch + 1}"
-    assert set(notes.counted) == set(range(num_steps))
+    assert set(counted) == set(range(num_steps))
     assert notes.last_at < committed.stat().st_mtime, "a step was made after the result"
     assert len(notes.rounds) > 1, "nothing disturbed it"
 
