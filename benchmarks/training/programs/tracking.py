@@ -4,7 +4,7 @@ client, synchronous and asynchronous, with the server up, slow and down.
 
 Every contender makes steps of about 2 ms and logs one metric in each, many times as often as a training does.
 
-Steps per second show a loss of some percent only, for the machine is no steadier. So what tracking takes is also added
+Steps per second show only a loss of many percent, for the machine is no steadier. So what tracking takes is also added
 up: the calls themselves, and the processor's time of all threads but the loop's.
 """
 
@@ -32,7 +32,7 @@ from training.tracking.run import Point, open_run
 STEP_SECONDS: Final = 0.002
 SECONDS: Final = 1.0
 """Of steps, for each contender and round."""
-ROUNDS: Final = {"up": 10, "slow": 3, "down": 10}
+ROUNDS: Final = {"up": 3, "slow": 1, "down": 3}
 BOUND_MICROSECONDS: Final = 10.0
 BOUND_PERCENT: Final = 0.5
 NONE, SYNC, ASYNC = "none", "log_metric", "log_metric_async"
