@@ -2,8 +2,8 @@
 From the sources to the features: each beside a plain baseline, run in turn in the same process or minute.
 
 Most measurements need Polars and the training runtime. Those modules are programs of that runtime,
-``python -m benchmarks.data.programs.<module> HOME SCRATCH``, whose last line of output is JSON: a list of the arguments of
-:func:`benchmarks.record.compare`.
+``python -m benchmarks.data.programs.<module> HOME SCRATCH``, whose last line of output is JSON: a list of the
+arguments of :func:`benchmarks.record.compare`.
 """
 
 from __future__ import annotations

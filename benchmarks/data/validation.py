@@ -22,7 +22,8 @@ from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, read_res
 
 ROUNDS = 3
 TABLES: Mapping[str, Mapping[str, Any]] = {
-    "2M_x_30": {"kind": "sessions", "event_time": "at", "days": 20, "timezone": "UTC", "end": datetime(2024, 3, 1, tzinfo=UTC)},
+    "2M_x_30": {"kind": "sessions", "event_time": "at", "days": 20, "timezone": "UTC",
+                "end": datetime(2024, 3, 1, tzinfo=UTC)},
     "flights": {"kind": "flights", "event_time": "time_hour", "days": 365, "timezone": "America/New_York",
                 "end": datetime(2014, 1, 1, 5, tzinfo=UTC)},
 }  # fmt: skip
@@ -62,7 +63,8 @@ def costs(home: Path, folder: Path, table: Mapping[str, Any]) -> tuple[Cost, Cos
     source, tfdv = folder / "table.parquet", folder / "tfdv"
     tfdv.mkdir()
     python = home / ".venv/training/bin/python"
-    subprocess.run([python, "-m", "benchmarks.data.programs.tables", home, table["kind"], source, tfdv / "table.parquet"], cwd=home, check=True,
+    program = [python, "-m", "benchmarks.data.programs.tables", home, table["kind"], source, tfdv / "table.parquet"]
+    subprocess.run(program, cwd=home, check=True,
                    env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{home / 'plugins'}"})  # fmt: skip
     deployment = Deployment(
         home=home,
@@ -126,7 +128,9 @@ def step(
     return read_result(result), cost
 
 
-def spend(argv: Sequence[str | Path], cwd: Path, environment: Mapping[str, str], folder: Path, *, fails: bool = False) -> Cost:
+def spend(
+    argv: Sequence[str | Path], cwd: Path, environment: Mapping[str, str], folder: Path, *, fails: bool = False
+) -> Cost:
     """
     Run a process to its end.
 

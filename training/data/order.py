@@ -85,7 +85,9 @@ class Permutation:
         return right
 
 
-def _add_hash(half: _Words, other: _Words, factor: np.uint32, offset: np.uint32, modulus: np.unsignedinteger[Any]) -> None:
+def _add_hash(
+    half: _Words, other: _Words, factor: np.uint32, offset: np.uint32, modulus: np.unsignedinteger[Any]
+) -> None:
     """Add a hash of the other half, in place, modulo ``modulus``."""
     bits = other.astype(np.uint32)
     bits *= factor

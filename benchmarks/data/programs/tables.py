@@ -1,5 +1,6 @@
 """
-``python -m benchmarks.data.programs.tables HOME KIND FILE PLAIN``: write a table to measure on, under the training runtime.
+``python -m benchmarks.data.programs.tables HOME KIND FILE PLAIN``: write a table to measure on, under the
+training runtime.
 
 The second file has the instants as whole seconds: TFDV reads no others.
 """
@@ -19,9 +20,7 @@ END: Final = datetime(2024, 3, 1, tzinfo=UTC)
 """First instant after the last day."""
 
 
-def sessions(
-    num_days: int, rows_per_day: int, num_columns: int = 20, *, whole_seconds: bool = False
-) -> pl.DataFrame:
+def sessions(num_days: int, rows_per_day: int, num_columns: int = 20, *, whole_seconds: bool = False) -> pl.DataFrame:
     """
     Rows of a web shop: times, keys, texts, and as many whole numbers as amounts; a twentieth of some is null.
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 import tracemalloc
+import zlib
 from collections import Counter
 
 import numpy as np

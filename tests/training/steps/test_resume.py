@@ -100,6 +100,7 @@ def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:
 def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: Any, train: Any) -> None:
     """Broken: a training that lost a machine, or got one back, would end with another model."""
     alone = train("one", 1, elastic="exact").result()
+    assert weights(train("three", 3, elastic="exact").result()) == weights(alone)
     for processes, least in ((3, 1), (1, 30)):
         struck = train("resized", processes, elastic="exact")
         wait_for(lambda: max(steps_saved(project, "resized"), default=0) >= least, struck)  # noqa: B023
