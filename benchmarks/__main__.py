@@ -18,6 +18,7 @@ GROUPS = {
     "pipeline": "benchmarks.pipeline",
     "data": "benchmarks.data.group",
     "training": "benchmarks.training.group",
+    "kubernetes": "benchmarks.kubernetes.group",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

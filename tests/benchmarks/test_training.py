@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.__main__ import GROUPS
 from benchmarks.record import compare
+from benchmarks.rounds import in_rotation, paired, records
 from benchmarks.training.group import environment
-from benchmarks.training.programs.rounds import in_rotation, paired, records
 from benchmarks.training.programs.servers import healthy, running, slow_server
 from benchmarks.training.restart import CALLS_VARIABLE, RECIPE, Call, kill, nth_calls, read_calls, settings
 

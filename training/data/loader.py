@@ -88,19 +88,20 @@ class Loader:
         self._micro_batch, self._logical_shards = micro_batch, logical_shards
         self._prefetch, self._pin = prefetch, pin and torch.cuda.is_available()
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Step]:
+    def epoch(self, epoch: int, start: int = 0, *, last: bool = False) -> Iterator[Step]:
         """
         This rank's steps of an epoch.
 
         Closing the iterator ends its thread. What goes wrong in the thread is raised here.
 
         :param start: first step, e.g. where a checkpoint was taken, at whatever world size
+        :param last: no epoch follows whose first shards should be fetched ahead
         """
-        blocks = self._blocks(epoch, start)
+        blocks = self._blocks(epoch, start, last=last)
         for block in _ahead(blocks, self._prefetch) if self._prefetch else blocks:
             yield from block
 
-    def _blocks(self, epoch: int, start: int) -> Iterator[Sequence[Step]]:
+    def _blocks(self, epoch: int, start: int, *, last: bool) -> Iterator[Sequence[Step]]:
         """Steps that are gathered at once: a single one, unless they are small."""
         source, size = self._source, self._global_batch
         order = self._order(epoch)
@@ -118,7 +119,8 @@ class Loader:
                 ahead, position = order, int(order.window_starts[window + 1])
                 if position == self.num_samples:
                     ahead, position = self._order(epoch + 1), 0
-                self._hint(ahead, position)
+                if not (last and ahead is not order):
+                    self._hint(ahead, position)
 
     def _order(self, epoch: int) -> EpochOrder:
         source = self._source

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import FrameType
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
@@ -59,11 +59,14 @@ def run_node(node: Node, meeting: Meeting) -> Ref | Failure | Interrupted | None
     except RendezvousTimeoutError:
         want = f"{meeting.min_nodes} nodes" if meeting.min_nodes > 1 else "a node"
         return Failure.of(NodesLostError(f"{want} did not come together within {meeting.join_seconds:.0f} s"))
-    except RendezvousError as error:
+    except (RendezvousError, DistError) as error:
         return _no_rendezvous(meeting, error)
-    if isinstance(agent.outcome, Failure):
-        rendezvous.key_value_store.set(_FAILURE_KEY, json.dumps(asdict(agent.outcome), default=str))
-    rendezvous.shutdown()
+    try:
+        if isinstance(agent.outcome, Failure):
+            rendezvous.key_value_store.set(_FAILURE_KEY, json.dumps(asdict(agent.outcome), default=str))
+        rendezvous.shutdown()
+    except (RendezvousError, DistError) as error:
+        logger.warning("the other nodes could not be told how it ended: %s", error)
     return agent.outcome
 
 
@@ -124,8 +127,9 @@ def _failure_elsewhere(rendezvous: Rendezvous) -> Failure | None:
     return Failure(**json.loads(store.get(_FAILURE_KEY))) if store.check([_FAILURE_KEY]) else None
 
 
-def _no_rendezvous(meeting: Meeting, error: RendezvousError) -> Failure:
-    cause = error.__cause__ or error
+def _no_rendezvous(meeting: Meeting, error: RendezvousError | DistError) -> Failure:
+    # torch's errors carry a stack of C++ frames.
+    cause = str(error.__cause__ or error).partition("\n")[0]
     what = f"the rendezvous at {meeting.endpoint} cannot be reached: the node that holds it is gone or not there yet"
     return Failure.of(NodesLostError(f"{what} ({cause})"))
 

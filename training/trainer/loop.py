@@ -95,7 +95,7 @@ class Trainer:
         job, config = self._job, self._config
         sigterm = Sigterm()
         with sigterm.noted():
-            batch = next(iter(job.loader.epoch(0))).batches[0].to(self._gang.device)
+            batch = next(iter(job.loader.epoch(1))).batches[0].to(self._gang.device)
             job.layout.warm_up(batch, self._loss)
             if self._gang.mesh is None:
                 self._flops_per_sample = flops_per_sample(job.layout.model, batch)
@@ -112,7 +112,8 @@ class Trainer:
     def _train_epoch(self, state: TrainingState, agreement: Agreement) -> None:
         job = self._job
         self._epoch_started = time.monotonic() - state.seconds
-        for step in self._timed(job.loader.epoch(state.epoch, start=state.step_in_epoch)):
+        steps = job.loader.epoch(state.epoch, start=state.step_in_epoch, last=state.epoch == self._config.epochs)
+        for step in self._timed(steps):
             job.heartbeat.beat(state.step, "step")
             self._train_step(state, step)
             if not self._prepared and job.optimizer.state:

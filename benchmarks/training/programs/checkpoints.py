@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from benchmarks.training.programs.rounds import OURS, in_rotation, records
+from benchmarks.rounds import OURS, in_rotation, records
 from training.store import Store
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.parallel import Gang

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from benchmarks.rounds import OURS, in_rotation, paired, records
 from benchmarks.training.programs import formats
 from benchmarks.training.programs.formats import BATCH, Reader
 from benchmarks.training.programs.ours import features_ref
-from benchmarks.training.programs.rounds import OURS, in_rotation, paired, records
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED, table
 from training.data.batch import IntArray
 from training.data.feature_table import FeatureTable

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.programs.rounds import records
+from benchmarks.rounds import records
 from benchmarks.training.programs.workloads import WORKLOADS, Workload
 
 BASELINES = {

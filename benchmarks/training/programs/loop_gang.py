@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.rounds import in_rotation
 from benchmarks.training.programs.contenders import BASELINES, Contender, Task
 from benchmarks.training.programs.ours import Ours
-from benchmarks.training.programs.rounds import in_rotation
 from benchmarks.training.programs.workloads import WORKLOADS, Stopwatch, Workload
 
 MOST_DIFFERENT = 1e-3

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.rounds import OURS
 from benchmarks.training.programs.contenders import CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, Contender, Task
-from benchmarks.training.programs.rounds import OURS
 from benchmarks.training.programs.workloads import (
     CONTEXT,
     NUM_FEATURES,

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.training.programs.rounds import OURS, in_rotation, records
+from benchmarks.rounds import OURS, in_rotation, records
 from benchmarks.training.programs.servers import free_port, mlflow_server, slow_server
 from training.tracking.run import Point, open_run
 
@@ -33,6 +33,9 @@ STEP_SECONDS: Final = 0.002
 SECONDS: Final = 1.0
 """Of steps, for each contender and round."""
 ROUNDS: Final = {"up": 3, "slow": 1, "down": 3}
+TRAINING_METRICS: Final = ("loss", "learning_rate", "gradient_norm", "throughput", "loading", "epoch", "scale", "share")
+TRAINING_SECONDS: Final = 5.0
+TRAINING_ROUNDS: Final = 3
 BOUND_MICROSECONDS: Final = 10.0
 BOUND_PERCENT: Final = 0.5
 NONE, SYNC, ASYNC = "none", "log_metric", "log_metric_async"
@@ -78,11 +81,11 @@ class Steps:
             torch.mm(self._matrix, self._matrix)
         self._num_products = max(1, round(STEP_SECONDS * count / (time.perf_counter() - begin)))
 
-    def run(self, log: Log) -> Ran:
+    def run(self, log: Log, seconds: float = SECONDS) -> Ran:
         calls: list[float] = []
         beside = -others()
         begin = now = time.perf_counter()
-        while now - begin < SECONDS:
+        while now - begin < seconds:
             for _ in range(self._num_products):
                 torch.mm(self._matrix, self._matrix)
             before = time.perf_counter()
@@ -98,13 +101,13 @@ def others() -> float:
 
 
 @contextmanager
-def tracked(address: str, run_key: str, spool: Path, *, up: bool) -> Iterator[Log]:
+def tracked(address: str, run_key: str, spool: Path, *, up: bool, metrics: Sequence[str] = ("loss",)) -> Iterator[Log]:
     run = open_run(
         address, experiment="tracking", run_key=run_key, name=run_key, params={}, tags={}, spool=spool
     )  # fmt: skip
     if up:
         run.wait_until_open(60)
-    yield lambda step, value: run.log(Point(step=step, unix_time=time.time(), metrics={"loss": value}))
+    yield lambda step, value: run.log(Point(step=step, unix_time=time.time(), metrics=dict.fromkeys(metrics, value)))
     # Else its sender would work on while the next contender is measured.
     run.finish() if up else run.abandon(timeout=0.1)
 
@@ -148,6 +151,26 @@ def measure(condition: str, address: str, scratch: Path, steps: Steps) -> dict[s
     return {name: found[1:] for name, found in rounds.items()}
 
 
+def training_records(condition: str, address: str, scratch: Path, steps: Steps) -> list[dict[str, Any]]:
+    """What tracking takes as the training loop logs: some metrics at once, once a second."""
+    shares = []
+    for number in range(TRAINING_ROUNDS):
+        key = f"{condition}-training-{number}"
+        with tracked(address, key, scratch / "spool", up=condition != "down", metrics=TRAINING_METRICS) as log:
+            last = 0.0
+
+            def now_and_then(step: int, value: float, log: Log = log) -> None:
+                nonlocal last
+                if (now := time.monotonic()) - last > 1:
+                    last = now
+                    log(step, value)
+
+            shares.append(steps.run(now_and_then, TRAINING_SECONDS).percent)
+    values = {OURS: shares, "bound": [BOUND_PERCENT] * TRAINING_ROUNDS}
+    name = f"training.tracking_share_of_a_training_{condition}"
+    return records(name, values, unit="%", baselines={"bound": ("at most", 1.0)}, better="lower")
+
+
 def call_records(rounds: Mapping[str, Sequence[Ran]]) -> list[dict[str, Any]]:
     """The median call, and the mean, in which the waits for another thread or process count."""
     made = []
@@ -178,6 +201,7 @@ def main(scratch: Path) -> list[dict[str, Any]]:
             rounds = measure(condition, f"http://127.0.0.1:{number}", scratch, steps)
             made += call_records(rounds) if condition == "up" else []
             made += tracking_records(condition, rounds)
+            made += training_records(condition, f"http://127.0.0.1:{number}", scratch, steps)
     return made
 
 

@@ -290,6 +290,9 @@ def test_what_comes_next_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> No
     ours = loader(1, 2, global_batch=25, source=hinting)
     steps = [set(weighed(step)) for step in ours.epoch(1)]
     assert hinted == [steps[2], set(weighed(next(ours.epoch(2))))]
+    hinted.clear()
+    list(ours.epoch(1, last=True))
+    assert hinted == [steps[2]], "what no epoch needs was fetched"
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:

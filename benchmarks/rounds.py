@@ -50,7 +50,7 @@ def records(
     """
     Ours beside each baseline.
 
-    :param name: ``training.<what>``; a record's is ``training.<what>_vs_<baseline>``
+    :param name: ``<group>.<what>``; a record's is ``<group>.<what>_vs_<baseline>``
     :param baselines: description and target of each
     """
     made = []
