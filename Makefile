@@ -40,6 +40,11 @@ up: venv data ## Start Airflow and MLflow for clicking around
 down: ## Stop them
 	@if [ -d .venv/airflow ]; then $(MLOPS) down $(PORTS); fi
 
+.PHONY: compose-env
+compose-env: ## Write .env with new random secrets, for docker compose
+	@mkdir -p data  # mounted: the engine would make it root's
+	@sh include/compose/environment.sh .env
+
 .PHONY: clean
 clean: down ## Stop the servers and remove every trace: environments, data, runs
 	rm -rf .venv .local data/nycflights13 data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -76,16 +81,19 @@ services: ## Install the servers that the tests start (PostgreSQL, Redis, Java, 
 test: services venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready ## Run every test
 	.venv/training/bin/python -m pytest -n 3 --dist loadfile tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
-	.venv/airflow/bin/python -m pytest tests/mlops_provider tests/benchmarks tests/end_to_end --ignore tests/end_to_end/test_spot.py
+	.venv/airflow/bin/python -m pytest -n 2 --dist loadfile tests/mlops_provider tests/benchmarks tests/cluster tests/deployment
+	.venv/airflow/bin/python -m pytest tests/end_to_end --ignore tests/end_to_end/test_spot.py
 
 CHAOS_ROUNDS ?= 3
 CHAOS_KILLS ?= 100
+CHAOS_EVICTIONS ?= 12
 
 .PHONY: chaos
-chaos: venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; replay spot availability
+chaos: venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/training/bin/python -m pytest tests/training/steps/test_resume.py
+	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py
 	SPOT_TICKS=89 SPOT_EPOCHS=120 .venv/airflow/bin/python -m pytest tests/end_to_end/test_spot.py -s
 
 .PHONY: lint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -106,17 +107,16 @@ class LauncherConformance:
 
     def test_cancel_ends_the_whole_process_tree(self, launcher: Launcher, home: Path) -> None:
         """An orphan would go on writing, or hold a GPU, beside its own retry."""
+        # In a container it has another process id than here.
+        child = ["sleep", f"300.{random.randrange(10**9):09}"]
         statement = (
             "import subprocess, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-            "child = subprocess.Popen(['sleep', '300'], start_new_session=True); "
-            "print('pid', child.pid); time.sleep(300)"
+            f"subprocess.Popen({child}, start_new_session=True); print('started'); time.sleep(300)"
         )
-        child: list[int] = []
         started = threading.Event()
 
         def on_line(line: str) -> None:
-            if line.startswith("pid "):
-                child.append(int(line.split()[1]))
+            if line == "started":
                 started.set()
 
         outcome: list[Outcome] = []
@@ -127,7 +127,10 @@ class LauncherConformance:
         worker.join(30)
         assert not worker.is_alive()
         assert outcome[0].result is None
-        assert not psutil.pid_exists(child[0]) or psutil.Process(child[0]).status() == psutil.STATUS_ZOMBIE
+        deadline = time.monotonic() + 10
+        while any(process.info["cmdline"] == child for process in psutil.process_iter(["cmdline"])):
+            assert time.monotonic() < deadline, "a process outlived its step"
+            time.sleep(0.1)
 
     def test_cancel_without_a_run_does_nothing(self, launcher: Launcher) -> None:
         launcher.cancel()

@@ -1,4 +1,4 @@
-"""The command line: ``mlops up | down | demo | lint``; the other words are answered by a runtime."""
+"""The command line: ``mlops up | down | demo | lint | gc``; the other words are answered by a runtime."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import NoReturn
 
 import httpx
 from rich.console import Console
+from rich.table import Table
 
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.process import runtime_environment
+from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import Stack, StackError
 from mlops_provider.section import SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
+PASSWORD_VARIABLE = "MLOPS_AIRFLOW_PASSWORD"
 HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
     "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
@@ -65,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlflow-port", type=int, default=5000)
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"default: every *{SUFFIX} in dags/")
+    gc = command("gc", _gc, "list the Kubernetes Jobs that no task follows any more, and remove them")
+    gc.add_argument("--delete", action="store_true", help="remove them; without it they are only listed")
+    gc.add_argument("--airflow-url", default="http://127.0.0.1:8080", help="(default: %(default)s)")
+    gc.add_argument("--user", help=f"of Airflow; the password is read from {PASSWORD_VARIABLE}")
     for word, (_, text) in HANDED_OVER.items():
         # All but the places is the runtime's to parse, --help too.
         sub = commands.add_parser(word, help=text, add_help=False, allow_abbrev=False)
@@ -72,6 +79,30 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--home", type=Path)
         sub.add_argument("--store")
     return parser
+
+
+def _gc(options: argparse.Namespace, console: Console) -> int:
+    # What it needs of Kubernetes takes seconds to import.
+    from mlops_provider.launchers.kubernetes.manifests import deployment_id
+    from mlops_provider.strays import find_strays, remove_strays
+
+    deployment = Deployment.load()
+    login = (options.user, os.environ.get(PASSWORD_VARIABLE, "")) if options.user else None
+    where = deployment.kubernetes_connection, deployment.kubernetes_namespace
+    strays = find_strays(*where, deployment_id(deployment.store), AirflowClient(options.airflow_url, login))
+    table = Table("job", "created", "task", "why")
+    for stray in strays:
+        table.add_row(stray.job, stray.created, stray.task, stray.why)
+    if not strays:
+        console.print(f"no strays in namespace {deployment.kubernetes_namespace}")
+        return 0
+    console.print(table)
+    if options.delete:
+        remove_strays(*where, strays)
+        console.print(f"removed {len(strays)}")
+    else:
+        console.print("to remove them: mlops gc --delete")
+    return 0
 
 
 def _stack(options: argparse.Namespace) -> Stack:

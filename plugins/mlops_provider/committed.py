@@ -9,7 +9,7 @@ from typing import Any
 import obstore
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops_provider.refs import DatasetRef
+from mlops_provider.refs import DatasetRef, Ref, ref_from_wire
 from mlops_provider.step import deprecation_key
 
 
@@ -17,6 +17,15 @@ def open_store(uri: str) -> ObjectStore:
     """:param uri: ``file:///folder`` or ``s3://bucket/prefix``"""
     # The path as it is, like the steps: a URL's % # and ? would name another folder than theirs.
     return LocalStore(uri.removeprefix("file://"), mkdir=True) if uri.startswith("file://") else from_url(uri)
+
+
+async def read_committed(store: ObjectStore, place: str) -> Ref | None:
+    """What a step committed."""
+    try:
+        response = await obstore.get_async(store, f"{place}/ref.json")
+    except FileNotFoundError:
+        return None
+    return ref_from_wire(json.loads(bytes(await response.bytes_async())))
 
 
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
 SECTION = "mlops"
+RUNTIMES = ("training", "validation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,11 +30,21 @@ class Deployment:
     """MLflow server, as people's browsers reach it."""
     pythons: Mapping[str, Path]
     """Interpreter of each runtime, for the process launcher."""
+    launcher: str = "process"
+    """``process`` or ``pod``, for steps that do not say."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Of each runtime, for the pod launcher."""
+    kubernetes_connection: str | None = None
+    """Airflow connection id; None: the cluster that Airflow runs in, else the user's kubeconfig."""
+    kubernetes_namespace: str = "default"
+    pod_defaults: Path | None = None
+    """File with the platform's settings of pods, as a pipeline's ``pods``."""
 
     @classmethod
     def load(cls) -> Deployment:
         checkout = Path(__file__).resolve().parents[2]
         home = Path(conf.get(SECTION, "home", fallback=str(checkout))).resolve()
+        defaults = conf.get(SECTION, "pod_defaults", fallback="") or None
         tracking_uri = conf.get(SECTION, "tracking_uri", fallback="http://127.0.0.1:5000")
         return cls(
             home=home,
@@ -44,6 +55,13 @@ class Deployment:
                 runtime: Path(
                     conf.get(SECTION, f"{runtime}_python", fallback=str(home / f".venv/{runtime}/bin/python"))
                 )
-                for runtime in ("training", "validation")
+                for runtime in RUNTIMES
             },
+            launcher=conf.get(SECTION, "launcher", fallback="process"),
+            images={
+                runtime: image for runtime in RUNTIMES if (image := conf.get(SECTION, f"{runtime}_image", fallback=""))
+            },
+            kubernetes_connection=conf.get(SECTION, "kubernetes_connection", fallback="") or None,
+            kubernetes_namespace=conf.get(SECTION, "kubernetes_namespace", fallback="default"),
+            pod_defaults=home / defaults if defaults else None,
         )

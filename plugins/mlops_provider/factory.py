@@ -55,7 +55,13 @@ def build_dag(pipeline: Pipeline) -> DAG:
     }
 
     def common(step: str) -> dict[str, Any]:
-        return {"task_id": step, "parameters": PARAMETERS.get(step, ()), **settings[step]}
+        return {
+            "task_id": step,
+            "parameters": PARAMETERS.get(step, ()),
+            "launcher": pipeline.launcher,
+            "pods": pipeline.pods_of(step),
+            **settings[step],
+        }
 
     with dag:
         ingest = IngestOperator(**common("ingest"))

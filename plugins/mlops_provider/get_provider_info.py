@@ -34,6 +34,17 @@ def get_provider_info() -> dict[str, Any]:
                     "tracking_url": _option("MLflow server, as browsers reach it", "https://mlflow.example.com"),
                     "training_python": _option("Interpreter of the training runtime", "/opt/training/bin/python"),
                     "validation_python": _option("Interpreter of the validation runtime", "/opt/validation/bin/python"),
+                    "launcher": _option("How steps run that do not say: process or pod", "pod", "process"),
+                    "training_image": _option("Image of the training runtime, for pods", "example.com/training:1.0"),
+                    "validation_image": _option(
+                        "Image of the validation runtime, for pods", "example.com/validation:1.0"
+                    ),
+                    "kubernetes_connection": _option("Connection id of the cluster that pods run in", "kubernetes_gpu"),
+                    "kubernetes_namespace": _option("Namespace of the pods", "mlops-training", "default"),
+                    "pod_defaults": _option(
+                        "File with settings of all pipelines' pods; relative paths start at home",
+                        "include/kubernetes/pod_defaults.yaml",
+                    ),
                 },
             }
         },

@@ -6,8 +6,14 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
+
+
+def _as_text(value: object) -> object:
+    """YAML reads ``cpu: 2`` as a number."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``package.module:name``"""
@@ -22,6 +28,14 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
 Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
 """``ndcg@K`` (per query, averaged) or ``auc``."""
+QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
+"""Of Kubernetes: ``500m`` CPUs, ``4Gi`` bytes."""
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
+"""Of a Kubernetes object: lower-case letters, digits, dots and dashes."""
+PATH_PATTERN = r"^/[^:]*$"
+AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
 
 
 class Section(BaseModel):
@@ -68,6 +82,9 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
             r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+            QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
+            OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
+            PATH_PATTERN: "must be an absolute path",
             PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
             TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
             "or a file such as include/my_pipeline/dataset.sql",
@@ -82,7 +99,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
 
 def keys_of(problem: ErrorDetails) -> tuple[str, ...]:
     """Where pydantic found a problem, as the user wrote it: without the ``(Class)`` of a setting of several kinds."""
-    return tuple(part for part in map(str, problem["loc"]) if not part.startswith("("))
+    return tuple(part for part in map(str, problem["loc"]) if not part.startswith("(") and part != "[key]")
 
 
 def _keys_at(section: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 
@@ -421,6 +422,11 @@ class Pipeline(Section):
     retry_delay_seconds: float = Field(default=10, gt=0)
     """Doubles from try to try."""
 
+    launcher: Literal["process", "pod"] | None = None
+    """How the steps run: as processes of Airflow's worker, or as Kubernetes pods. None: the deployment's choice."""
+    pods: dict[Place, Pods] = {}
+    """Settings of the pods, by step, and under ``all`` those of every step."""
+
     ingest: Ingest
     # pydantic's BaseModel has a deprecated method of that name.
     validate_: Validate = Field(alias="validate")
@@ -428,6 +434,13 @@ class Pipeline(Section):
     train: Train
     evaluate: Evaluate
     register_: Register = Field(alias="register")
+
+    def pods_of(self, step: str) -> dict[str, Any]:
+        """What the file says of a step's pods, and nothing of the defaults."""
+        given: dict[str, dict[str, Any]] = {
+            place: pods.model_dump(mode="json", exclude_unset=True) for place, pods in self.pods.items()
+        }
+        return of_step(given, step)
 
     @field_validator("validate_")
     @classmethod

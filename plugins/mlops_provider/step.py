@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,11 @@ PARENT_VARIABLE = "MLOPS_PARENT_PID"
 """Process id of the launcher; the step ends when that process does."""
 GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
 """Seconds from SIGTERM to SIGKILL that torchrun's workers have."""
+
+ATTEMPT_VARIABLE = "MLOPS_ATTEMPT"
+"""In a pod: names this attempt, for :func:`failure_key`."""
+TERMINATION_MESSAGE_BYTES = 4096
+"""What Kubernetes keeps of a container's last words."""
 
 
 def connection_variable(connection: str) -> str:
@@ -126,6 +131,10 @@ class StepInput:
     baselines: Mapping[str, Ref] = field(default_factory=dict)
     """Refs of other runs that the result is held against, e.g. ``champion``. Not part of the run key: what is
     committed stays committed when another model becomes the champion."""
+    code_paths: Sequence[str] = ()
+    """The user's files and folders that the step runs, relative to the project folder."""
+    code: str = ""
+    """Their digest where the run key was made, see :func:`code_digest`. An image may hold others."""
     v: int = field(default=DOCUMENT_VERSION)
 
     @property
@@ -140,6 +149,8 @@ class StepInput:
             "config": self.config,
             "ref": self.ref.to_wire() if self.ref else None,
             "baselines": {name: ref.to_wire() for name, ref in self.baselines.items()},
+            "code_paths": list(self.code_paths),
+            "code": self.code,
         }
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
 
@@ -158,12 +169,19 @@ class StepInput:
             config=document["config"],
             ref=ref_from_wire(ref) if ref is not None else None,
             baselines={name: ref_from_wire(wire) for name, wire in document.get("baselines", {}).items()},
+            code_paths=tuple(document.get("code_paths", ())),
+            code=document.get("code", ""),
         )
 
 
 def place(pipeline: str, run_key: str, step: str) -> str:
     """The step's folder in the store: never a function of the try number."""
     return f"pipelines/{pipeline}/{step}/{run_key}"
+
+
+def failure_key(place: str, attempt: str) -> str:
+    """Where a pod leaves its :class:`Failure`, as JSON: the pod is gone when somebody asks."""
+    return f"{place}/failures/{attempt}.json"
 
 
 def deprecation_key(dataset: str, version: str) -> str:

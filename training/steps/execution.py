@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlops_provider.refs import Ref
-from mlops_provider.step import STEPS, Failure, StepError, StepInput, write_result
+from mlops_provider.step import STEPS, Failure, StepError, StepInput, code_digest, write_result
 from training.data.deprecation import refuse_deprecated
 from training.process import Deployment
 from training.steps import StepContext
@@ -43,6 +43,7 @@ def execute(document: StepInput, deployment: Deployment) -> Ref | None:
     """
     if (done := find_committed(document, deployment)) is not None:
         return done
+    _check_code(document, deployment)
     store = Store(deployment.store)
     step = importlib.import_module(f"training.steps.{document.step}")
     with tempfile.TemporaryDirectory(prefix=f"{document.step}-") as scratch:
@@ -53,6 +54,15 @@ def execute(document: StepInput, deployment: Deployment) -> Ref | None:
         return None
     assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
     return store.commit(ref)
+
+
+def _check_code(document: StepInput, deployment: Deployment) -> None:
+    """:raises StepError: where the run key names other code than this process would run"""
+    if document.code and document.code != code_digest([deployment.home / path for path in document.code_paths]):
+        raise StepError(
+            f"the code in {', '.join(document.code_paths)} is not what the run was started with: it changed meanwhile, "
+            f"or Airflow and the image of this runtime hold different versions; deploy both from one commit"
+        )
 
 
 def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure | None:

@@ -111,7 +111,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--hang-seconds", type=float, default=0.0, help="without progress; 0: nobody looks")
     parser.add_argument("--rdzv-id", default="gang", help="the same on all nodes")
     parser.add_argument("--rdzv-endpoint", help="HOST:PORT of the node that holds the rendezvous")
-    parser.add_argument("--host-store", action=argparse.BooleanOptionalAction, help="hold it here, whatever HOST says")
+    parser.add_argument(
+        "--host-store",
+        action=argparse.BooleanOptionalAction,
+        default=_first_of_job(),
+        help="hold it here, whatever HOST says; of a Kubernetes Job's pods the first one does",
+    )
     parser.add_argument("--local-addr", help="address of this node for the others; its host name where not given")
     parser.add_argument("--node-name", default=socket.gethostname(), help="in errors")
     parser.add_argument("--join-seconds", type=float, default=600.0, help="to wait for MIN nodes")
@@ -124,6 +129,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if len(arguments.program) < 2:
         parser.error("give the program: -m MODULE INPUT.json or SCRIPT.py INPUT.json")
     return arguments
+
+
+def _first_of_job() -> bool | None:
+    index = os.environ.get("JOB_COMPLETION_INDEX")
+    return None if index is None else index == "0"
 
 
 def _bounds(nodes: str) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,8 +62,13 @@ def step_argv(
     nodes: str = "1",
     max_restarts: int = 0,
     hang_seconds: float = 0.0,
+    meeting: Sequence[str] = (),
 ) -> list[str]:
-    """The command of a step, under torchrun where it has workers. For the parameters see :class:`Launch`."""
+    """
+    The command of a step, under torchrun where it has workers. For the parameters see :class:`Launch`.
+
+    :param meeting: further options of torchrun: where its nodes meet
+    """
     module = ["-m", "training.steps", document]
     if processes == 0:
         return [python, *module]
@@ -72,4 +78,10 @@ def step_argv(
         f"--max-restarts={max_restarts}",
         f"--hang-seconds={hang_seconds:g}",
     ]
-    return [python, "-m", "training.steps.torchrun", *options, *module]
+    return [python, "-m", "training.steps.torchrun", *options, *meeting, *module]
+
+
+def threads(processes: int, nodes: str = "1") -> dict[str, str]:
+    """One thread for each of several workers, wherever they run: their number decides the bits of a sum."""
+    alone = processes <= 1 and nodes in ("1", "1:1")
+    return {} if alone else {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

@@ -14,7 +14,7 @@ from typing import IO
 
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment
-from mlops_provider.launchers.base import Launch, Outcome, step_argv
+from mlops_provider.launchers.base import Launch, Outcome, step_argv, threads
 from mlops_provider.step import (
     GRACE_VARIABLE,
     HOME_VARIABLE,
@@ -124,12 +124,6 @@ def step_environment(deployment: Deployment, result: Path, environment: Mapping[
         # A little less, so that torchrun can still say how they ended.
         GRACE_VARIABLE: str(GRACE_SECONDS - 0.5),
     }
-
-
-def threads(processes: int, nodes: str = "1") -> dict[str, str]:
-    """One thread for each of several workers."""
-    alone = processes <= 1 and nodes in ("1", "1:1")
-    return {} if alone else {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 
 
 def _forward(stream: IO[str], on_line: Callable[[str], None], lost: list[Exception]) -> None:

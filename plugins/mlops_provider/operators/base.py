@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError, WiringError
-from mlops_provider.launchers.base import Launch, Launcher
+from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
+from mlops_provider.pod_spec import Pods, merged, platform_pods
 from mlops_provider.refs import Ref, RefError
 from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section
 from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
@@ -24,7 +26,12 @@ from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_dig
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mlops_provider.launchers.kubernetes.follow import Followed
+    from mlops_provider.launchers.pod import PodLauncher
 
+FAILED_NODES = "failed_nodes"
+"""In the task's state: how often its pods failed on each node, over its tries."""
+FAILURES_OF_A_BAD_NODE = 2
 FAILURE_KEY = "failure"
 """XCom of a failed step: its :class:`mlops_provider.step.Failure`, for whoever follows a run."""
 
@@ -38,6 +45,9 @@ class StepOperator(BaseOperator):
     :param upstream: the ref this step takes: another operator's output (templated)
     :param pipeline: names the dataset, the runs and their place in the store; the DAG's id if not given
     :param parameters: settings that DAG params of the same name override for one run
+    :param launcher: ``process`` or ``pod``; the deployment's (``[mlops] launcher``) if not given
+    :param pods: settings of the step's pods, see :class:`mlops_provider.pod_spec.Pods`; for ``launcher="pod"``
+    :param deferrable: with pods: wait without holding a worker, where there are retries
     :param settings: (templated) filled from the keyword arguments
     """
 
@@ -53,6 +63,9 @@ class StepOperator(BaseOperator):
         upstream: XComArg | Mapping[str, Any] | str | None = None,
         pipeline: str | None = None,
         parameters: Sequence[str] = (),
+        launcher: Literal["process", "pod"] | None = None,
+        pods: Mapping[str, Any] | None = None,
+        deferrable: bool = True,
         # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError). Named here,
         # not set in kwargs, so that a DAG's default_args go before them.
         retries: int = 2,
@@ -85,6 +98,12 @@ class StepOperator(BaseOperator):
         for name in self.parameters:
             if name not in self.section.model_fields:
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
+        if launcher not in (None, "process", "pod"):
+            raise ValueError(f"task {self.task_id!r}: launcher must be 'process' or 'pod', got {launcher!r}")
+        self.launcher = launcher
+        self.deferrable = deferrable
+        self.pods = dict(pods or {})
+        check_section(Pods, self.pods, f"task {self.task_id!r}: pods")
         self.upstream = self._check_wiring(upstream)
         self.links: dict[str, str] = {}
         self._launcher: Launcher | None = None
@@ -119,19 +138,39 @@ class StepOperator(BaseOperator):
             document = self._document(context, deployment)
         except (SpecError, RefError) as error:  # a param or an input that no retry makes right
             raise StepFailedError(str(error)) from error
-        self._launcher = ProcessLauncher(deployment)
         launch = Launch(
             input=document,
             runtime=STEPS[self.step].runtime,
             environment=self.environment(document.config),
             **self.gang(document.config),
         )
-        outcome = self._launcher.run(launch, self.log.info)
+        if (self.launcher or deployment.launcher) == "process":
+            self._launcher = ProcessLauncher(deployment)
+            return self._conclude(self._launcher.run(launch, self.log.info), context, deployment)
+        try:
+            self._launcher = pods = self._pod_launcher(context, deployment)
+            # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
+            if self.deferrable and self.retries:
+                self._defer(pods.begin(launch, self.log.info), deployment)
+            outcome = pods.run(launch, self.log.info)
+        except SpecError as error:
+            raise StepFailedError(str(error)) from error
+        return self._conclude(outcome, context, deployment)
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Called when the step's Job has ended."""
+        from mlops_provider.launchers.kubernetes.status import Ending
+
+        deployment = Deployment.load()
+        self._launcher = launcher = self._pod_launcher(context, deployment)
+        return self._conclude(launcher.finish(Ending.from_event(event)), context, deployment)
+
+    def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
         if outcome.result is None:
-            raise StepLostError(
-                f"{self.step} ended without a result ({outcome.status}): killed, or out of memory; it will be retried"
-            )
+            self._note_failed_nodes(context)
+            raise StepLostError(f"{self.step} ended without a result: {outcome.status}")
         if isinstance(outcome.result, Failure):
+            self._note_failed_nodes(context)
             raise self._failure(outcome.result, context)
         ref = self.produces().from_wire(outcome.result.to_wire())
         self._link_report(ref)
@@ -150,6 +189,8 @@ class StepOperator(BaseOperator):
         ref = consumes.from_wire(self.upstream) if consumes else None
         start, end = data_interval(context)
         assert self.pipeline is not None
+        code_paths = self.code_paths(config)
+        code = code_digest([deployment.home / path for path in code_paths])
         identity = RunIdentity(
             pipeline=self.pipeline,
             run_key=run_key(
@@ -158,7 +199,7 @@ class StepOperator(BaseOperator):
                 str(self.dag.timezone),
                 {name: value for name, value in config.items() if name not in self.section.operational},
                 ref,
-                code_digest([deployment.home / path for path in self.code_paths(config)]),
+                code,
             ),
             interval_start=start.isoformat(),
             interval_end=end.isoformat(),
@@ -168,7 +209,52 @@ class StepOperator(BaseOperator):
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
         )
-        return StepInput(step=self.step, run=identity, config=config, ref=ref, baselines=self.baselines(deployment))
+        return StepInput(
+            step=self.step,
+            run=identity,
+            config=config,
+            ref=ref,
+            baselines=self.baselines(deployment),
+            code_paths=tuple(code_paths),
+            code=code,
+        )
+
+    def _pod_launcher(self, context: Context, deployment: Deployment) -> PodLauncher:
+        # Not at the top: what it needs of Kubernetes takes a second to import.
+        from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
+        from mlops_provider.launchers.pod import PodLauncher
+
+        place = f"task {self.task_id!r}: pods"
+        defaults = platform_pods(deployment.pod_defaults, self.step)
+        failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
+        return PodLauncher(
+            deployment,
+            Task(
+                deployment=deployment_id(deployment.store),
+                dag_id=self.dag_id,
+                run_id=context["run_id"],
+                task_id=self.task_id,
+                map_index=-1 if (index := context["ti"].map_index) is None else index,
+            ),
+            check_section(Pods, merged(defaults, self.pods), place),
+            deadline_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
+            avoided_nodes=[node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE],
+        )
+
+    def _defer(self, followed: Followed, deployment: Deployment) -> NoReturn:
+        from mlops_provider.triggers.job import JobTrigger
+
+        # Without a timeout: Airflow would fail the task and leave the Job. The cluster ends that in time.
+        trigger = JobTrigger(deployment.kubernetes_connection, deployment.kubernetes_namespace, asdict(followed))
+        self.defer(trigger=trigger, method_name="resume")
+
+    def _note_failed_nodes(self, context: Context) -> None:
+        """For the next try, which keeps away from a node that failed twice."""
+        ending = getattr(self._launcher, "ending", None)
+        if ending is None or not ending.failed_nodes:
+            return
+        failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
+        context["task_state_store"].set(FAILED_NODES, dict(Counter(failed) + Counter(ending.failed_nodes)))
 
     def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
         if report := failure.details.get("report"):

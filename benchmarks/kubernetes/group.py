@@ -1,0 +1,24 @@
+"""The pod launcher beside the provider's KubernetesPodOperator, on the stand-in cluster of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.record import Record, compare
+
+
+def measure(home: Path, scratch: Path) -> list[Record]:
+    path = os.pathsep.join(map(str, (home, home / "plugins", home / "tests")))
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks.kubernetes.programs.launching", home, scratch],
+        cwd=home,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [compare(**arguments) for arguments in json.loads(finished.stdout.splitlines()[-1])]

@@ -1,0 +1,266 @@
+"""The calls to the Kubernetes API, as JSON. Who it is and how one logs in, Airflow's connection knows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import tenacity
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+    from kubernetes_asyncio.client import ApiClient
+
+Manifest = Mapping[str, Any]
+
+TRY_SECONDS: Final = 300.0
+"""How long a call is tried again that an API server does not answer."""
+_CONNECT_SECONDS: Final = 10.0
+_CALL_SECONDS: Final = 30.0
+"""Between two bytes."""
+WATCH_SECONDS: Final = 240
+_WATCH_SILENCE_SECONDS: Final = WATCH_SECONDS + 15.0
+_LOG_SILENCE_SECONDS: Final = 300.0
+"""A log may be silent for hours. A connection that is gone is silent too: it is opened again."""
+_MERGE_PATCH: Final = "application/merge-patch+json"
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """The API server answered that it will not."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"Kubernetes answered {status} {reason}: {message}")
+        self.status, self.reason, self.message = status, reason, message
+
+    @property
+    def may_pass(self) -> bool:
+        return self.status == 429 or self.status >= 500
+
+
+class UnreachableError(Exception):
+    """There was no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where objects of a kind are."""
+
+    root: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "") -> str:
+        return f"{self.root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+
+
+JOBS = Kind("/apis/batch/v1", "jobs")
+PODS, SECRETS, SERVICES, EVENTS = (Kind("/api/v1", name) for name in ("pods", "secrets", "services", "events"))
+_KINDS = {"Secret": SECRETS, "Service": SERVICES, "Job": JOBS}
+
+
+class Api:
+    """
+    One namespace of a cluster. Calls wait and try again where the server is away or overloaded.
+
+    Made by :func:`open_api`.
+    """
+
+    def __init__(self, client: ApiClient, namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def create(self, manifest: Manifest) -> Manifest | None:
+        """:return: the object; None where there is one of that name already"""
+        kind = _KINDS[manifest["kind"]]
+        try:
+            return await self._call("POST", kind.path(self.namespace), body=manifest)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return None
+            raise
+
+    async def get(self, kind: Kind, name: str) -> Manifest | None:
+        try:
+            return await self._call("GET", kind.path(self.namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: Kind, **selectors: str) -> Manifest:
+        """:param selectors: ``labelSelector``, ``fieldSelector``"""
+        return await self._call("GET", kind.path(self.namespace), query=selectors)
+
+    async def annotate(self, kind: Kind, name: str, annotations: Mapping[str, str]) -> None:
+        body = {"metadata": {"annotations": annotations}}
+        await self._call("PATCH", kind.path(self.namespace, name), body=body, content_type=_MERGE_PATCH)
+
+    async def delete(self, kind: Kind, name: str, uid: str) -> None:
+        """What it owns goes first; it is gone itself when all of that is. No object of that uid: nothing to do."""
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        try:
+            await self._call("DELETE", kind.path(self.namespace, name), body=options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def watch(self, kind: Kind, on_trouble: Any, **selectors: str) -> AsyncIterator[Mapping[str, Manifest]]:
+        """
+        The objects by uid, now and after each change, for ever; over whatever the server does.
+
+        :param on_trouble: called with an error for each time that it does something
+        """
+        pause = 0.5
+        while True:
+            try:
+                listed = await self.list(kind, **selectors)
+                objects = {item["metadata"]["uid"]: item for item in listed["items"]}
+                yield dict(objects)
+                pause = 0.5
+                version = listed["metadata"]["resourceVersion"]
+                async for event in self._events(kind, version, selectors):
+                    thing = event["object"]
+                    if event["type"] == "ERROR":  # too old: list again
+                        break
+                    if event["type"] == "DELETED":
+                        objects.pop(thing["metadata"]["uid"], None)
+                    elif event["type"] in ("ADDED", "MODIFIED"):
+                        objects[thing["metadata"]["uid"]] = thing
+                    yield dict(objects)
+            except (ApiError, UnreachableError) as error:
+                if isinstance(error, ApiError) and not error.may_pass and error.status != 410:
+                    raise
+                on_trouble(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 10.0)
+
+    async def log(self, pod: str, container: str, since: str | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """
+        Lines of a container's log, each with its time.
+
+        :param since: time of a line, RFC 3339; whole seconds count
+        :param follow: as they are written, until the log ends
+        :raises ApiError: with status 400 where it has not started yet
+        """
+        query = {"container": container, "follow": json.dumps(follow), "timestamps": "true"}
+        if since is not None:
+            query["sinceTime"] = since
+        path = PODS.path(self.namespace, pod) + "/log"
+        async with self._stream(path, query, _LOG_SILENCE_SECONDS) as response:
+            async for line in _lines(response):
+                yield line
+
+    async def _events(self, kind: Kind, version: str, selectors: Mapping[str, str]) -> AsyncIterator[Manifest]:
+        query = {
+            **selectors,
+            "watch": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "allowWatchBookmarks": "true",
+        }
+        async with self._stream(kind.path(self.namespace), query, _WATCH_SILENCE_SECONDS) as response:
+            async for line in _lines(response):
+                try:
+                    event = json.loads(line)
+                except ValueError:  # cut off
+                    return
+                yield event
+
+    @asynccontextmanager
+    async def _stream(self, path: str, query: Mapping[str, str], silence: float) -> AsyncIterator[ClientResponse]:
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                response = await self._request("GET", path, query=query, silence=silence)
+            try:
+                yield response
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
+
+    async def _call(self, method: str, path: str, **request: Any) -> Manifest:
+        import aiohttp
+
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_may_pass),
+            wait=tenacity.wait_exponential_jitter(initial=0.5, max=10.0),
+            stop=tenacity.stop_after_delay(TRY_SECONDS),
+            before_sleep=tenacity.before_sleep_log(logger, logging.WARNING),
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    response = await self._request(method, path, silence=_CALL_SECONDS, **request)
+                    answer: Manifest = await response.json(content_type=None)
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        silence: float,
+        query: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+    ) -> ClientResponse:
+        import aiohttp
+
+        response: ClientResponse = await self._client.call_api(
+            path,
+            method,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=aiohttp.ClientTimeout(
+                connect=_CONNECT_SECONDS, sock_connect=_CONNECT_SECONDS, sock_read=silence
+            ),
+        )
+        if response.status < 400:
+            return response
+        said = await response.read()
+        try:
+            status = json.loads(said)
+            raise ApiError(response.status, status.get("reason") or "", status.get("message") or "")
+        except (json.JSONDecodeError, AttributeError):  # some proxy's words
+            raise ApiError(response.status, response.reason or "", said[:500].decode(errors="replace")) from None
+
+
+@asynccontextmanager
+async def open_api(connection: str | None, namespace: str) -> AsyncIterator[Api]:
+    """
+    :param connection: Airflow connection id; None: the cluster that this process runs in, else the user's kubeconfig
+    """
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+
+    inside = True if connection is None and "KUBERNETES_SERVICE_HOST" in os.environ else None
+    async with AsyncKubernetesHook(conn_id=connection, in_cluster=inside).get_conn() as client:
+        yield Api(client, namespace)
+
+
+async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
+    """Without their ends, however long they are."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, UnreachableError) or (isinstance(error, ApiError) and error.may_pass)

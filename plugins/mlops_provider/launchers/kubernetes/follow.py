@@ -1,0 +1,291 @@
+"""Following a Job to its end: what it waits for, its pods' logs, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from mlops_provider.launchers.kubernetes.api import EVENTS, JOBS, PODS, Api, ApiError, Manifest, UnreachableError
+from mlops_provider.launchers.kubernetes.logs import PodLog
+from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL
+from mlops_provider.launchers.kubernetes.status import (
+    Ending,
+    condition,
+    has_started,
+    how_it_died,
+    is_over,
+    is_own_failure,
+    is_running,
+    last_words,
+    node_of,
+    waiting_for,
+)
+
+TICK_SECONDS: Final = 5.0
+HINT_SECONDS: Final = 15.0
+"""Between two looks at events, while something is waited for."""
+NOTE_SECONDS: Final = 30.0
+"""Between two notes of how far the logs were handed on."""
+LOG_END_SECONDS: Final = 10.0
+"""That the logs may take to end, once the Job has."""
+SUCCEEDED_SECONDS: Final = 10.0
+FAILED_SECONDS: Final = 60.0
+"""After the decision about a Job, and after the grace period, that its pods may take to end."""
+_LOG_DELAY: Final = timedelta(seconds=5)
+_MAX_HINTS: Final = 3
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Followed:
+    """A Job that was started. JSON in a trigger's arguments."""
+
+    name: str
+    uid: str
+    place: str
+    """Of the step that it runs."""
+    fewest: int
+    """Pods without which the gang does not work."""
+    start_timeout_seconds: float
+
+
+class Follower:
+    """
+    Hands on what a Job's pods say, and says what they wait for, once per change.
+
+    :param on_line: called with one line of a log, or of our own
+    """
+
+    def __init__(self, api: Api, followed: Followed, on_line: Callable[[str], None]) -> None:
+        self._api, self._followed, self._on_line = api, followed, on_line
+        self._job: Manifest | None = None
+        self._job_seen = False
+        self._pods: dict[str, Manifest] = {}
+        self._pods_listed = False
+        self._changed = asyncio.Event()
+        self._logs: dict[str, PodLog] = {}
+        self._log_tasks: dict[str, asyncio.Task[None]] = {}
+        self._hints: dict[str, str] = {}
+        self._may_read_events = True
+        self._waiting: str | None = None
+        self._waited_for: set[str] = set()
+        self._trouble: str | None = None
+        self._told: set[str] = set()
+        self._since: str | None = None
+        self._waiting_since: float | None = None
+        self._decided_at: float | None = None
+        self._noted: str | None = None
+        self._next_hint = time.monotonic() + HINT_SECONDS
+        self._next_note = time.monotonic() + NOTE_SECONDS
+
+    async def run(self) -> Ending:
+        """Until the Job has ended, or is gone, or its pods do not come to run in time."""
+        name = self._followed.name
+        watches = [
+            asyncio.create_task(self._watch_job(), name=f"job {name}"),
+            asyncio.create_task(self._watch_pods(), name=f"pods {name}"),
+        ]
+        try:
+            while (ending := self._ending()) is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+                self._changed.clear()
+                for watch in watches:
+                    if watch.done():
+                        watch.result()
+                await self._look()
+            await self._finish_logs()
+            return ending
+        finally:
+            tasks = [*watches, *self._log_tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch_job(self) -> None:
+        async for jobs in self._api.watch(JOBS, self._on_trouble, fieldSelector=f"metadata.name={self._followed.name}"):
+            self._job = jobs.get(self._followed.uid)
+            if self._job is not None and not self._job_seen:
+                self._since = self._job["metadata"].get("annotations", {}).get(LOGGED_UNTIL)
+            self._job_seen = True
+            self._answered()
+
+    async def _watch_pods(self) -> None:
+        uid = self._followed.uid
+        selector = f"batch.kubernetes.io/controller-uid={uid}"
+        async for pods in self._api.watch(PODS, self._on_trouble, labelSelector=selector):
+            # One that is removed before the Job's end (evicted, say) has still something to tell.
+            self._pods.update(pods)
+            gone = [key for key in self._pods if key not in pods]
+            for key in gone:
+                if not is_over(self._pods[key]):
+                    self._tell(key, self._pods[key])
+                    del self._pods[key]
+            self._pods_listed = True
+            self._answered()
+
+    def _answered(self) -> None:
+        if self._trouble is not None:
+            self._say(f"the Kubernetes API answers again (it did not: {self._trouble})")
+            self._trouble = None
+        self._changed.set()
+
+    def _on_trouble(self, error: Exception) -> None:
+        if self._trouble is None:
+            self._say(f"the Kubernetes API is in trouble, waiting: {error}")
+            self._trouble = str(error)
+
+    async def _look(self) -> None:
+        if self._job is None or not self._pods_listed:
+            return
+        for uid, pod in self._pods.items():
+            if has_started(pod) and uid not in self._logs:
+                self._follow_log(uid, pod)
+            if is_over(pod):
+                self._tell(uid, pod)
+        now = time.monotonic()
+        waiting = waiting_for(self._job, self._pods.values(), self._hints)
+        if waiting is None:
+            self._hints.clear()
+        elif now >= self._next_hint and self._may_read_events:
+            self._next_hint = now + HINT_SECONDS
+            await self._look_at_events()
+            waiting = waiting_for(self._job, self._pods.values(), self._hints)
+        if waiting != self._waiting and not condition(self._job, "Complete"):
+            self._waiting = waiting
+            if waiting is None:
+                self._waited_for.clear()
+                self._say(f"running on {', '.join(sorted({node_of(pod) for pod in self._running()}))}")
+            elif waiting not in self._waited_for:  # some states alternate
+                self._waited_for.add(waiting)
+                self._say(waiting)
+        if now >= self._next_note:
+            self._next_note = now + NOTE_SECONDS
+            await self._note()
+
+    def _running(self) -> list[Manifest]:
+        return [pod for pod in self._pods.values() if is_running(pod)]
+
+    def _tell(self, uid: str, pod: Manifest) -> None:
+        died = how_it_died(pod)
+        if died is not None and uid not in self._told:
+            self._told.add(uid)
+            self._say(died)
+
+    async def _look_at_events(self) -> None:
+        """What keeps a pod from starting, or the Job from making pods, is often in an event only."""
+        about = {"": self._followed.uid}
+        for uid, pod in self._pods.items():
+            if not has_started(pod) and len(about) <= _MAX_HINTS:
+                about[pod["metadata"]["name"]] = uid
+        for name, uid in about.items():
+            try:
+                found = await self._api.list(EVENTS, fieldSelector=f"involvedObject.uid={uid},type=Warning")
+            except (ApiError, UnreachableError) as error:
+                if isinstance(error, ApiError) and not error.may_pass:
+                    self._may_read_events = False
+                    self._say(f"events cannot be read, so that not all reasons for a wait are known: {error}")
+                return
+            if items := found["items"]:
+                newest = max(items, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+                self._hints[name] = f"{newest.get('reason')}: {newest.get('message')}"
+
+    async def _note(self) -> None:
+        """How far the logs were handed on: another follower goes on there."""
+        newest = [log.newest for log in self._logs.values() if log.newest is not None]
+        if not newest or any(log.is_broken for log in self._logs.values()):
+            return
+        until = f"{max(newest) - _LOG_DELAY:%Y-%m-%dT%H:%M:%SZ}"
+        if until == self._noted:
+            return
+        self._noted = until
+        with suppress(ApiError, UnreachableError):  # then lines are repeated
+            await self._api.annotate(JOBS, self._followed.name, {LOGGED_UNTIL: until})
+
+    def _ending(self) -> Ending | None:
+        if not (self._job_seen and self._pods_listed):
+            return None
+        job, followed = self._job, self._followed
+        if job is None or job["metadata"].get("deletionTimestamp"):
+            return self._ended(f"Job {followed.name} was deleted")
+        if condition(job, "Complete"):
+            return self._ended(f"Job {followed.name} is complete", succeeded=True)
+        if failed := condition(job, "Failed"):
+            died = [said for pod in self._pods.values() if (said := how_it_died(pod))]
+            words = [f"Job {followed.name} failed ({failed.get('reason')}: {failed.get('message')})", *died[-8:]]
+            return self._ended("; ".join(words))
+        if met := condition(job, "SuccessCriteriaMet") or condition(job, "FailureTarget"):
+            return self._decided(job, met)
+        return self._too_late(job)
+
+    def _decided(self, job: Manifest, met: Manifest) -> Ending | None:
+        """The Job waits for pods to end, of which some may lie on a node that is gone."""
+        self._decided_at = self._decided_at or time.monotonic()
+        succeeded = met["type"] == "SuccessCriteriaMet"
+        grace = job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30)
+        if time.monotonic() - self._decided_at < (SUCCEEDED_SECONDS if succeeded else grace + FAILED_SECONDS):
+            return None
+        return self._ended(
+            f"Job {self._followed.name}: {met.get('reason')} {met.get('message', '')}; some of its pods do not end",
+            succeeded=succeeded,
+        )
+
+    def _too_late(self, job: Manifest) -> Ending | None:
+        alive = [pod for pod in self._pods.values() if is_running(pod) or pod["status"].get("phase") == "Succeeded"]
+        if job["spec"].get("suspend") or len(alive) >= self._followed.fewest:
+            self._waiting_since = None
+            return None
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        if now - self._waiting_since < self._followed.start_timeout_seconds:
+            return None
+        waiting = waiting_for(job, self._pods.values(), self._hints)
+        return self._ended(
+            f"{self._followed.fewest - len(alive)} of {self._followed.fewest} pods did not come to run within "
+            f"{self._followed.start_timeout_seconds:.0f} s (pods.start_timeout_seconds): {waiting}"
+        )
+
+    def _ended(self, status: str, *, succeeded: bool = False) -> Ending:
+        return Ending(
+            succeeded=succeeded,
+            status=status,
+            uid=self._followed.uid,
+            place=self._followed.place,
+            failure=last_words(self._pods.values()),
+            failed_nodes=[node_of(pod) for pod in self._pods.values() if is_own_failure(pod)],
+        )
+
+    def _follow_log(self, uid: str, pod: Manifest) -> None:
+        assert self._job is not None
+        index = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
+        prefix = f"[{index}] " if self._job["spec"].get("completions", 1) > 1 else ""
+        log = PodLog(self._api, pod["metadata"]["name"], prefix, self._since, self._on_line)
+
+        def is_over_or_gone() -> bool:
+            return uid not in self._pods or is_over(self._pods[uid])
+
+        self._logs[uid] = log
+        self._log_tasks[uid] = asyncio.create_task(log.follow(is_over_or_gone))
+
+    async def _finish_logs(self) -> None:
+        """The last lines are those that matter most."""
+        if not self._log_tasks:
+            return
+        await asyncio.wait(self._log_tasks.values(), timeout=LOG_END_SECONDS)
+        for uid, task in self._log_tasks.items():
+            if not task.done():
+                task.cancel()
+                with suppress(TimeoutError, asyncio.CancelledError):
+                    await task
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._logs[uid].finish(), LOG_END_SECONDS)
+
+    def _say(self, text: str) -> None:
+        self._on_line(f"[kubernetes] {text}")

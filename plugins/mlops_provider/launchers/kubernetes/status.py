@@ -1,0 +1,170 @@
+"""What a Job and its pods tell, in sentences. Pure functions over the API's JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from mlops_provider.launchers.kubernetes.api import Manifest
+from mlops_provider.launchers.kubernetes.manifests import CONTAINER
+from mlops_provider.step import Failure
+
+_NO_IMAGE = ("ErrImagePull", "ImagePullBackOff")
+_ON_THE_WAY = ("ContainerCreating", "PodInitializing")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a Job ended. JSON in an event."""
+
+    succeeded: bool
+    status: str
+    """For people."""
+    uid: str
+    """Of the Job."""
+    place: str
+    """Of the step."""
+    failure: Mapping[str, Any] | None = None
+    """The first pod's last words, without details."""
+    failed_nodes: Sequence[str] = ()
+    """One name for each pod that failed by itself."""
+
+    def to_event(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Self:
+        return cls(**event)
+
+
+def condition(thing: Manifest, kind: str) -> Manifest | None:
+    """A condition that holds."""
+    found = (c for c in thing.get("status", {}).get("conditions") or () if c["type"] == kind and c["status"] == "True")
+    return next(found, None)
+
+
+def container_state(pod: Manifest) -> Manifest:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return next((status.get("state") or {} for status in statuses if status["name"] == CONTAINER), {})
+
+
+def has_started(pod: Manifest) -> bool:
+    """Whether there is a log to read."""
+    return any(kind in container_state(pod) for kind in ("running", "terminated"))
+
+
+def is_running(pod: Manifest) -> bool:
+    return "running" in container_state(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def is_over(pod: Manifest) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def node_of(pod: Manifest) -> str:
+    name: str = pod["spec"].get("nodeName", "")
+    return name
+
+
+def waiting_for(job: Manifest, pods: Iterable[Manifest], hints: Mapping[str, str]) -> str | None:
+    """
+    What stands between a Job and its work: the queue, the scheduler, an image; None where all pods run.
+
+    :param hints: by a pod's name, or ``""`` for the Job: what events say
+    """
+    wanted = job["spec"].get("parallelism", 1)
+    living = [pod for pod in pods if not is_over(pod)]
+    if job["spec"].get("suspend"):
+        queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+        return _sentence(f"waiting for admission to queue {queue}" if queue else "the Job is suspended", hints.get(""))
+    if not living:
+        return _sentence("waiting for the Job's pods", hints.get(""))
+    running = sum(is_running(pod) for pod in living)
+    reasons = Counter(_why_not(pod, hints) for pod in living if not is_running(pod))
+    if not reasons:
+        return None
+    said = "; ".join(f"{count} {reason}" if wanted > 1 else reason for reason, count in reasons.items())
+    return f"{running} of {wanted} pods run, {said}" if wanted > 1 else f"the pod is {said}"
+
+
+def how_it_died(pod: Manifest) -> str | None:
+    """Of a pod that failed, or that something took away; None of one that succeeded or lives."""
+    name, node = pod["metadata"]["name"], node_of(pod) or "no node"
+    disruption = condition(pod, "DisruptionTarget")
+    if disruption is not None:
+        return f"{name} on {node} was taken away ({disruption.get('reason')}: {disruption.get('message', '')})"
+    if pod.get("status", {}).get("phase") != "Failed":
+        return None
+    ended = container_state(pod).get("terminated")
+    if ended is None:
+        status = pod["status"]
+        return f"{name} on {node} failed ({_sentence(status.get('reason', 'no reason given'), status.get('message'))})"
+    # The kubelet's own reason, e.g. a full volume.
+    why = pod["status"].get("reason")
+    more = f" ({_sentence(why, pod['status'].get('message'))})" if why else ""
+    return f"{name} on {node} ended: {_exit(ended)}{more}"
+
+
+def is_own_failure(pod: Manifest) -> bool:
+    """Whether the pod, or its node, failed: it was not taken away or asked to end, and did not say what is wrong."""
+    ended = container_state(pod).get("terminated") or {}
+    failed = pod.get("status", {}).get("phase") == "Failed" and condition(pod, "DisruptionTarget") is None
+    too_big = ended.get("reason") == "OOMKilled" or pod["status"].get("reason") in ("Evicted", "DeadlineExceeded")
+    return failed and not too_big and ended.get("exitCode") not in (1, 143)
+
+
+def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:
+    """The failure that the first pod to fail left in its termination message."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for pod in pods:
+        ended = container_state(pod).get("terminated") or {}
+        try:
+            said = json.loads(ended.get("message") or "")
+            found.append((ended.get("finishedAt") or "", asdict(Failure(**said))))
+        except (json.JSONDecodeError, TypeError):  # another program's, or none
+            continue
+    return min(found, key=lambda item: item[0])[1] if found else None
+
+
+def _why_not(pod: Manifest, hints: Mapping[str, str]) -> str:
+    name = pod["metadata"]["name"]
+    if pod["metadata"].get("deletionTimestamp"):
+        return "ending"
+    for found in pod.get("status", {}).get("conditions") or ():
+        if found["type"] == "PodScheduled" and found["status"] == "False":
+            return _sentence("not placed on a node", found.get("message"))
+    statuses = pod.get("status", {})
+    for status in (*(statuses.get("initContainerStatuses") or ()), *(statuses.get("containerStatuses") or ())):
+        waiting = (status.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") in _NO_IMAGE:
+            # The kubelet says the same in turn with and without the pause it makes.
+            why = (waiting.get("message") or "").rpartition("ErrImagePull: ")[2]
+            return _sentence(f"not started, its image {status.get('image')} cannot be pulled (ImagePullBackOff)", why)
+        if waiting and waiting.get("reason") not in (*_ON_THE_WAY, None):
+            return _sentence(f"not started: {waiting['reason']}", waiting.get("message"))
+    return _sentence(f"starting on {node_of(pod)}" if node_of(pod) else "not placed yet", hints.get(name))
+
+
+def _exit(ended: Mapping[str, Any]) -> str:
+    code = ended.get("exitCode", 0)
+    reason = ended.get("reason") or ""
+    by = ""
+    if code > 128:
+        try:
+            by = f"killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            by = ""
+    words = [by or f"exit code {code}"]
+    if reason not in ("", "Error"):
+        words.append(reason)
+    if reason == "OOMKilled":
+        words.append("it needs more than its memory limit (pods.memory)")
+    return ", ".join(words)
+
+
+def _sentence(what: str, more: str | None) -> str:
+    return f"{what}: {' '.join(more.split())}" if more else what

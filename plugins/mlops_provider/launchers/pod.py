@@ -1,0 +1,234 @@
+"""
+Run a step as a Kubernetes Job: one pod, or one for each node of a gang.
+
+The Job's name follows from the task instance. Whoever starts the same step again, a retry after the worker, the
+scheduler or the triggerer was lost, finds the Job, follows it, and reads its outcome where it has ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import obstore
+import yaml
+
+from mlops_provider.committed import open_store, read_committed
+from mlops_provider.deployment import Deployment
+from mlops_provider.launchers.base import Launch, Outcome
+from mlops_provider.launchers.kubernetes.api import JOBS, PODS, Api, ApiError, Manifest, open_api
+from mlops_provider.launchers.kubernetes.follow import Followed, Follower
+from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, StepJob, Task
+from mlops_provider.launchers.kubernetes.status import Ending
+from mlops_provider.pod_spec import Pods
+from mlops_provider.section import SpecError
+from mlops_provider.step import Failure, failure_key
+
+CANCEL_SECONDS = 4.0
+"""Below the 5 s after which Airflow's supervisor kills the task itself."""
+_GONE_SECONDS = 600.0
+"""Beyond the grace period, for an earlier Job to be gone."""
+_LOGIN_SECONDS = 60.0
+"""A login that is refused sooner is wrong, and not old."""
+_GONE_POLL_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+class PodLauncher:
+    """
+    Implements :class:`mlops_provider.launchers.base.Launcher`. Without a worker that waits: :meth:`begin`, then a
+    trigger that calls :func:`follow`, then :meth:`finish`.
+
+    :param task: to which the Job belongs
+    :param deadline_seconds: the cluster ends the step then; None: ``pods.max_hours``
+    :param avoided_nodes: on which no pod shall be placed
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        task: Task,
+        pods: Pods,
+        *,
+        deadline_seconds: float | None = None,
+        avoided_nodes: Sequence[str] = (),
+    ) -> None:
+        self.deployment = deployment
+        self.ending: Ending | None = None
+        """Of the last run."""
+        self._task, self._pods = task, pods
+        self._deadline_seconds = min(deadline_seconds or float("inf"), pods.max_hours * 3600)
+        self._avoided_nodes = avoided_nodes
+        self._cancelled = False
+
+    def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
+        try:
+            followed = self.begin(launch, on_line)
+            place = self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace
+            return self.finish(asyncio.run(follow(*place, followed, on_line)))
+        except BaseException:
+            # A timeout, say: nothing of the step outlives its task.
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Waits a few seconds at most: the cluster does the rest."""
+        self._cancelled = True
+        # Called from a signal handler, perhaps, of a thread whose event loop runs.
+        thread = threading.Thread(target=lambda: asyncio.run(self._with_api(self._delete)), daemon=True)
+        thread.start()
+        thread.join(CANCEL_SECONDS)
+
+    def begin(self, launch: Launch, on_line: Callable[[str], None]) -> Followed:
+        """
+        Start the Job, or find it. To be followed by :func:`follow`.
+
+        :raises SpecError: where it cannot be made of the settings
+        """
+        return asyncio.run(self._with_api(lambda api: self._start(api, launch, on_line)))
+
+    def finish(self, ending: Ending) -> Outcome:
+        """Read what came out, then remove the Job."""
+        return asyncio.run(self._with_api(lambda api: self._finish(api, ending)))
+
+    async def _with_api(self, work: Callable[[Api], Awaitable[T]]) -> T:
+        async with open_api(self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace) as api:
+            return await work(api)
+
+    async def _start(self, api: Api, launch: Launch, say: Callable[[str], None]) -> Followed:
+        step_job = self._step_job(launch)
+        run_key = launch.input.run.run_key
+        while True:
+            if self._cancelled:
+                raise RuntimeError(f"asked to end before Job {step_job.name} was started")
+            try:
+                job = await api.create(step_job.job())
+            except ApiError as error:
+                if error.status in (400, 422):
+                    raise SpecError(
+                        f"Kubernetes does not take the Job, look at pods and its template: {error}"
+                    ) from error
+                raise
+            if job is not None and self._cancelled:
+                await api.delete(JOBS, step_job.name, job["metadata"]["uid"])
+            elif job is not None:
+                say(f"[kubernetes] started Job {step_job.name} in namespace {api.namespace}")
+                break
+            job = await api.get(JOBS, step_job.name)
+            if job is None:
+                continue
+            suffix = job["metadata"].get("annotations", {}).get(SUFFIX)
+            if job["metadata"].get("deletionTimestamp"):
+                await self._wait_until_gone(api, job, say)
+            elif job["metadata"].get("annotations", {}).get(RUN_KEY) != run_key:
+                say(f"[kubernetes] Job {step_job.name} does other work (settings, code or input have changed): removed")
+                await api.delete(JOBS, step_job.name, job["metadata"]["uid"])
+            else:
+                say(f"[kubernetes] found Job {step_job.name} of an earlier try: following it")
+                step_job = dataclasses.replace(step_job, suffix=suffix)
+                break
+        uid = job["metadata"]["uid"]
+        for manifest in step_job.owned(uid):
+            await api.create(manifest)
+        return Followed(
+            name=step_job.name,
+            uid=uid,
+            place=launch.input.place,
+            fewest=step_job.nodes[0],
+            start_timeout_seconds=self._pods.start_timeout_seconds,
+        )
+
+    async def _finish(self, api: Api, ending: Ending) -> Outcome:
+        self.ending = ending
+        store = open_store(self.deployment.store)
+        ref = await read_committed(store, ending.place)
+        result = ref or await self._failure(store, ending)
+        # Not before the outcome is known: a retry would otherwise do the work again.
+        await api.delete(JOBS, self._task.job_name, ending.uid)
+        return Outcome(result=result, status=ending.status)
+
+    async def _failure(self, store: obstore.store.ObjectStore, ending: Ending) -> Failure | None:
+        try:
+            response = await obstore.get_async(store, failure_key(ending.place, ending.uid))
+            return Failure(**json.loads(bytes(await response.bytes_async())))
+        except FileNotFoundError:
+            return Failure(**ending.failure) if ending.failure else None
+
+    async def _delete(self, api: Api) -> None:
+        job = await api.get(JOBS, self._task.job_name)
+        if job is not None:
+            await api.delete(JOBS, self._task.job_name, job["metadata"]["uid"])
+
+    async def _wait_until_gone(self, api: Api, job: Manifest, say: Callable[[str], None]) -> None:
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        say(f"[kubernetes] waiting for an earlier Job {name} to be gone")
+        deadline = time.monotonic() + _GONE_SECONDS + self._pods.grace_seconds
+        while (found := await api.get(JOBS, name)) is not None and found["metadata"]["uid"] == uid:
+            if time.monotonic() > deadline:
+                pods = (await api.list(PODS, labelSelector=f"batch.kubernetes.io/controller-uid={uid}"))["items"]
+                left = ", ".join(f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}" for pod in pods)
+                raise TimeoutError(f"an earlier Job {name} does not end; its pods: {left}. Is their node alive?")
+            if self._cancelled:
+                return
+            await asyncio.sleep(_GONE_POLL_SECONDS)
+
+    def _step_job(self, launch: Launch) -> StepJob:
+        image = self._pods.image or self.deployment.images.get(launch.runtime)
+        if not image:
+            raise SpecError(
+                f"there is no image for the {launch.runtime} runtime: set [mlops] {launch.runtime}_image in Airflow's "
+                "configuration, or pods.image"
+            )
+        return StepJob(
+            task=self._task,
+            launch=launch,
+            pods=self._pods,
+            image=image,
+            namespace=self.deployment.kubernetes_namespace,
+            store=self.deployment.store,
+            tracking_uri=self.deployment.tracking_uri,
+            deadline_seconds=self._deadline_seconds,
+            template=load_template(self.deployment.home, self._pods.template),
+            avoided_nodes=self._avoided_nodes,
+            suffix=secrets.token_hex(3),
+        )
+
+
+async def follow(connection: str | None, namespace: str, followed: Followed, on_line: Callable[[str], None]) -> Ending:
+    """A Job, to its end."""
+    while True:
+        opened = time.monotonic()
+        try:
+            async with open_api(connection, namespace) as api:
+                return await Follower(api, followed, on_line).run()
+        except ApiError as error:
+            # Some logins, of cloud providers, hold for minutes.
+            if error.status != 401 or time.monotonic() - opened < _LOGIN_SECONDS:
+                raise
+
+
+async def delete(connection: str | None, namespace: str, followed: Followed) -> None:
+    """A Job, with all that belongs to it."""
+    async with open_api(connection, namespace) as api:
+        await api.delete(JOBS, followed.name, followed.uid)
+
+
+def load_template(home: Path, path: str | None) -> Mapping[str, Any]:
+    """:raises SpecError: where the file is missing, or holds no pod"""
+    if path is None:
+        return {}
+    try:
+        template = yaml.safe_load((home / path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise SpecError(f"pods.template {path}: {error}") from error
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        raise SpecError(f"pods.template {path}: not a pod's manifest, it has no spec")
+    return {name: template[name] for name in ("metadata", "spec") if name in template}

@@ -1,0 +1,214 @@
+"""
+The nightly pipeline with every step as a Kubernetes Job, under a real scheduler and triggerer on PostgreSQL.
+
+What is deferred outlives whatever dies: pods, the triggerer, the scheduler. Afterwards the model is, bit for bit,
+the one that processes train undisturbed, and the cluster is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from launcher_conformance import launch
+from live_airflow import LiveAirflow
+from pod_cluster import PodCluster, pod_cluster
+from project import add_recipe_file, make_project
+from services import postgres_server
+
+from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
+from mlops_provider.launchers.pod import PodLauncher
+from mlops_provider.local.stack import Stack, free_port
+from mlops_provider.pod_spec import Pods
+from mlops_provider.refs import CheckpointRef
+
+NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
+chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")
+NIGHT_SECONDS = 300
+SECONDS_BETWEEN_STRIKES = (4.0, 10.0)
+EPOCHS = 30 if NUM_STRIKES else 3
+GANG = {
+    "nodes": 2,
+    "processes": 1,
+    "epochs": EPOCHS,
+    "checkpoint": {"every_steps": 5},
+    "metrics": "include.events.slow:metrics",
+}
+"""Two pods of a process each, for long enough to be disturbed."""
+SLOW = """
+import time
+
+def metrics(labels, scores, offsets):
+    time.sleep(0.4)
+    return {}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Not below /tmp, which is each pod's own."""
+    path = Path(tempfile.mkdtemp(prefix="pods-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Path:
+    home = make_project(folder / "home")
+    add_recipe_file(home, "events", "slow.py", SLOW)
+    (home / "dags/listening.py").unlink()
+    original = home / "dags/events.pipeline.yaml"
+    spec = yaml.safe_load(original.read_text())
+    original.unlink()
+    spec |= {"schedule": None, "train": spec["train"] | GANG}
+    for name, launcher in (("processes", "process"), ("pods", "pod"), ("struck", "pod"), ("removed", "pod")):
+        own = spec | {"pipeline": name, "launcher": launcher}
+        for step in ("evaluate", "register"):
+            own[step] = spec[step] | {"registered_model": name}
+        (home / f"dags/{name}.pipeline.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
+    return home
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
+    with pod_cluster(folder / "cluster", home) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def airflow(folder: Path, home: Path, cluster: PodCluster) -> Iterator[LiveAirflow]:
+    with postgres_server() as database:
+        stack = Stack(
+            home=home,
+            root=folder / "local",
+            airflow_port=free_port(),
+            mlflow_port=free_port(),
+            settings={
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.replace("postgresql:", "postgresql+psycopg2:"),
+                "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+                **cluster.settings(writable=[folder / "local/store"]),
+            },
+        )
+        stack.store.mkdir(parents=True)
+        airflow = LiveAirflow(stack)
+        airflow.start()
+        yield airflow
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def weights(airflow: LiveAirflow) -> str:
+    """Digest of the model that processes train, undisturbed."""
+    run_id = airflow.trigger(10, "processes")
+    assert airflow.client.wait("processes", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "processes")
+    return digest(airflow, "processes", run_id)
+
+
+def digest(airflow: LiveAirflow, dag_id: str, run_id: str) -> str:
+    ref = CheckpointRef.from_wire(airflow.client.xcom(dag_id, run_id, "train"))
+    return ref.artifacts["weights"].sha256
+
+
+def wait_for_pods(cluster: PodCluster, number: int, step: str, timeout_seconds: float = 120) -> None:
+    """Until so many pods of a step run."""
+    deadline = time.monotonic() + timeout_seconds
+    while len(running := [pod for pod in cluster.running() if f"-{step}-" in pod]) < number:
+        assert time.monotonic() < deadline, f"{running} of {number} pods of {step} run"
+        time.sleep(0.2)
+
+
+def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
+    run_id = airflow.trigger(10, "pods")
+    assert airflow.client.wait("pods", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "pods")
+    assert digest(airflow, "pods", run_id) == weights
+    log = airflow.client.log("pods", run_id, "train", 1)
+    assert "[kubernetes] started Job mlops-pods-train-" in log
+    assert "[0] " in log, "what the pods print is in the task's log"
+    assert f"epoch {EPOCHS}/{EPOCHS}" in log
+    assert cluster.wait_until_empty() == []
+
+
+@chaos
+@pytest.mark.timeout(1200)
+def test_whatever_dies_the_model_is_the_same(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
+    """A pod is evicted every few seconds; the triggerer and the scheduler are killed in the middle of the training."""
+    chance = random.Random(5)
+    done = threading.Event()
+    evicted: list[str] = []
+
+    def strike() -> None:
+        while not done.wait(chance.uniform(*SECONDS_BETWEEN_STRIKES)) and len(evicted) < NUM_STRIKES:
+            if pods := cluster.running():
+                evicted.append(chance.choice(pods))
+                cluster.evict(evicted[-1])
+
+    run_id = airflow.trigger(10, "struck")
+    striker = threading.Thread(target=strike)
+    striker.start()
+    try:
+        wait_for_pods(cluster, 2, "train")
+        airflow.stack.kill("triggerer")
+        airflow.stack.kill("scheduler")
+        airflow.start()
+        assert airflow.client.wait("struck", run_id, 2 * NIGHT_SECONDS) == "success", airflow.states(run_id, "struck")
+    finally:
+        done.set()
+        striker.join()
+    assert digest(airflow, "struck", run_id) == weights
+    assert [pod for pod in evicted if "-train-" in pod], f"the training was not struck: {evicted}"
+    assert len(airflow.model_versions("struck")) == 1
+    assert cluster.wait_until_empty() == []
+
+
+@chaos
+def test_strays_are_found_and_removed(
+    airflow: LiveAirflow, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a lost database leaves running is found, and what a task follows is left alone."""
+    run_id = airflow.trigger(11, "removed")
+    wait_for_pods(cluster, 1, "ingest")
+    monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
+    task = Task(
+        deployment=deployment_id(f"file://{airflow.stack.store}"),
+        dag_id="forgotten",
+        run_id="yesterday",
+        task_id="ingest",
+    )
+    deployment = cluster.deployment(airflow.stack.store)
+    stray = PodLauncher(deployment, task, Pods.model_validate(cluster.pods(writable=[])))
+    name = stray.begin(launch(home, "import time; time.sleep(300)", "forgotten"), print).name
+
+    def gc(*options: str) -> str:
+        command = [sys.executable, "-m", "mlops_provider.cli", "gc", "--airflow-url", airflow.stack.airflow_url]
+        environment = os.environ | airflow.stack.environment()
+        return subprocess.run([*command, *options], env=environment, check=True, capture_output=True, text=True).stdout
+
+    listed = gc()
+    assert name in listed
+    assert "mlops gc --delete" in listed
+    assert "removed" not in listed.replace("--delete", ""), "its task follows it"
+    assert "removed 1" in gc("--delete")
+    assert "no strays" in gc()
+    airflow.client.request("PATCH", f"/dags/removed/dagRuns/{run_id}", json={"state": "failed"})
+    assert cluster.wait_until_empty() == [], "a run that is given up leaves nothing behind"
+
+
+@chaos
+def test_a_run_that_is_given_up_in_training_and_deleted_leaves_nothing_behind(
+    airflow: LiveAirflow, cluster: PodCluster
+) -> None:
+    run_id = airflow.trigger(10, "removed")
+    wait_for_pods(cluster, 2, "train")
+    airflow.client.request("PATCH", f"/dags/removed/dagRuns/{run_id}", json={"state": "failed"})
+    airflow.client.request("DELETE", f"/dags/removed/dagRuns/{run_id}")
+    assert cluster.wait_until_empty() == []

@@ -1,0 +1,106 @@
+"""A proxy in front of a Kubernetes API server, that does to its clients what networks and busy servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from aiohttp import web
+
+
+@dataclass
+class FaultyProxy:
+    """``fault`` is one of ``""``, ``"500"``, ``"429"``, ``"silence"``, ``"refuse"``; ``cut`` ends what streams."""
+
+    server: str
+    fault: str = ""
+    num_calls: int = 0
+    kubeconfig: Path = field(init=False)
+    _open: set[web.StreamResponse] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def cut(self) -> None:
+        """Every connection, in the middle of what it sends."""
+
+        def close() -> None:
+            for response in self._open:
+                with suppress(Exception):
+                    response._req.transport.abort()  # type: ignore[union-attr]
+
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(close)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.num_calls += 1
+        if self.fault in ("500", "429"):
+            status = {"kind": "Status", "reason": "ServiceUnavailable", "message": "busy", "code": int(self.fault)}
+            return web.json_response(status, status=int(self.fault))
+        if self.fault == "refuse":
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if self.fault == "silence":
+            await asyncio.sleep(3600)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
+            session.request(
+                request.method, self.server + str(request.rel_url), headers=headers, data=await request.read()
+            ) as answer,
+        ):
+            kept = {name: answer.headers[name] for name in ("Content-Type",) if name in answer.headers}
+            response = web.StreamResponse(status=answer.status, headers=kept)
+            await response.prepare(request)
+            self._open.add(response)
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            finally:
+                self._open.discard(response)
+            return response
+
+
+@contextmanager
+def faulty_proxy(kubeconfig: Path, folder: Path) -> Iterator[FaultyProxy]:
+    """Between the cluster of a kubeconfig and whoever uses ``proxy.kubeconfig``."""
+    settings: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
+    place = settings["clusters"][0]["cluster"]
+    proxy = FaultyProxy(server=place["server"])
+    started = threading.Event()
+    ports: list[int] = []
+    ending: asyncio.Event = asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_route("*", "/{path:.*}", proxy.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        assert site._server is not None
+        ports.append(site._server.sockets[0].getsockname()[1])  # type: ignore[attr-defined]
+        proxy._loop = asyncio.get_running_loop()
+        started.set()
+        await ending.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    place["server"] = f"http://127.0.0.1:{ports[0]}"
+    proxy.kubeconfig = folder / "proxy.kubeconfig"
+    proxy.kubeconfig.write_text(yaml.safe_dump(settings))
+    try:
+        yield proxy
+    finally:
+        assert proxy._loop is not None
+        proxy._loop.call_soon_threadsafe(ending.set)
+        thread.join(10)

@@ -1,0 +1,246 @@
+"""Steps as pods: of the stand-in's cluster, or of a real one (see ``pod_cluster``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_proxy import faulty_proxy
+from kubernetes import client
+from launcher_conformance import LauncherConformance, launch
+from pod_cluster import NAMESPACE, PodCluster, pod_cluster
+from project import make_project
+
+from mlops_provider.launchers.base import Launch, Outcome
+from mlops_provider.launchers.kubernetes.manifests import Task
+from mlops_provider.launchers.pod import PodLauncher
+from mlops_provider.pod_spec import Pods
+from mlops_provider.refs import DatasetRef
+from mlops_provider.section import SpecError
+from mlops_provider.step import Failure
+
+NewLauncher = Callable[..., PodLauncher]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Not below /tmp, which is each pod's own."""
+    path = Path(tempfile.mkdtemp(prefix="pods-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Path:
+    (folder / "store").mkdir()
+    return make_project(folder / "home")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
+    with pod_cluster(folder / "cluster", home) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def new_launcher(cluster: PodCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewLauncher]:
+    """Of one task instance, each time: its tries."""
+    # The client reads the variable once, when it is imported.
+    monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
+    task = Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id="ingest")
+
+    def new(**settings: Any) -> PodLauncher:
+        pods = Pods.model_validate(cluster.pods(writable=[folder / "home", folder / "store"]) | settings)
+        return PodLauncher(cluster.deployment(folder / "store"), task, pods)
+
+    yield new
+    assert cluster.wait_until_empty() == [], "something was left behind"
+
+
+@pytest.fixture
+def launcher(new_launcher: NewLauncher) -> PodLauncher:
+    return new_launcher()
+
+
+class TestPodLauncher(LauncherConformance):
+    pass
+
+
+def run(launcher: PodLauncher, request: Launch) -> tuple[Outcome, str]:
+    """How it ended, and the log."""
+    lines: list[str] = []
+    outcome = launcher.run(request, lines.append)
+    return outcome, "\n".join(lines)
+
+
+def wait_for(holds: Callable[[], Any], what: str, timeout_seconds: float = 60) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_an_image_that_is_not_there(new_launcher: NewLauncher, home: Path) -> None:
+    launcher = new_launcher(image="nowhere.example.com/none:1", start_timeout_seconds=4)
+    outcome, log = run(launcher, launch(home, "pass", "no_image"))
+    assert outcome.result is None
+    assert "start_timeout_seconds" in outcome.status
+    assert "ImagePull" in outcome.status
+    assert len([line for line in log.splitlines() if "nowhere.example.com" in line]) <= 2, "once, not at each look"
+
+
+def test_a_job_that_kubernetes_refuses_says_why(new_launcher: NewLauncher, home: Path) -> None:
+    with pytest.raises(SpecError, match=r"look at pods and its template: .*422.*search team"):
+        new_launcher(labels={"team": "search team"}).run(launch(home, "pass", "refused"), print)
+
+
+def test_no_node_has_room(new_launcher: NewLauncher, home: Path) -> None:
+    launcher = new_launcher(gpus=64, start_timeout_seconds=3)
+    outcome, log = run(launcher, launch(home, "pass", "no_room"))
+    assert outcome.result is None
+    assert "Insufficient nvidia.com/gpu" in outcome.status
+    assert log.count("Insufficient nvidia.com/gpu") == 1
+
+
+def test_out_of_memory_says_so(new_launcher: NewLauncher, home: Path) -> None:
+    statement = "import time; block = b'x' * (700 << 20); time.sleep(60)"
+    outcome, _ = run(new_launcher(memory="400Mi"), launch(home, statement, "hungry"))
+    assert outcome.result is None
+    assert "OOMKilled" in outcome.status
+    assert "pods.memory" in outcome.status
+
+
+def test_a_job_that_is_started_twice_is_one_job(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
+    """A retry after the worker was lost would otherwise train beside the first try."""
+    request = launch(home, "import time; time.sleep(3)", "twice")
+    lines: list[str] = []
+    first, second = (new_launcher().begin(request, lines.append) for _ in range(2))
+    assert first == second
+    assert "following it" in lines[-1]
+    assert len(cluster.batch.list_namespaced_job(NAMESPACE).items) == 1
+    outcome, _ = run(new_launcher(), request)
+    assert isinstance(outcome.result, DatasetRef)
+
+
+def test_a_job_that_ended_unseen_is_read_and_not_run_again(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path
+) -> None:
+    (home / "runs").mkdir(exist_ok=True)
+    note = f"import pathlib, uuid; (pathlib.Path({str(home)!r}) / 'runs' / uuid.uuid4().hex).touch(); 1 / 0"
+    request = launch(home, note, "unseen")
+    followed = new_launcher().begin(request, print)
+
+    def ended() -> bool:
+        job = cluster.batch.read_namespaced_job(followed.name, NAMESPACE)
+        return any(condition.type == "Failed" for condition in job.status.conditions or [])
+
+    wait_for(ended, "the Job did not fail")
+    outcome, _ = run(new_launcher(), request)
+    assert isinstance(outcome.result, Failure)
+    assert "division by zero" in outcome.result.message
+    assert len(list((home / "runs").iterdir())) == 1
+
+
+def test_a_job_with_other_work_is_replaced(new_launcher: NewLauncher, home: Path) -> None:
+    """A task that was cleared after its code had changed."""
+    new_launcher().begin(launch(home, "import time; time.sleep(300)", "before"), print)
+    outcome, log = run(new_launcher(), launch(home, "pass", "after"))
+    assert isinstance(outcome.result, DatasetRef)
+    assert outcome.result.place.endswith("-after")
+    assert "does other work" in log
+
+
+def test_an_evicted_pod_is_replaced_and_said(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
+    request = launch(home, "import time; print('at work'); time.sleep(4)", "evicted")
+    lines: list[str] = []
+    outcome: list[Outcome] = []
+    follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
+    follower.start()
+    wait_for(lambda: "at work" in lines, "the step does not start")
+    (pod,) = cluster.running()
+    cluster.evict(pod)
+    follower.join(60)
+    assert isinstance(outcome[0].result, DatasetRef)
+    assert [line for line in lines if pod in line and "was taken away" in line]
+
+
+def test_the_first_rank_that_fails_is_named_and_all_pods_end(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path
+) -> None:
+    statement = (
+        "import os, time; "
+        "time.sleep(300 if os.environ['RANK'] == '0' else 1); "
+        "raise ValueError('the seventh shard is empty')"
+    )
+    request = dataclasses.replace(launch(home, statement, "raising"), processes=1, nodes="2", max_restarts=0)
+    begin = time.monotonic()
+    outcome, log = run(new_launcher(), request)
+    assert time.monotonic() - begin < 60
+    assert isinstance(outcome.result, Failure)
+    assert "the seventh shard is empty" in outcome.result.message
+    assert "rank 1" in outcome.result.message
+    assert "/1" in outcome.result.message, "the node is named"
+    assert log.count("[kubernetes] started Job") == 1
+
+
+def test_an_api_server_in_trouble_costs_nothing(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors, overload, silence and cut connections while a step is started, followed and read."""
+    statement = "import time; [(print('line', number), time.sleep(0.5)) for number in range(24)]"
+    with faulty_proxy(cluster.kubeconfig, folder) as proxy:
+        place = "kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(place, str(proxy.kubeconfig))
+        monkeypatch.setattr("mlops_provider.launchers.kubernetes.api._CALL_SECONDS", 1.0)
+        lines: list[str] = []
+        outcome: list[Outcome] = []
+        request = launch(home, statement, "troubled")
+        proxy.fault = "500"
+        follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
+        follower.start()
+        time.sleep(1)
+        proxy.fault = ""
+        wait_for(lambda: "line 0" in lines, "the step does not start")
+        for fault in ("429", "", "silence", "", "refuse", "500", ""):
+            proxy.fault = fault
+            proxy.cut()
+            time.sleep(1.5)
+        follower.join(120)
+    assert isinstance(outcome[0].result, DatasetRef)
+    assert [line for line in lines if line.startswith("line ")] == [f"line {number}" for number in range(24)]
+    assert len([line for line in lines if "started Job" in line]) == 1
+    assert [line for line in lines if "is in trouble" in line], "people are told"
+
+
+def test_a_deleted_job_is_lost(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
+    request = launch(home, "import time; print('at work'); time.sleep(300)", "deleted")
+    lines: list[str] = []
+    outcome: list[Outcome] = []
+    follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
+    follower.start()
+    wait_for(lambda: "at work" in lines, "the step does not start")
+    (job,) = cluster.batch.list_namespaced_job(NAMESPACE).items
+    options = client.V1DeleteOptions(propagation_policy="Background")
+    cluster.batch.delete_namespaced_job(job.metadata.name, NAMESPACE, body=options)
+    follower.join(60)
+    assert outcome[0].result is None
+    assert "was deleted" in outcome[0].status
+
+
+def test_a_deadline_ends_the_step_in_the_cluster(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path
+) -> None:
+    """Also where Airflow is gone."""
+    launcher = new_launcher()
+    launcher._deadline_seconds = 3
+    outcome, _ = run(launcher, launch(home, "import time; time.sleep(300)", "slow"))
+    assert outcome.result is None
+    assert "DeadlineExceeded" in outcome.status

@@ -1,0 +1,146 @@
+"""
+A cluster for tests of the pod launcher: the stand-in, or a real one (``KUBECONFIG`` and ``MLOPS_TEST_CLUSTER=1``).
+
+Only the API is used, by its own client.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.config import Image
+from cluster.running import can_run, running_cluster
+from kubernetes import client, config
+from project import REPOSITORY
+
+from mlops_provider.deployment import Deployment
+
+NAMESPACE = "default"
+IMAGES = {"training": "mlops/training:test", "validation": "mlops/validation:test"}
+GRACE_SECONDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodCluster:
+    kubeconfig: Path
+    home: Path
+    images: Mapping[str, str] = field(default_factory=lambda: IMAGES)
+
+    def __post_init__(self) -> None:
+        api = config.new_client_from_config(str(self.kubeconfig))
+        object.__setattr__(self, "core", client.CoreV1Api(api))
+        object.__setattr__(self, "batch", client.BatchV1Api(api))
+
+    core: client.CoreV1Api = field(init=False, repr=False)
+    batch: client.BatchV1Api = field(init=False, repr=False)
+
+    def settings(self, writable: Sequence[Path]) -> dict[str, str]:
+        """Airflow's, by which every step that does not say otherwise is a pod."""
+        defaults = self.kubeconfig.parent / "pod_defaults.yaml"
+        defaults.write_text(yaml.safe_dump({"all": self.pods(writable)}))
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "AIRFLOW__MLOPS__LAUNCHER": "pod",
+            "AIRFLOW__MLOPS__TRAINING_IMAGE": self.images["training"],
+            "AIRFLOW__MLOPS__VALIDATION_IMAGE": self.images["validation"],
+            "AIRFLOW__MLOPS__KUBERNETES_NAMESPACE": NAMESPACE,
+            "AIRFLOW__MLOPS__POD_DEFAULTS": str(defaults),
+        }
+
+    def pods(self, writable: Sequence[Path]) -> dict[str, Any]:
+        return {
+            "cpu": "100m",
+            "memory": "2Gi",
+            "grace_seconds": GRACE_SECONDS,
+            # The code, too: it may lie in a folder that the pod has of its own, /tmp say.
+            "volumes": [
+                {"mount_path": str(path), "host_path": str(path), "read_only": path not in writable}
+                for path in dict.fromkeys((REPOSITORY, self.home, *writable))
+            ],
+        }
+
+    def deployment(self, store: Path) -> Deployment:
+        return Deployment(
+            home=self.home,
+            store=f"file://{store}",
+            tracking_uri="http://127.0.0.1:1",
+            tracking_url="http://127.0.0.1:1",
+            pythons={},
+            images=self.images,
+            kubernetes_namespace=NAMESPACE,
+        )
+
+    def running(self) -> list[str]:
+        """Names of the pods that run, and are not about to end."""
+        pods = self.core.list_namespaced_pod(NAMESPACE).items
+        return sorted(
+            pod.metadata.name
+            for pod in pods
+            if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+        )
+
+    def evict(self, pod: str) -> None:
+        """As a drained node does, and a preempting scheduler."""
+        body = client.V1Eviction(
+            api_version="policy/v1", kind="Eviction", metadata=client.V1ObjectMeta(name=pod, namespace=NAMESPACE)
+        )
+        try:
+            self.core.create_namespaced_pod_eviction(pod, NAMESPACE, body)
+        except client.ApiException as error:
+            if error.status != 404:  # it has just ended
+                raise
+
+    def objects(self) -> list[str]:
+        """``kind/name`` of what steps leave behind."""
+        selector = "app.kubernetes.io/managed-by=mlops"
+        found = [
+            *(f"job/{item.metadata.name}" for item in self.batch.list_namespaced_job(NAMESPACE).items),
+            *(f"pod/{item.metadata.name}" for item in self.core.list_namespaced_pod(NAMESPACE).items),
+        ]
+        for kind, listed in (
+            ("service", self.core.list_namespaced_service(NAMESPACE, label_selector=selector)),
+            ("secret", self.core.list_namespaced_secret(NAMESPACE, label_selector=selector)),
+        ):
+            found += [f"{kind}/{item.metadata.name}" for item in listed.items]
+        return found
+
+    def wait_until_empty(self, timeout_seconds: float = 30) -> list[str]:
+        """What is still there in the end."""
+        deadline = time.monotonic() + timeout_seconds
+        while (found := self.objects()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return found
+
+
+@contextmanager
+def pod_cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("MLOPS_TEST_CLUSTER") == "1":
+        yield PodCluster(kubeconfig=Path(os.environ["KUBECONFIG"]), home=home)
+        return
+    if not can_run():
+        pytest.skip("the stand-in cluster needs root on Linux, to make namespaces and mounts")
+    images = {
+        IMAGES[runtime]: Image(
+            env={
+                "PYTHONPATH": f"{home}:{home}/plugins",
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "MLOPS_HOME": str(home),
+            },
+            path=[f"{REPOSITORY}/.venv/{runtime}/bin"],
+            workdir=str(home),
+            user=50000,
+        )
+        for runtime in IMAGES
+    }
+    with running_cluster(folder, images=images) as cluster:
+        yield PodCluster(kubeconfig=Path(cluster.kubeconfig), home=home)
