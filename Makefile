@@ -82,7 +82,7 @@ test: services venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.
 	.venv/training/bin/python -m pytest -n 3 --dist loadfile tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
 	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
 	.venv/airflow/bin/python -m pytest -n 2 --dist loadfile tests/mlops_provider tests/benchmarks tests/cluster tests/deployment
-	.venv/airflow/bin/python -m pytest tests/end_to_end --ignore tests/end_to_end/test_spot.py
+	.venv/airflow/bin/python -m pytest tests/end_to_end
 
 CHAOS_ROUNDS ?= 3
 CHAOS_KILLS ?= 100

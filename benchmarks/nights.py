@@ -16,7 +16,8 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.local.client import AirflowClient
-from mlops_provider.local.stack import Stack, free_port
+from mlops_provider.local.ports import free_port
+from mlops_provider.local.stack import Stack
 from mlops_provider.refs import Ref, ReportRef
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline

@@ -7,6 +7,7 @@ Standard library only: every runtime's tests may use them. As fixtures: ``postgr
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -15,9 +16,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+
+from mlops_provider.local.ports import free_port
 
 REPOSITORY = Path(__file__).parents[1]
 TRAINING_PYTHON = REPOSITORY / ".venv/training/bin/python"
@@ -80,11 +84,17 @@ def s3_server() -> Iterator[dict[str, str]]:
             }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def mlflow_server() -> Iterator[str]:
+    """Address of an MLflow server on SQLite, with artifacts by way of the server."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="mlflow-", ignore_cleanup_errors=True) as name:
+        command = [str(TRAINING_PYTHON), "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{name}/mlflow.db"]
+        command += ["--artifacts-destination", f"{name}/artifacts", "--host", "127.0.0.1", "--port", str(port)]
+        # Half a dozen processes for jobs that no test submits.
+        settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with _running([*command, "--workers", "1"], port, Path(name), environment=settings):
+            yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -94,14 +104,17 @@ def _running(
     folder: Path,
     *,
     user: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
     stop: signal.Signals = signal.SIGKILL,
 ) -> Iterator[None]:
     # Where the tests themselves are killed, the server goes with them.
     command = ["setpriv", *user, "--pdeathsig=KILL", *command]
     with (folder / "log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd="/", env={**os.environ, **environment}, start_new_session=True
+        )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 90
         while not _accepts(port):
             said = (folder / "log").read_text()
             assert server.poll() is None, f"{command} on port {port} ended: {said}"
@@ -111,6 +124,8 @@ def _running(
     finally:
         server.send_signal(stop)
         server.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # its workers, where it was given no time to end them
 
 
 def _wait_for_postgres(programs: Path, port: int) -> None:

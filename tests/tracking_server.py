@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,15 +12,15 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from mlops_provider.local.ports import free_port
+
 
 class Server:
     """A real MLflow server that can be frozen, killed, and started again on the same port and database."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

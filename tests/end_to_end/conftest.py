@@ -9,7 +9,8 @@ import pytest
 from live_airflow import LiveAirflow
 from project import make_project
 
-from mlops_provider.local.stack import Stack, free_port
+from mlops_provider.local.ports import free_port
+from mlops_provider.local.stack import Stack
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ from services import postgres_server
 
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
 from mlops_provider.launchers.pod import PodLauncher
-from mlops_provider.local.stack import Stack, free_port
+from mlops_provider.local.ports import free_port
+from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
 from mlops_provider.refs import CheckpointRef
 

@@ -39,7 +39,7 @@ from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.local.stack import free_port
+from mlops_provider.local.ports import free_port
 from mlops_provider.refs import CheckpointRef, FeaturesRef, Ref, ref_from_wire
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.step import HOME_VARIABLE, STEPS, RunIdentity, StepInput

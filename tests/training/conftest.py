@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +52,31 @@ def slow_loss(model, batch):
     return ranking_loss(model, batch)
 
 
+def struck_loss(model, batch):
+    # As slow_loss, until rank 1 finds a file `strike` in the home folder, once, and does what it says.
+    import os
+    import resource
+    import signal
+    from pathlib import Path
+
+    strike = Path(os.environ["MLOPS_HOME"]) / "strike"
+    loss = slow_loss(model, batch)
+    if os.environ["RANK"] != "1" or not strike.exists():
+        return loss
+    cause = strike.read_text()
+    strike.unlink()
+    if cause == "killed for memory":  # as the kernel does it
+        os.kill(os.getpid(), signal.SIGKILL)
+    if cause == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if cause == "out of memory":
+        return loss + torch.ones(1 << 44).sum()
+    if cause == "full disk":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return loss * float("nan") if cause == "not a number" else loss
+
+
 def broken_loss(model, batch):
     scores = model(batch.features)
     return (scores * batch.mask).sum(1) / torch.where(torch.from_numpy(batch.samples) == 7, 0.0, 1.0)
@@ -88,34 +108,10 @@ def nothing_yet(batch, progress):
 
 
 @pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mlflow_server() -> Iterator[str]:
     """Address of a server with SQLite and proxied artifacts."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            [*command, "--workers", "1"],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            # Half a dozen processes for jobs that no test submits.
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 90
-        while not _answers(f"{address}/health"):
-            assert server.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.2)
+    with services.mlflow_server() as address:
         yield address
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)  # nothing of it is kept
-        server.wait(20)
 
 
 @pytest.fixture(scope="session")
@@ -146,14 +142,6 @@ def s3(_s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     return "s3://bucket"
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
 @dataclass(frozen=True)
 class Project:
     """A home folder with a recipe, and a store."""
@@ -178,9 +166,19 @@ class Project:
         return StepInput(step=step, run=run, config=config, ref=ref)
 
     def start(
-        self, document: StepInput, *, processes: int = 1, name: str = "step", program: Sequence[str] = STEPS_PROGRAM
+        self,
+        document: StepInput,
+        *,
+        processes: int = 1,
+        name: str = "step",
+        program: Sequence[str] = STEPS_PROGRAM,
+        options: Sequence[str] = (),
     ) -> Started:
-        """Run a step as the launcher does: in processes of its own, under torchrun where there are several."""
+        """
+        Run a step as the launcher does: in processes of its own, under torchrun where there are several.
+
+        :param options: of torchrun
+        """
         folder = self.home / "jobs" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "input.json").write_text(document.dump())
@@ -194,7 +192,7 @@ class Project:
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "OMP_NUM_THREADS": "1",
         }
-        torchrun = ["-m", "training.steps.torchrun", "--nproc-per-node", str(processes)]
+        torchrun = ["-m", "training.steps.torchrun", "--nproc-per-node", str(processes), *options]
         command = [sys.executable, *(torchrun if processes > 1 else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(

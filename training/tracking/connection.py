@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import sys
 import urllib.error
 import urllib.request
+from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final
 
 from mlops_provider.step import BadConfigError, StepError
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TIMEOUT_SECONDS: Final = 8.0
+_HEADER_PROVIDERS: Final = "mlflow.tracking.request_header.registry"
 
 
 class TrackingError(StepError):
@@ -64,7 +68,30 @@ def connect(tracking_uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
+    _import_header_providers()
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def _import_header_providers() -> None:
+    """
+    The plugins that add headers to MLflow's requests, without Feast's.
+
+    That one has something to say only while Feast itself reads from MLflow, which no step does. MLflow's first request
+    would import all of Feast to ask it: three seconds at the end of every training.
+    """
+    if _HEADER_PROVIDERS in sys.modules:
+        return
+    from mlflow.utils import plugins
+
+    def find(group: str) -> list[EntryPoint]:
+        return [plugin for plugin in find_all(group) if not plugin.value.startswith("feast.")]
+
+    find_all = plugins._get_entry_points
+    plugins._get_entry_points = find
+    try:
+        import_module(_HEADER_PROVIDERS)
+    finally:
+        plugins._get_entry_points = find_all
 
 
 def allowed(name: str) -> str:

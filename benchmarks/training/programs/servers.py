@@ -6,13 +6,14 @@ import asyncio
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+
+from mlops_provider.local.ports import free_port
 
 DELAY_SECONDS = 1.0
 """Of each answer of the slow server."""
@@ -63,13 +64,6 @@ def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # nothing of it is kept
         process.wait(20)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def healthy(port: int) -> bool:

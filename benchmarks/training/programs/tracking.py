@@ -26,7 +26,8 @@ from typing import Any, Final
 import torch
 
 from benchmarks.rounds import OURS, in_rotation, records
-from benchmarks.training.programs.servers import free_port, mlflow_server, slow_server
+from benchmarks.training.programs.servers import mlflow_server, slow_server
+from mlops_provider.local.ports import free_port
 from training.tracking.run import Point, open_run
 
 STEP_SECONDS: Final = 0.002

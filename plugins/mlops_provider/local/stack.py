@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ import httpx
 import psutil
 
 from mlops_provider import processes
+from mlops_provider.local.ports import is_free
 
 STOP_SECONDS = 10.0
 START_SECONDS = 120.0
@@ -228,15 +228,11 @@ class Stack:
         for name, (variable, port) in ports.items():
             if name not in missing:
                 continue
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    raise StackError(
-                        f"port {port} for {name} is taken by another program: choose one, "
-                        f"e.g. make up {variable}={port + 1}"
-                    ) from None
+            if not is_free(port):
+                raise StackError(
+                    f"port {port} for {name} is taken by another program: choose one, "
+                    f"e.g. make up {variable}={port + 1}"
+                )
 
     def _process_environment(self) -> dict[str, str]:
         # Settings of another Airflow must not leak in; connections and variables are meant for this one.
@@ -256,13 +252,6 @@ class Stack:
             _write_private(path, json.dumps({name: secrets.token_hex(32) for name in ("api", "jwt")}))
         keys: dict[str, str] = json.loads(path.read_text())
         return keys
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import services
 from airflow.sdk import DAG
 
 from mlops_provider.deployment import Deployment
@@ -22,38 +18,11 @@ from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops_provider.registry import REF_TAG
 
-CHECKOUT = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="module")
-def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = [CHECKOUT / ".venv/training/bin/python", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
-    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 90
-        while not _answers(address):
-            assert server.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.2)
+def mlflow() -> Iterator[str]:
+    with services.mlflow_server() as address:
         yield address
-    finally:
-        os.killpg(server.pid, 9)  # nothing of it is kept
-        server.wait(20)
-
-
-def _answers(address: str) -> bool:
-    try:
-        return httpx.get(f"{address}/health", timeout=2).is_success
-    except httpx.HTTPError:
-        return False
 
 
 def register(address: str, model: str, report: ReportRef) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipeline": (2, {"parallel": PARALLEL | {"pp": 2}, "micro_batch": 4}),
     "two replicas, bf16, accumulation": (2, {"precision": "bf16", "micro_batch": 3}),
 }
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 STRUCK = tuple(LAYOUTS) if "CHAOS_ROUNDS" in os.environ else ("three replicas",)
 """All in ``make chaos``; ``test_layouts.py`` resumes each of them within a process, to the bit."""
 EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
@@ -55,12 +58,15 @@ def weights(ref: Any) -> str:
 def train(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
     """Starts a training of the toy recipe, or goes on with the one of that run key."""
 
-    def start(run_key: str, processes: int, **changes: Any) -> Any:
+    def start(run_key: str, processes: int, options: Sequence[str] = (), **changes: Any) -> Any:
         section = config(
             **{"loss": "include.toy.model:slow_loss", "processes": processes, "checkpoint": EVERY, **changes}
         )
         return project.start(
-            project.step_input("train", section, toy_features, run_key), processes=processes, name=run_key
+            project.step_input("train", section, toy_features, run_key),
+            processes=processes,
+            name=run_key,
+            options=options,
         )
 
     return start
@@ -83,6 +89,56 @@ def test_killed_in_mid_epoch_it_ends_at_the_same_bits(project: Any, train: Any, 
     assert weights(resumed) == weights(undisturbed), last.log
     assert resumed.metrics == undisturbed.metrics
     assert "going on after step" in last.log
+
+
+STRIKES = {
+    "killed for memory": "was killed by SIGKILL",
+    "stopped": "the gang hangs",
+    "out of memory": "can't allocate memory",
+    "store down": "cannot write",
+    "full disk": "File too large",
+    "not a number": "the loss is not finite in epoch",
+}
+"""What the user then reads, in the log or in the error."""
+
+
+def strike(project: Any, cause: str, started: Any) -> None:
+    if cause == "store down":
+        store = Path(project.store.uri.removeprefix("file://"))
+        store.rename(store.with_suffix(".away"))
+        store.write_text("no folder")
+        wait_for(lambda: STRIKES[cause] in started.log, started)
+        store.unlink()
+        store.with_suffix(".away").rename(store)
+        return
+    whole = project.home / "strike.part"
+    whole.write_text(cause)
+    whole.rename(project.home / "strike")  # the loss of rank 1 finds it at its next step
+    if cause == "full disk":  # the training goes on, without checkpoints
+        wait_for(lambda: STRIKES[cause] in started.log, started)
+        kill_gang(started)
+
+
+@pytest.mark.timeout(300 * ROUNDS)
+def test_whatever_strikes_it_ends_at_the_same_bits(project: Any, train: Any) -> None:
+    """Broken: a rank that hung, ran out of memory, found no room or no store would change the model."""
+    struck_loss = {"loss": "include.toy.model:struck_loss"}
+    undisturbed = train("whole", 2, **struck_loss).result()
+    moment = np.random.default_rng(5)
+    for round_, (cause, words) in itertools.product(range(ROUNDS), STRIKES.items()):
+        key = f"{cause} {round_}".replace(" ", "_")
+        least = 1 + int(moment.integers(40))
+        started = train(key, 2, ("--max-restarts", "1", "--hang-seconds", "2"), **struck_loss)
+        wait_for(lambda: max(steps_saved(project, key), default=0) >= least, started)  # noqa: B023
+        strike(project, cause, started)
+        ended = started.result() if cause != "full disk" else None
+        assert words in f"{started.log} {ended}", started.log
+        if not isinstance(ended, CheckpointRef):  # the task's next try
+            started = train(key, 2, **struck_loss)
+            ended = started.result()
+        assert "going on after step" in started.log or cause == "store down", started.log
+        assert weights(ended) == weights(undisturbed), f"{key}: {started.log}"
+        assert ended.metrics == undisturbed.metrics, f"{key}: {started.log}"
 
 
 def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,6 +123,19 @@ def test_files_and_values_are_stored_beside_the_metrics(server: Server, attempt:
 def test_a_server_that_is_not_there_is_named_with_the_fix(uri: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="MLFLOW_TRACKING_URI"):
         check_reachable(uri)
+
+
+def test_feast_is_not_imported_to_talk_to_mlflow(server: Server) -> None:
+    """Broken: every step that ends at MLflow would take three seconds more."""
+    program = (
+        "import sys; from training.tracking.connection import connect; "
+        f"connect({server.uri!r}).search_experiments(); "
+        "from mlflow.tracking.request_header.registry import _request_header_provider_registry as providers; "
+        "print(len(list(providers)), 'feast' in sys.modules)"
+    )
+    paths = {**os.environ, "PYTHONPATH": ".:plugins"}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=paths)
+    assert ended.stdout.split() == ["2", "False"], "MLflow's own two"
 
 
 def test_an_address_that_is_none_is_refused_before_the_work(tmp_path: Path) -> None:
