@@ -20,8 +20,8 @@ import torch
 from torch import distributed
 
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import BadDataError, Failure, StepError, write_result  # noqa: F401
-from training.trainer.health import INTERRUPTED, REST, Heartbeat  # noqa: F401
+from mlops_provider.step import INTERRUPTED, BadDataError, Failure, StepError, write_result  # noqa: F401
+from training.trainer.health import REST, Heartbeat  # noqa: F401
 
 FOLDER = Path(sys.argv[1])
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

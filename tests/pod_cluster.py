@@ -7,6 +7,8 @@ Only the API is used, by its own client.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,6 +120,14 @@ class PodCluster:
         while (found := self.objects()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
+
+
+@contextmanager
+def visible_folder() -> Iterator[Path]:
+    """A folder that pods can mount: not below /tmp, which is each pod's own."""
+    path = Path(tempfile.mkdtemp(prefix="pods-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
 
 
 @contextmanager

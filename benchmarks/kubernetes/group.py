@@ -13,12 +13,15 @@ from benchmarks.record import Record, compare
 
 def measure(home: Path, scratch: Path) -> list[Record]:
     path = os.pathsep.join(map(str, (home, home / "plugins", home / "tests")))
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kubernetes.programs.launching", home, scratch],
-        cwd=home,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [compare(**arguments) for arguments in json.loads(finished.stdout.splitlines()[-1])]
+    made = []
+    for program in ("launching", "recovery"):
+        finished = subprocess.run(
+            [sys.executable, "-m", f"benchmarks.kubernetes.programs.{program}", home, scratch],
+            cwd=home,
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        made += [compare(**arguments) for arguments in json.loads(finished.stdout.splitlines()[-1])]
+    return made

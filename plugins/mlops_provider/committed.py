@@ -21,11 +21,17 @@ def open_store(uri: str) -> ObjectStore:
 
 async def read_committed(store: ObjectStore, place: str) -> Ref | None:
     """What a step committed."""
+    wire = await read_json(store, f"{place}/ref.json")
+    return None if wire is None else ref_from_wire(wire)
+
+
+async def read_json(store: ObjectStore, key: str) -> Any:
+    """:return: None where there is no such object"""
     try:
-        response = await obstore.get_async(store, f"{place}/ref.json")
+        response = await obstore.get_async(store, key)
     except FileNotFoundError:
         return None
-    return ref_from_wire(json.loads(bytes(await response.bytes_async())))
+    return json.loads(bytes(await response.bytes_async()))
 
 
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:
@@ -47,9 +53,7 @@ async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | N
         found = [item for item in found if item[0] == wanted]
     # Of several snapshots of one interval (other settings, other code) the one committed last.
     for *_, path in sorted(found, reverse=True):
-        response = await obstore.get_async(store, path)
-        wire: dict[str, Any] = json.loads(bytes(await response.bytes_async()))
-        ref = DatasetRef.from_wire(wire)
+        ref = DatasetRef.from_wire(await read_json(store, path))
         if not await _exists(store, deprecation_key(ref.name, ref.version)):
             return ref
     return None

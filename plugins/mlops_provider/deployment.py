@@ -8,7 +8,10 @@ from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
+from mlops_provider.section import SpecError
+
 SECTION = "mlops"
+LAUNCHERS = ("process", "pod")
 RUNTIMES = ("training", "validation")
 
 
@@ -42,9 +45,13 @@ class Deployment:
 
     @classmethod
     def load(cls) -> Deployment:
+        """:raises SpecError: naming the option whose value is none"""
         checkout = Path(__file__).resolve().parents[2]
         home = Path(conf.get(SECTION, "home", fallback=str(checkout))).resolve()
         defaults = conf.get(SECTION, "pod_defaults", fallback="") or None
+        launcher = conf.get(SECTION, "launcher", fallback="process")
+        if launcher not in LAUNCHERS:
+            raise SpecError(f"[{SECTION}] launcher is {launcher!r}; it must be one of {', '.join(LAUNCHERS)}")
         tracking_uri = conf.get(SECTION, "tracking_uri", fallback="http://127.0.0.1:5000")
         return cls(
             home=home,
@@ -57,7 +64,7 @@ class Deployment:
                 )
                 for runtime in RUNTIMES
             },
-            launcher=conf.get(SECTION, "launcher", fallback="process"),
+            launcher=launcher,
             images={
                 runtime: image for runtime in RUNTIMES if (image := conf.get(SECTION, f"{runtime}_image", fallback=""))
             },

@@ -42,6 +42,10 @@ PARENT_VARIABLE = "MLOPS_PARENT_PID"
 GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
 """Seconds from SIGTERM to SIGKILL that torchrun's workers have."""
 
+FAILED, LOST, INTERRUPTED = 1, 70, 143
+"""Exit codes: failed and said why; a pod that ended without a word; ended because it was asked to (SIGTERM), its
+checkpoint written: no failure."""
+
 ATTEMPT_VARIABLE = "MLOPS_ATTEMPT"
 """In a pod: names this attempt, for :func:`failure_key`."""
 TERMINATION_MESSAGE_BYTES = 4096

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 from launcher_conformance import launch
 from live_airflow import LiveAirflow
-from pod_cluster import PodCluster, pod_cluster
+from pod_cluster import PodCluster, pod_cluster, visible_folder
 from project import add_recipe_file, make_project
 from services import postgres_server
 
@@ -47,20 +46,40 @@ GANG = {
 }
 """Two pods of a process each, for long enough to be disturbed."""
 SLOW = """
-import time
+import itertools, os, signal, time
+from pathlib import Path
+
+from training.trainer.objectives import ranking_loss
+
+calls = itertools.count()
 
 def metrics(labels, scores, offsets):
     time.sleep(0.4)
     return {}
+
+def stopping_loss(model, batch):
+    stopped = Path(os.environ["MLOPS_STORE"].removeprefix("file://"), "stopped")
+    if os.environ["RANK"] == "1" and next(calls) == 10 and not stopped.exists():
+        stopped.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return ranking_loss(model, batch)
 """
+PIPELINES = {
+    "processes": {"launcher": "process"},
+    "pods": {},
+    "struck": {},
+    "removed": {},
+    "hanging": {"train": {"loss": "include.events.slow:stopping_loss", "hang_seconds": 4}},
+    "exact": {"launcher": "process", "train": {"nodes": 1, "elastic": "exact"}},
+    "elastic": {"train": {"nodes": "1:2", "elastic": "exact"}},
+}
+"""What each says beside the rest."""
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """Not below /tmp, which is each pod's own."""
-    path = Path(tempfile.mkdtemp(prefix="pods-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
+    with visible_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +91,10 @@ def home(folder: Path) -> Path:
     spec = yaml.safe_load(original.read_text())
     original.unlink()
     spec |= {"schedule": None, "train": spec["train"] | GANG}
-    for name, launcher in (("processes", "process"), ("pods", "pod"), ("struck", "pod"), ("removed", "pod")):
-        own = spec | {"pipeline": name, "launcher": launcher}
+    for name, changes in PIPELINES.items():
+        own = (
+            spec | {"launcher": "pod"} | changes | {"pipeline": name, "train": spec["train"] | changes.get("train", {})}
+        )
         for step in ("evaluate", "register"):
             own[step] = spec[step] | {"registered_model": name}
         (home / f"dags/{name}.pipeline.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
@@ -110,12 +131,12 @@ def airflow(folder: Path, home: Path, cluster: PodCluster) -> Iterator[LiveAirfl
 @pytest.fixture(scope="module")
 def weights(airflow: LiveAirflow) -> str:
     """Digest of the model that processes train, undisturbed."""
-    run_id = airflow.trigger(10, "processes")
-    assert airflow.client.wait("processes", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "processes")
-    return digest(airflow, "processes", run_id)
+    return digest(airflow, "processes", airflow.trigger(10, "processes"))
 
 
 def digest(airflow: LiveAirflow, dag_id: str, run_id: str) -> str:
+    """Of the weights that a run has trained, when it is done."""
+    assert airflow.client.wait(dag_id, run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, dag_id)
     ref = CheckpointRef.from_wire(airflow.client.xcom(dag_id, run_id, "train"))
     return ref.artifacts["weights"].sha256
 
@@ -130,7 +151,6 @@ def wait_for_pods(cluster: PodCluster, number: int, step: str, timeout_seconds: 
 
 def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
     run_id = airflow.trigger(10, "pods")
-    assert airflow.client.wait("pods", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "pods")
     assert digest(airflow, "pods", run_id) == weights
     log = airflow.client.log("pods", run_id, "train", 1)
     assert "[kubernetes] started Job mlops-pods-train-" in log
@@ -143,6 +163,25 @@ def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster
 @pytest.mark.timeout(1200)
 def test_whatever_dies_the_model_is_the_same(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
     """A pod is evicted every few seconds; the triggerer and the scheduler are killed in the middle of the training."""
+    run_id = airflow.trigger(10, "struck")
+    with evictions(cluster) as evicted:
+        wait_for_pods(cluster, 2, "train")
+        airflow.stack.kill("triggerer")
+        airflow.stack.kill("scheduler")
+        airflow.start()
+        assert digest(airflow, "struck", run_id) == weights
+    assert [pod for pod in evicted if "-train-" in pod], f"the training was not struck: {evicted}"
+    assert len(airflow.model_versions("struck")) == 1
+    assert airflow.client.tasks("struck", run_id)["train"]["try_number"] == 1, "an eviction is no failure"
+    log = airflow.client.log("struck", run_id, "train", 1)
+    missing = [epoch for epoch in range(1, EPOCHS + 1) if f"epoch {epoch}/{EPOCHS} done" not in log]
+    assert missing == [], "the log goes on where another triggerer follows"
+    assert cluster.wait_until_empty() == []
+
+
+@contextmanager
+def evictions(cluster: PodCluster) -> Iterator[list[str]]:
+    """Of a pod at random, every few seconds; their names."""
     chance = random.Random(5)
     done = threading.Event()
     evicted: list[str] = []
@@ -153,21 +192,39 @@ def test_whatever_dies_the_model_is_the_same(airflow: LiveAirflow, cluster: PodC
                 evicted.append(chance.choice(pods))
                 cluster.evict(evicted[-1])
 
-    run_id = airflow.trigger(10, "struck")
     striker = threading.Thread(target=strike)
     striker.start()
     try:
-        wait_for_pods(cluster, 2, "train")
-        airflow.stack.kill("triggerer")
-        airflow.stack.kill("scheduler")
-        airflow.start()
-        assert airflow.client.wait("struck", run_id, 2 * NIGHT_SECONDS) == "success", airflow.states(run_id, "struck")
+        yield evicted
     finally:
         done.set()
         striker.join()
-    assert digest(airflow, "struck", run_id) == weights
+
+
+@chaos
+@pytest.mark.timeout(1200)
+def test_a_gang_of_one_or_two_pods_trains_the_same_model_in_exact_mode(
+    airflow: LiveAirflow, cluster: PodCluster
+) -> None:
+    alone = digest(airflow, "exact", airflow.trigger(10, "exact"))
+    run_id = airflow.trigger(10, "elastic")
+    with evictions(cluster) as evicted:
+        assert digest(airflow, "elastic", run_id) == alone
     assert [pod for pod in evicted if "-train-" in pod], f"the training was not struck: {evicted}"
-    assert len(airflow.model_versions("struck")) == 1
+    assert cluster.wait_until_empty() == []
+
+
+@chaos
+@pytest.mark.timeout(600)
+def test_a_rank_that_hangs_is_named_and_costs_nothing_else(
+    airflow: LiveAirflow, cluster: PodCluster, weights: str
+) -> None:
+    run_id = airflow.trigger(10, "hanging")
+    assert digest(airflow, "hanging", run_id) == weights
+    log = airflow.client.log("hanging", run_id, "train", 1)
+    assert "Late is rank 1 on " in log
+    assert "stopped by a signal" in log
+    assert airflow.client.tasks("hanging", run_id)["train"]["try_number"] == 1
     assert cluster.wait_until_empty() == []
 
 
@@ -176,7 +233,7 @@ def test_strays_are_found_and_removed(
     airflow: LiveAirflow, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a lost database leaves running is found, and what a task follows is left alone."""
-    run_id = airflow.trigger(11, "removed")
+    run_id = airflow.trigger(14, "removed")
     wait_for_pods(cluster, 1, "ingest")
     monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
     task = Task(
@@ -204,12 +261,36 @@ def test_strays_are_found_and_removed(
     assert cluster.wait_until_empty() == [], "a run that is given up leaves nothing behind"
 
 
-@chaos
-def test_a_run_that_is_given_up_in_training_and_deleted_leaves_nothing_behind(
-    airflow: LiveAirflow, cluster: PodCluster
-) -> None:
-    run_id = airflow.trigger(10, "removed")
-    wait_for_pods(cluster, 2, "train")
-    airflow.client.request("PATCH", f"/dags/removed/dagRuns/{run_id}", json={"state": "failed"})
-    airflow.client.request("DELETE", f"/dags/removed/dagRuns/{run_id}")
-    assert cluster.wait_until_empty() == []
+PHASES: dict[str, Callable[[LiveAirflow, PodCluster, str], bool]] = {
+    "triggered": lambda airflow, cluster, run_id: True,
+    "queued": lambda airflow, cluster, run_id: state(airflow, run_id, "ingest") in ("queued", "running"),
+    "Job made": lambda airflow, cluster, run_id: bool(cluster.objects()),
+    "pod runs": lambda airflow, cluster, run_id: bool(cluster.running()),
+    "deferred": lambda airflow, cluster, run_id: state(airflow, run_id, "ingest") == "deferred",
+    "next step": lambda airflow, cluster, run_id: state(airflow, run_id, "ingest") == "success",
+    "training": lambda airflow, cluster, run_id: len([pod for pod in cluster.running() if "-train-" in pod]) == 2,
+    "trained": lambda airflow, cluster, run_id: state(airflow, run_id, "train") == "success",
+}
+"""Of a run, and how one sees that it has come so far."""
+
+
+def state(airflow: LiveAirflow, run_id: str, task_id: str) -> str | None:
+    return airflow.states(run_id, "removed").get(task_id)
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_that_is_given_up_and_deleted_leaves_nothing_behind(airflow: LiveAirflow, cluster: PodCluster) -> None:
+    chance = random.Random(3)
+    phases = list(PHASES) if NUM_STRIKES else ["Job made", "deferred"]
+    for day, phase in enumerate(phases, start=6):
+        run_id = airflow.trigger(day, "removed")
+        deadline = time.monotonic() + NIGHT_SECONDS
+        while not PHASES[phase](airflow, cluster, run_id):
+            assert time.monotonic() < deadline, f"{phase}: {airflow.states(run_id, 'removed')}"
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 0.5))
+        airflow.client.request("PATCH", f"/dags/removed/dagRuns/{run_id}", json={"state": "failed"})
+        airflow.client.request("DELETE", f"/dags/removed/dagRuns/{run_id}")
+        # It may have been about to start one.
+        time.sleep(3)
+        assert cluster.wait_until_empty() == [], phase

@@ -16,8 +16,6 @@ import json
 import math
 import os
 import random
-import signal
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -32,6 +30,7 @@ import pytest
 from project import REPOSITORY
 from rich.console import Console
 from rich.table import Table
+from services import mlflow_server
 from spot_nodes import Nodes, rendezvous
 from spot_trace import GAP_SECONDS, MOST_NODES, spot_nodes
 
@@ -39,7 +38,6 @@ from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.local.ports import free_port
 from mlops_provider.refs import CheckpointRef, FeaturesRef, Ref, ref_from_wire
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.step import HOME_VARIABLE, STEPS, RunIdentity, StepInput
@@ -91,22 +89,10 @@ def place(tmp_path: Path) -> Iterator[Deployment]:
         (recipe / file.name).symlink_to(file)
     (recipe / "noted.py").write_text(NOTED)
     pythons = {runtime: REPOSITORY / f".venv/{runtime}/bin/python" for runtime in ("training", "validation")}
-    url = f"http://127.0.0.1:{free_port()}"
-    mlflow = [str(pythons["training"]), "-m", "mlflow", "server", "--workers=1", "--host=127.0.0.1"]
-    mlflow += [f"--port={url.rpartition(':')[2]}", f"--backend-store-uri=sqlite:///{tmp_path}/mlflow.db"]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "mlflow.log").open("w") as log:
-        server = subprocess.Popen(
-            [*mlflow, f"--artifacts-destination={tmp_path}/artifacts"],
-            env=environment, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
+    with mlflow_server() as url:
         yield Deployment(
             home=home, store=f"file://{tmp_path}/store", tracking_uri=url, tracking_url=url, pythons=pythons
         )
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 def document(step: str, parent: Ref | None, key: str = "spot", **changes: Any) -> StepInput:

@@ -12,9 +12,8 @@ from gangs import kill, started
 from torch.distributed import TCPStore
 
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure
+from mlops_provider.step import INTERRUPTED, Failure
 from training.elastic.causes import Ended, blames_connection, first_failure, say_the_same
-from training.trainer.health import INTERRUPTED
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlops_provider.refs import Ref
-from mlops_provider.step import Failure, StepError, read_result
-from training.trainer.health import INTERRUPTED
+from mlops_provider.step import INTERRUPTED, Failure, StepError, read_result
 
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _BROKEN_CONNECTION = re.compile(

@@ -24,6 +24,9 @@ from types import FrameType
 
 from mlops_provider.step import (
     ATTEMPT_VARIABLE,
+    FAILED,
+    INTERRUPTED,
+    LOST,
     RESULT_PATH_VARIABLE,
     STORE_VARIABLE,
     TERMINATION_MESSAGE_BYTES,
@@ -36,8 +39,6 @@ from training.store import Store, StoreError
 
 logger = logging.getLogger("training")
 
-FAILED, LOST, INTERRUPTED = 1, 70, 143
-"""Exit codes: failed and said why; ended without a word; asked to end. The Job's failure policy reads them."""
 LOST_RENDEZVOUS = "NodesLostError"
 _TERMINATION_MESSAGE = Path("/dev/termination-log")
 _REJOIN_SECONDS = 1.0
@@ -82,20 +83,17 @@ def main() -> int:
     while True:
         code = container.run()
         outcome = read_result(result)
-        lost = isinstance(outcome, Failure) and outcome.type == LOST_RENDEZVOUS
-        if not lost or container.told_to_end:
-            break
-        assert isinstance(outcome, Failure)
+        if isinstance(outcome, Failure) and outcome.type != LOST_RENDEZVOUS:
+            _leave(outcome, Path(command[-1]))
+            return FAILED
+        if container.told_to_end:
+            return INTERRUPTED if code else 0
+        if not isinstance(outcome, Failure):
+            # A step's process has nothing to say beyond its code where it was killed, or where it is not the rank 0.
+            return LOST if 0 < code < 128 else code
         logger.warning("%s; joining again", outcome.message)
         result.unlink()
         time.sleep(_REJOIN_SECONDS)
-    if container.told_to_end and not (isinstance(outcome, Failure) and not lost):
-        return INTERRUPTED if code else 0
-    if isinstance(outcome, Failure):
-        _leave(outcome, Path(command[-1]))
-        return FAILED
-    # A step's process has nothing to say beyond its code where it was killed, or where it is not the rank 0.
-    return LOST if 0 < code < 128 else code
 
 
 def _leave(failure: Failure, document: Path) -> None:

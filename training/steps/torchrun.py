@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from mlops_provider.refs import Ref
 from mlops_provider.step import (
     GRACE_VARIABLE,
+    INTERRUPTED,
     RESULT_PATH_VARIABLE,
     STORE_VARIABLE,
     Failure,
@@ -36,7 +37,6 @@ from training.elastic.workers import prepare
 from training.process import die_with_parent
 from training.steps.execution import find_committed, report
 from training.store import Store, StoreError
-from training.trainer.health import INTERRUPTED
 
 if TYPE_CHECKING:
     from training.elastic.agent import Node

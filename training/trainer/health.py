@@ -16,8 +16,6 @@ from typing import Final
 
 DIRECTORY_VARIABLE: Final = "MLOPS_HEARTBEAT_DIR"
 """Folder of the heartbeats of one node's ranks. Where it is not set, nobody listens."""
-INTERRUPTED: Final = 143
-"""Exit code of a worker that ends because it was asked to (SIGTERM), its checkpoint written: no failure."""
 REST: Final = "at rest"
 """Phase in which silence is no sign of a hang, e.g. while the model is uploaded after the last step."""
 STACKS_SIGNAL: Final = signal.SIGUSR1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mlops_provider.step import BadDataError
+from mlops_provider.step import INTERRUPTED, BadDataError
 from training.data.loader import Batch, Loader, Step
 from training.store import StoreError
 from training.trainer.agreement import Agreement, Sigterm
@@ -21,7 +21,7 @@ from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.committed import Saved, read_listing
 from training.trainer.config import Loss, TrainConfig
 from training.trainer.flops import flops_per_sample
-from training.trainer.health import INTERRUPTED, REST, Heartbeat
+from training.trainer.health import REST, Heartbeat
 from training.trainer.layouts import Layout
 from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
 from training.trainer.parallel import Gang

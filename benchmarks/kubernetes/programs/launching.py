@@ -33,7 +33,7 @@ from project import make_project
 from benchmarks.rounds import OURS, in_rotation, records
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.kubernetes.manifests import StepJob, Task
-from mlops_provider.launchers.pod import PodLauncher, follow
+from mlops_provider.launchers.pod import PodLauncher, finish, follow
 from mlops_provider.pod_spec import Pods
 
 OPERATOR = "operator"
@@ -63,7 +63,7 @@ class Contenders:
             if deferred:
                 followed = launcher.begin(request, ignore)
                 ending = asyncio.run(follow(None, NAMESPACE, followed, ignore))
-                outcome = launcher.finish(ending)
+                outcome = finish(launcher.deployment, ending)
             else:
                 outcome = launcher.run(request, ignore)
             seconds = time.perf_counter() - begin

@@ -36,6 +36,8 @@ class Outcome:
 
     result: Ref | Failure | None
     status: str
+    failed_nodes: Sequence[str] = ()
+    """One name of a Kubernetes node for each pod that failed by itself."""
 
 
 class Launcher(Protocol):

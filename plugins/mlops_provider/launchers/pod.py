@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import secrets
 import threading
 import time
@@ -17,10 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import obstore
 import yaml
 
-from mlops_provider.committed import open_store, read_committed
+from mlops_provider.committed import open_store, read_committed, read_json
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.api import JOBS, PODS, Api, ApiError, Manifest, open_api
@@ -28,6 +26,7 @@ from mlops_provider.launchers.kubernetes.follow import Followed, Follower
 from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, StepJob, Task
 from mlops_provider.launchers.kubernetes.status import Ending
 from mlops_provider.pod_spec import Pods
+from mlops_provider.refs import Ref
 from mlops_provider.section import SpecError
 from mlops_provider.step import Failure, failure_key
 
@@ -45,7 +44,7 @@ T = TypeVar("T")
 class PodLauncher:
     """
     Implements :class:`mlops_provider.launchers.base.Launcher`. Without a worker that waits: :meth:`begin`, then a
-    trigger that calls :func:`follow`, then :meth:`finish`.
+    trigger that calls :func:`follow`, then :func:`finish`.
 
     :param task: to which the Job belongs
     :param deadline_seconds: the cluster ends the step then; None: ``pods.max_hours``
@@ -62,8 +61,6 @@ class PodLauncher:
         avoided_nodes: Sequence[str] = (),
     ) -> None:
         self.deployment = deployment
-        self.ending: Ending | None = None
-        """Of the last run."""
         self._task, self._pods = task, pods
         self._deadline_seconds = min(deadline_seconds or float("inf"), pods.max_hours * 3600)
         self._avoided_nodes = avoided_nodes
@@ -73,7 +70,7 @@ class PodLauncher:
         try:
             followed = self.begin(launch, on_line)
             place = self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace
-            return self.finish(asyncio.run(follow(*place, followed, on_line)))
+            return finish(self.deployment, asyncio.run(follow(*place, followed, on_line)))
         except BaseException:
             # A timeout, say: nothing of the step outlives its task.
             self.cancel()
@@ -94,10 +91,6 @@ class PodLauncher:
         :raises SpecError: where it cannot be made of the settings
         """
         return asyncio.run(self._with_api(lambda api: self._start(api, launch, on_line)))
-
-    def finish(self, ending: Ending) -> Outcome:
-        """Read what came out, then remove the Job."""
-        return asyncio.run(self._with_api(lambda api: self._finish(api, ending)))
 
     async def _with_api(self, work: Callable[[Api], Awaitable[T]]) -> T:
         async with open_api(self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace) as api:
@@ -145,22 +138,6 @@ class PodLauncher:
             fewest=step_job.nodes[0],
             start_timeout_seconds=self._pods.start_timeout_seconds,
         )
-
-    async def _finish(self, api: Api, ending: Ending) -> Outcome:
-        self.ending = ending
-        store = open_store(self.deployment.store)
-        ref = await read_committed(store, ending.place)
-        result = ref or await self._failure(store, ending)
-        # Not before the outcome is known: a retry would otherwise do the work again.
-        await api.delete(JOBS, self._task.job_name, ending.uid)
-        return Outcome(result=result, status=ending.status)
-
-    async def _failure(self, store: obstore.store.ObjectStore, ending: Ending) -> Failure | None:
-        try:
-            response = await obstore.get_async(store, failure_key(ending.place, ending.uid))
-            return Failure(**json.loads(bytes(await response.bytes_async())))
-        except FileNotFoundError:
-            return Failure(**ending.failure) if ending.failure else None
 
     async def _delete(self, api: Api) -> None:
         job = await api.get(JOBS, self._task.job_name)
@@ -215,10 +192,26 @@ async def follow(connection: str | None, namespace: str, followed: Followed, on_
                 raise
 
 
-async def delete(connection: str | None, namespace: str, followed: Followed) -> None:
+def finish(deployment: Deployment, ending: Ending) -> Outcome:
+    """Read what came out of a Job, then remove it."""
+    return asyncio.run(_finish(deployment, ending))
+
+
+async def _finish(deployment: Deployment, ending: Ending) -> Outcome:
+    store = open_store(deployment.store)
+    result: Ref | Failure | None = await read_committed(store, ending.place)
+    if result is None:
+        failure = await read_json(store, failure_key(ending.place, ending.uid)) or ending.failure
+        result = Failure(**failure) if failure else None
+    # Not before the outcome is known: a retry would otherwise do the work again.
+    await delete(deployment.kubernetes_connection, deployment.kubernetes_namespace, ending.job, ending.uid)
+    return Outcome(result=result, status=ending.status, failed_nodes=ending.failed_nodes)
+
+
+async def delete(connection: str | None, namespace: str, job: str, uid: str) -> None:
     """A Job, with all that belongs to it."""
     async with open_api(connection, namespace) as api:
-        await api.delete(JOBS, followed.name, followed.uid)
+        await api.delete(JOBS, job, uid)
 
 
 def load_template(home: Path, path: str | None) -> Mapping[str, Any]:

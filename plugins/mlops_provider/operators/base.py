@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-from mlops_provider.deployment import Deployment
+from mlops_provider.deployment import LAUNCHERS, Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError, WiringError
 from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
@@ -98,8 +98,8 @@ class StepOperator(BaseOperator):
         for name in self.parameters:
             if name not in self.section.model_fields:
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
-        if launcher not in (None, "process", "pod"):
-            raise ValueError(f"task {self.task_id!r}: launcher must be 'process' or 'pod', got {launcher!r}")
+        if launcher not in (None, *LAUNCHERS):
+            raise ValueError(f"task {self.task_id!r}: launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
         self.launcher = launcher
         self.deferrable = deferrable
         self.pods = dict(pods or {})
@@ -133,8 +133,8 @@ class StepOperator(BaseOperator):
         """Called with the committed ref, before it is returned: emit assets, set links."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        deployment = Deployment.load()
         try:
+            deployment = Deployment.load()
             document = self._document(context, deployment)
         except (SpecError, RefError) as error:  # a param or an input that no retry makes right
             raise StepFailedError(str(error)) from error
@@ -151,7 +151,7 @@ class StepOperator(BaseOperator):
             self._launcher = pods = self._pod_launcher(context, deployment)
             # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
             if self.deferrable and self.retries:
-                self._defer(pods.begin(launch, self.log.info), deployment)
+                self._defer(pods, pods.begin(launch, self.log.info), context)
             outcome = pods.run(launch, self.log.info)
         except SpecError as error:
             raise StepFailedError(str(error)) from error
@@ -160,17 +160,17 @@ class StepOperator(BaseOperator):
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Called when the step's Job has ended."""
         from mlops_provider.launchers.kubernetes.status import Ending
+        from mlops_provider.launchers.pod import finish
 
         deployment = Deployment.load()
-        self._launcher = launcher = self._pod_launcher(context, deployment)
-        return self._conclude(launcher.finish(Ending.from_event(event)), context, deployment)
+        return self._conclude(finish(deployment, Ending.from_event(event)), context, deployment)
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
+        if outcome.failed_nodes:
+            self._note_failed_nodes(outcome.failed_nodes, context)
         if outcome.result is None:
-            self._note_failed_nodes(context)
             raise StepLostError(f"{self.step} ended without a result: {outcome.status}")
         if isinstance(outcome.result, Failure):
-            self._note_failed_nodes(context)
             raise self._failure(outcome.result, context)
         ref = self.produces().from_wire(outcome.result.to_wire())
         self._link_report(ref)
@@ -241,20 +241,23 @@ class StepOperator(BaseOperator):
             avoided_nodes=[node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE],
         )
 
-    def _defer(self, followed: Followed, deployment: Deployment) -> NoReturn:
-        from mlops_provider.triggers.job import JobTrigger
+    def _defer(self, pods: PodLauncher, followed: Followed, context: Context) -> NoReturn:
+        from mlops_provider.triggers.job import JobTrigger, task_state
 
+        # Airflow takes no deferral of a task that was marked meanwhile, and nobody would follow the Job.
+        ti, deployment = context["ti"], pods.deployment
+        state = task_state(self.dag_id, context["run_id"], self.task_id, ti.map_index)
+        if state != "running":
+            pods.cancel()
+            raise StepFailedError(f"the task was marked {state or 'as gone'} while its Job was started")
         # Without a timeout: Airflow would fail the task and leave the Job. The cluster ends that in time.
         trigger = JobTrigger(deployment.kubernetes_connection, deployment.kubernetes_namespace, asdict(followed))
         self.defer(trigger=trigger, method_name="resume")
 
-    def _note_failed_nodes(self, context: Context) -> None:
+    def _note_failed_nodes(self, nodes: Sequence[str], context: Context) -> None:
         """For the next try, which keeps away from a node that failed twice."""
-        ending = getattr(self._launcher, "ending", None)
-        if ending is None or not ending.failed_nodes:
-            return
         failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
-        context["task_state_store"].set(FAILED_NODES, dict(Counter(failed) + Counter(ending.failed_nodes)))
+        context["task_state_store"].set(FAILED_NODES, dict(Counter(failed) + Counter(nodes)))
 
     def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
         if report := failure.details.get("report"):

@@ -46,19 +46,18 @@ class JobTrigger(BaseTrigger):
 
         Airflow also calls this in a triggerer that had been taken for dead and lost its triggers to another one.
         """
-        if await self._state() == "deferred":
-            return
-        self.log.info("[kubernetes] removing Job %s", self.followed.name)
-        await delete(self.connection, self.namespace, self.followed)
-
-    async def _state(self) -> str | None:
-        """Of the task; None where it is gone."""
         task = self.task_instance
         assert task is not None, "set by the triggerer"
-        index = -1 if task.map_index is None else task.map_index
-        found = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-            dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=index
-        )
-        states = found.get(task.run_id, {})
-        state: str | None = states.get(f"{task.task_id}_{index}" if index >= 0 else task.task_id)
-        return state
+        state = sync_to_async(task_state)
+        if await state(task.dag_id, task.run_id, task.task_id, task.map_index) == "deferred":
+            return
+        self.log.info("[kubernetes] removing Job %s", self.followed.name)
+        await delete(self.connection, self.namespace, self.followed.name, self.followed.uid)
+
+
+def task_state(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
+    """What Airflow takes a task instance to be in; None where it has none such."""
+    index = -1 if map_index is None else map_index
+    found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=index)
+    state: str | None = found.get(run_id, {}).get(f"{task_id}_{index}" if index >= 0 else task_id)
+    return state

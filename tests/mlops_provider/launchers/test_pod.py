@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
+import itertools
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from faulty_proxy import faulty_proxy
 from kubernetes import client
 from launcher_conformance import LauncherConformance, launch
-from pod_cluster import NAMESPACE, PodCluster, pod_cluster
+from pod_cluster import NAMESPACE, PodCluster, pod_cluster, visible_folder
 from project import make_project
 
 from mlops_provider.launchers.base import Launch, Outcome
@@ -32,10 +32,8 @@ NewLauncher = Callable[..., PodLauncher]
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """Not below /tmp, which is each pod's own."""
-    path = Path(tempfile.mkdtemp(prefix="pods-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
+    with visible_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +77,31 @@ def run(launcher: PodLauncher, request: Launch) -> tuple[Outcome, str]:
     lines: list[str] = []
     outcome = launcher.run(request, lines.append)
     return outcome, "\n".join(lines)
+
+
+@contextmanager
+def followed(launcher: PodLauncher, request: Launch, words: str) -> Iterator[Background]:
+    """The step, run in the background, from when its log says some words; at the end it is waited for."""
+    background = Background()
+    thread = threading.Thread(target=lambda: background.run(launcher, request))
+    thread.start()
+    wait_for(lambda: words in background.lines or not thread.is_alive(), "the step does not start")
+    assert words in background.lines, background
+    yield background
+    thread.join(120)
+    assert not thread.is_alive(), background.lines
+
+
+class Background:
+    """A step that runs beside the test: its log, and in the end its outcome."""
+
+    outcome: Outcome
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def run(self, launcher: PodLauncher, request: Launch) -> None:
+        self.outcome = launcher.run(request, self.lines.append)
 
 
 def wait_for(holds: Callable[[], Any], what: str, timeout_seconds: float = 60) -> None:
@@ -158,18 +181,21 @@ def test_a_job_with_other_work_is_replaced(new_launcher: NewLauncher, home: Path
     assert "does other work" in log
 
 
-def test_an_evicted_pod_is_replaced_and_said(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
-    request = launch(home, "import time; print('at work'); time.sleep(4)", "evicted")
-    lines: list[str] = []
-    outcome: list[Outcome] = []
-    follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
-    follower.start()
-    wait_for(lambda: "at work" in lines, "the step does not start")
-    (pod,) = cluster.running()
-    cluster.evict(pod)
-    follower.join(60)
-    assert isinstance(outcome[0].result, DatasetRef)
-    assert [line for line in lines if pod in line and "was taken away" in line]
+@pytest.mark.parametrize("ends", ["SIG_DFL", "SIG_IGN"], ids=["in time", "beyond its grace period"])
+def test_an_evicted_pod_is_replaced_and_said(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path, ends: str
+) -> None:
+    statement = (
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.{ends}); print('at work', flush=True); "
+        "time.sleep(6)"
+    )
+    request = launch(home, statement, f"evicted_{ends.lower()}")
+    with followed(new_launcher(grace_seconds=1), request, "at work") as step:
+        (pod,) = cluster.running()
+        cluster.evict(pod)
+    assert isinstance(step.outcome.result, DatasetRef)
+    assert [line for line in step.lines if pod in line and "was taken away" in line]
+    assert step.lines.count("at work") == 2
 
 
 def test_the_first_rank_that_fails_is_named_and_all_pods_end(
@@ -194,53 +220,43 @@ def test_the_first_rank_that_fails_is_named_and_all_pods_end(
 def test_an_api_server_in_trouble_costs_nothing(
     new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors, overload, silence and cut connections while a step is started, followed and read."""
-    statement = "import time; [(print('line', number), time.sleep(0.5)) for number in range(24)]"
+    """A minute of errors, overload, silence and cut connections while a step is started, followed and read."""
+    statement = "import time; [(print('line', number), time.sleep(0.5)) for number in range(150)]"
     with faulty_proxy(cluster.kubeconfig, folder) as proxy:
         place = "kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(place, str(proxy.kubeconfig))
         monkeypatch.setattr("mlops_provider.launchers.kubernetes.api._CALL_SECONDS", 1.0)
-        lines: list[str] = []
-        outcome: list[Outcome] = []
-        request = launch(home, statement, "troubled")
         proxy.fault = "500"
-        follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
-        follower.start()
-        time.sleep(1)
-        proxy.fault = ""
-        wait_for(lambda: "line 0" in lines, "the step does not start")
-        for fault in ("429", "", "silence", "", "refuse", "500", ""):
-            proxy.fault = fault
-            proxy.cut()
-            time.sleep(1.5)
-        follower.join(120)
-    assert isinstance(outcome[0].result, DatasetRef)
-    assert [line for line in lines if line.startswith("line ")] == [f"line {number}" for number in range(24)]
-    assert len([line for line in lines if "started Job" in line]) == 1
-    assert [line for line in lines if "is in trouble" in line], "people are told"
+        threading.Timer(1.0, lambda: setattr(proxy, "fault", "")).start()
+        with followed(new_launcher(), launch(home, statement, "troubled"), "line 0") as step:
+            begin = time.monotonic()
+            for fault in itertools.cycle(("429", "", "silence", "", "refuse", "500", "")):
+                proxy.fault = fault
+                proxy.cut()
+                time.sleep(1.5 if fault else 0.5)
+                if time.monotonic() - begin > 60:
+                    break
+            proxy.fault = ""
+    assert isinstance(step.outcome.result, DatasetRef)
+    assert [line for line in step.lines if line.startswith("line ")] == [f"line {number}" for number in range(150)]
+    assert len([line for line in step.lines if "started Job" in line]) == 1
+    assert [line for line in step.lines if "is in trouble" in line], "people are told"
 
 
 def test_a_deleted_job_is_lost(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
     request = launch(home, "import time; print('at work'); time.sleep(300)", "deleted")
-    lines: list[str] = []
-    outcome: list[Outcome] = []
-    follower = threading.Thread(target=lambda: outcome.append(new_launcher().run(request, lines.append)))
-    follower.start()
-    wait_for(lambda: "at work" in lines, "the step does not start")
-    (job,) = cluster.batch.list_namespaced_job(NAMESPACE).items
-    options = client.V1DeleteOptions(propagation_policy="Background")
-    cluster.batch.delete_namespaced_job(job.metadata.name, NAMESPACE, body=options)
-    follower.join(60)
-    assert outcome[0].result is None
-    assert "was deleted" in outcome[0].status
+    with followed(new_launcher(), request, "at work") as step:
+        (job,) = cluster.batch.list_namespaced_job(NAMESPACE).items
+        options = client.V1DeleteOptions(propagation_policy="Background")
+        cluster.batch.delete_namespaced_job(job.metadata.name, NAMESPACE, body=options)
+    assert step.outcome.result is None
+    assert "was deleted" in step.outcome.status
 
 
 def test_a_deadline_ends_the_step_in_the_cluster(
     new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path
 ) -> None:
     """Also where Airflow is gone."""
-    launcher = new_launcher()
-    launcher._deadline_seconds = 3
-    outcome, _ = run(launcher, launch(home, "import time; time.sleep(300)", "slow"))
+    outcome, _ = run(new_launcher(max_hours=3 / 3600), launch(home, "import time; time.sleep(300)", "slow"))
     assert outcome.result is None
     assert "DeadlineExceeded" in outcome.status

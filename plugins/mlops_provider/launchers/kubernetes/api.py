@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +111,9 @@ class Api:
             if error.status not in (404, 409):
                 raise
 
-    async def watch(self, kind: Kind, on_trouble: Any, **selectors: str) -> AsyncIterator[Mapping[str, Manifest]]:
+    async def watch(
+        self, kind: Kind, on_trouble: Callable[[Exception], None], **selectors: str
+    ) -> AsyncIterator[Mapping[str, Manifest]]:
         """
         The objects by uid, now and after each change, for ever; over whatever the server does.
 

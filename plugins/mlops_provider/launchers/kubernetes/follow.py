@@ -256,6 +256,7 @@ class Follower:
         return Ending(
             succeeded=succeeded,
             status=status,
+            job=self._followed.name,
             uid=self._followed.uid,
             place=self._followed.place,
             failure=last_words(self._pods.values()),

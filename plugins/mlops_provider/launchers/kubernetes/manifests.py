@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from mlops_provider.launchers.base import Launch, step_argv, threads
 from mlops_provider.pod_spec import Pods, Volume
-from mlops_provider.step import ATTEMPT_VARIABLE, GRACE_VARIABLE, STORE_VARIABLE
+from mlops_provider.spec import node_range
+from mlops_provider.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STORE_VARIABLE
 
 CONTAINER: Final = "step"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "mlops"}
@@ -30,8 +31,6 @@ _INPUT_FOLDER: Final = "/run/mlops"
 _DOCUMENT: Final = "input.json"
 _PORT: Final = 29400
 """Of the rendezvous; torchrun's own."""
-_FAILED, _INTERRUPTED = 1, 143
-"""Exit codes of ``training.steps.pod``."""
 # The workers write their last checkpoint, then torchrun says how they ended, then the first process does.
 _GRACE_MARGIN_SECONDS: Final = 2.0
 
@@ -96,8 +95,7 @@ class StepJob:
     @property
     def nodes(self) -> tuple[int, int]:
         """Fewest and most pods."""
-        fewest, _, most = self.launch.nodes.partition(":")
-        return int(fewest), int(most or fewest)
+        return node_range(self.launch.nodes)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -106,7 +104,7 @@ class StepJob:
 
     def job(self) -> dict[str, Any]:
         pods, most = self.pods, self.nodes[1]
-        labels = dict(self.labels)
+        labels = self.labels
         if pods.queue:
             labels["kueue.x-k8s.io/queue-name"] = pods.queue
         if pods.queue_priority:
@@ -133,9 +131,9 @@ class StepJob:
                         # Preempted, drained, evicted: replaced, and not counted.
                         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                         # It said what failed: no other pod can mend it.
-                        {"action": "FailJob", "onExitCodes": _exit_code(_FAILED)},
+                        {"action": "FailJob", "onExitCodes": _exit_code(FAILED)},
                         # Asked to end, e.g. by a person who deletes the pod.
-                        {"action": "Ignore", "onExitCodes": _exit_code(_INTERRUPTED)},
+                        {"action": "Ignore", "onExitCodes": _exit_code(INTERRUPTED)},
                     ]
                 },
                 "activeDeadlineSeconds": max(1, int(self.deadline_seconds)),
@@ -227,9 +225,8 @@ class StepJob:
             "serviceAccountName": pods.service_account,
             "priorityClassName": pods.priority_class,
         }
-        labels = dict(self.labels)
         return {
-            "metadata": {"labels": labels, "annotations": pods.annotations},
+            "metadata": {"labels": self.labels, "annotations": pods.annotations},
             "spec": {name: value for name, value in spec.items() if value not in (None, {}, [])},
         }
 
@@ -359,12 +356,11 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 def _avoiding(affinity: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
     """The affinity, and none of these nodes."""
-    avoided = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(nodes)}
+    # By name: the label kubernetes.io/hostname may say something else. A field is compared with one value only.
+    avoided = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
     node = dict(affinity.get("nodeAffinity", {}))
     required = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution", {}))
     # The terms are alternatives: each must avoid them.
     terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [
-        term | {"matchExpressions": [*term.get("matchExpressions", []), avoided]} for term in terms
-    ]
+    required["nodeSelectorTerms"] = [term | {"matchFields": [*term.get("matchFields", []), *avoided]} for term in terms]
     return {**affinity, "nodeAffinity": {**node, "requiredDuringSchedulingIgnoredDuringExecution": required}}

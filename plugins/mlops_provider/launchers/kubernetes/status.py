@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from mlops_provider.launchers.kubernetes.api import Manifest
 from mlops_provider.launchers.kubernetes.manifests import CONTAINER
-from mlops_provider.step import Failure
+from mlops_provider.step import FAILED, INTERRUPTED, Failure
 
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff")
+_SIGNALS = {number.value: number.name for number in signal.Signals}
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing")
 
 
@@ -24,6 +25,7 @@ class Ending:
     succeeded: bool
     status: str
     """For people."""
+    job: str
     uid: str
     """Of the Job."""
     place: str
@@ -114,7 +116,7 @@ def is_own_failure(pod: Manifest) -> bool:
     ended = container_state(pod).get("terminated") or {}
     failed = pod.get("status", {}).get("phase") == "Failed" and condition(pod, "DisruptionTarget") is None
     too_big = ended.get("reason") == "OOMKilled" or pod["status"].get("reason") in ("Evicted", "DeadlineExceeded")
-    return failed and not too_big and ended.get("exitCode") not in (1, 143)
+    return failed and not too_big and ended.get("exitCode") not in (FAILED, INTERRUPTED)
 
 
 def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:
@@ -150,15 +152,8 @@ def _why_not(pod: Manifest, hints: Mapping[str, str]) -> str:
 
 
 def _exit(ended: Mapping[str, Any]) -> str:
-    code = ended.get("exitCode", 0)
-    reason = ended.get("reason") or ""
-    by = ""
-    if code > 128:
-        try:
-            by = f"killed by {signal.Signals(code - 128).name}"
-        except ValueError:
-            by = ""
-    words = [by or f"exit code {code}"]
+    code, reason = ended.get("exitCode", 0), ended.get("reason") or ""
+    words = [f"killed by {_SIGNALS[code - 128]}" if code - 128 in _SIGNALS else f"exit code {code}"]
     if reason not in ("", "Error"):
         words.append(reason)
     if reason == "OOMKilled":
