@@ -56,7 +56,10 @@ def slow_server(port: int, folder: Path) -> Iterator[int]:
 def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with this block, with all that it started; and where this program is killed."""
     command = ["setpriv", "--pdeathsig=KILL", *command]
-    settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    settings = os.environ | {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=settings, start_new_session=True)
     try:
