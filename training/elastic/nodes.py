@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 
@@ -52,7 +52,8 @@ def run_node(node: Node, meeting: Meeting) -> Ref | Failure | Interrupted | None
             agent.run()
     except SignalException as interruption:
         # Not closed: the others go on without this node.
-        rendezvous.leave()
+        with suppress(RendezvousError, DistError):  # its holder may be ending, too
+            rendezvous.leave()
         return Interrupted(by=interruption.sigval)
     except RendezvousClosedError:
         return _failure_elsewhere(rendezvous)

@@ -72,6 +72,8 @@ class Follower:
         self._changed = asyncio.Event()
         self._logs: dict[str, PodLog] = {}
         self._log_tasks: dict[str, asyncio.Task[None]] = {}
+        self._over: dict[str, asyncio.Event] = {}
+        """Of the pods whose logs are followed."""
         self._hints: dict[str, str] = {}
         self._may_read_events = True
         self._waiting: str | None = None
@@ -128,6 +130,9 @@ class Follower:
                 if not is_over(self._pods[key]):
                     self._tell(key, self._pods[key])
                     del self._pods[key]
+            for uid, over in self._over.items():
+                if uid not in self._pods or is_over(self._pods[uid]):
+                    over.set()
             self._pods_listed = True
             self._answered()
 
@@ -268,12 +273,11 @@ class Follower:
         index = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
         prefix = f"[{index}] " if self._job["spec"].get("completions", 1) > 1 else ""
         log = PodLog(self._api, pod["metadata"]["name"], prefix, self._since, self._on_line)
-
-        def is_over_or_gone() -> bool:
-            return uid not in self._pods or is_over(self._pods[uid])
-
-        self._logs[uid] = log
-        self._log_tasks[uid] = asyncio.create_task(log.follow(is_over_or_gone))
+        over = asyncio.Event()
+        if is_over(pod):
+            over.set()
+        self._logs[uid], self._over[uid] = log, over
+        self._log_tasks[uid] = asyncio.create_task(log.follow(over))
 
     async def _finish_logs(self) -> None:
         """The last lines are those that matter most."""

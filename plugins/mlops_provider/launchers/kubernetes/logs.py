@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -31,14 +32,17 @@ class PodLog:
         self.is_broken = False
         """Whether there may be older lines that were not."""
 
-    async def follow(self, is_over: Callable[[], bool]) -> None:
+    async def follow(self, over: asyncio.Event) -> None:
         """
         Until the container's log ends.
 
-        :param is_over: whether the container has ended: a stream may end before
+        :param over: set when the container has ended: a stream may end before
         """
-        while not await self._read(follow=True) or not is_over():
-            await asyncio.sleep(REOPEN_SECONDS)
+        while not await self._read(follow=True) or not over.is_set():
+            if over.is_set():
+                await asyncio.sleep(REOPEN_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), REOPEN_SECONDS)
 
     async def finish(self) -> None:
         """What is left of the log of a container that has ended, where the stream does not give it."""
