@@ -1,5 +1,6 @@
 """
-A cluster for tests of the pod launcher: the stand-in, or a real one (``KUBECONFIG`` and ``MLOPS_TEST_CLUSTER=1``).
+A cluster for tests of the pod launcher: the stand-in, or a real one (``KUBECONFIG`` and ``MLOPS_TEST_CLUSTER=1``;
+``MLOPS_TEST_QUEUE`` where it has Kueue).
 
 Only the API is used, by its own client.
 """
@@ -35,6 +36,8 @@ class PodCluster:
     kubeconfig: Path
     home: Path
     images: Mapping[str, str] = field(default_factory=lambda: IMAGES)
+    queue: str | None = "team"
+    """A LocalQueue of Kueue's that lets two pods run; None where there is none."""
 
     def __post_init__(self) -> None:
         api = config.new_client_from_config(str(self.kubeconfig))
@@ -134,7 +137,7 @@ def visible_folder() -> Iterator[Path]:
 def pod_cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
     folder.mkdir(parents=True, exist_ok=True)
     if os.environ.get("MLOPS_TEST_CLUSTER") == "1":
-        yield PodCluster(kubeconfig=Path(os.environ["KUBECONFIG"]), home=home)
+        yield PodCluster(kubeconfig=Path(os.environ["KUBECONFIG"]), home=home, queue=os.environ.get("MLOPS_TEST_QUEUE"))
         return
     if not can_run():
         pytest.skip("the stand-in cluster needs root on Linux, to make namespaces and mounts")
@@ -152,5 +155,5 @@ def pod_cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
         )
         for runtime in IMAGES
     }
-    with running_cluster(folder, images=images) as cluster:
+    with running_cluster(folder, images=images, queues={"team": 2}) as cluster:
         yield PodCluster(kubeconfig=Path(cluster.kubeconfig), home=home)

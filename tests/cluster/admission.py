@@ -10,6 +10,7 @@ from cluster.config import Configuration
 from cluster.formats import Mistakes, annotation_keys, bad, label_name, labels, service_name, subdomain_name
 from cluster.objects import Object, Resource, copied, name_of, namespace_of, random_suffix, timestamp
 from cluster.quantities import quantity
+from cluster.queues import Queues
 from cluster.store import Store
 
 _NEVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
@@ -18,9 +19,10 @@ _NEVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePer
 class Admission:
     """The gate in front of the store, for requests and controllers alike."""
 
-    def __init__(self, store: Store, configuration: Configuration) -> None:
+    def __init__(self, store: Store, configuration: Configuration, queues: Queues) -> None:
         self._store = store
         self._configuration = configuration
+        self._queues = queues
 
     def create(self, resource: Resource, value: Object, namespace: str) -> Object:
         """
@@ -54,6 +56,8 @@ class Admission:
         if "status" in value and resource.kind not in ("Node", "Event"):
             del value["status"]
         self._complete(resource, value)
+        if resource.kind == "Job":
+            self._queues.hold(value)
         self._check(resource, value)
         self._look_up(resource, value)
         created = self._store.create(resource.plural, value)

@@ -64,6 +64,8 @@ class Configuration:
     namespaces: Sequence[str] = ("default",)
     service_accounts: Sequence[str] = ("default",)
     priority_classes: Sequence[str] = ("system-cluster-critical", "system-node-critical")
+    queues: Mapping[str, int] = field(default_factory=dict)
+    """Kueue's, and how many pods each lets run."""
     job_backoff_seconds: float = 1.0
     """Wait before a Job's failed pod is replaced, doubled per failure; 10 in a cluster."""
     crash_backoff_seconds: float = 1.0

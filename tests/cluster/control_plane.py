@@ -16,6 +16,7 @@ from cluster.garbage import Garbage
 from cluster.jobs import JobController
 from cluster.kubelet import Kubelet
 from cluster.objects import RESOURCES
+from cluster.queues import Queues
 from cluster.scheduler import Scheduler
 from cluster.server import TOKEN, Server
 from cluster.store import Store
@@ -34,15 +35,16 @@ class ControlPlane:
     async def start(self) -> int:
         """Listen on a free port, write the kubeconfig, start the controllers; the port."""
         store = Store(self._configuration.history)
-        admission = Admission(store, self._configuration)
+        queues = Queues(store, self._configuration.queues)
+        admission = Admission(store, self._configuration, queues)
         events = Recorder(store)
         listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
         port: int = listener.sockets[0].getsockname()[1]
         listener.close()
         kubelet = Kubelet(store, events, self._configuration, self._folder, ("127.0.0.1", port))
-        self._server = Server(store, admission, kubelet)
+        self._server = Server(store, admission, kubelet, queues)
         jobs = JobController(store, admission, events, self._configuration.job_backoff_seconds)
-        parts = [kubelet.run(), Scheduler(store, events).run(), jobs.run(), Garbage(store).run()]
+        parts = [kubelet.run(), Scheduler(store, events).run(), jobs.run(), queues.run(), Garbage(store).run()]
         running = [asyncio.create_task(part) for part in parts]
         self._controllers = [*running, kubelet.failed, self._server.failed]
         for name in self._configuration.namespaces:

@@ -16,6 +16,7 @@ from cluster.garbage import disrupt
 from cluster.kubelet import Kubelet
 from cluster.objects import RESOURCES, Object, Resource, name_of, uid_of
 from cluster.pod_logs import flag, number
+from cluster.queues import Queues
 from cluster.selection import Test, by_fields, by_labels
 from cluster.store import Store
 
@@ -40,8 +41,8 @@ class Target:
 class Server:
     """Answers requests."""
 
-    def __init__(self, store: Store, admission: Admission, kubelet: Kubelet) -> None:
-        self._store, self._admission, self._kubelet = store, admission, kubelet
+    def __init__(self, store: Store, admission: Admission, kubelet: Kubelet, queues: Queues) -> None:
+        self._store, self._admission, self._kubelet, self._queues = store, admission, kubelet, queues
         self.closing = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """A mistake of ours in an answer: the cluster stops with it."""
@@ -75,6 +76,9 @@ class Server:
             return web.json_response(version)
         if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" and request.method == "POST":
             return web.json_response(schema.parse(await request.read()) | {"status": {"allowed": True}}, status=201)
+        if request.method == "GET" and (summary := self._queues.summary(path)) is not None:
+            _query(request, {"limit", "offset"})
+            return web.json_response(summary)
         target = _target(path)
         if target.part:
             return await self._answer_part(request, target)

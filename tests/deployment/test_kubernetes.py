@@ -72,6 +72,7 @@ def test_airflow_may_do_what_launching_needs_and_nothing_else() -> None:
         ("", "pods"): {"get", "list", "watch"},
         ("", "pods/log"): {"get"},
         ("", "events"): {"get", "list", "watch"},
+        ("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads"): {"get"},
         ("", "secrets"): {"create"},
         ("", "services"): {"create"},
     }

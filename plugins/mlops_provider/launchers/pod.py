@@ -131,6 +131,8 @@ class PodLauncher:
         uid = job["metadata"]["uid"]
         for manifest in step_job.owned(uid):
             await api.create(manifest)
+        if job["spec"].get("suspend") and not self._pods.queue:
+            await api.patch(JOBS, step_job.name, {"spec": {"suspend": False}})
         return Followed(
             name=step_job.name,
             uid=uid,

@@ -53,9 +53,10 @@ def new_launcher(cluster: PodCluster, folder: Path, monkeypatch: pytest.MonkeyPa
     """Of one task instance, each time: its tries."""
     # The client reads the variable once, when it is imported.
     monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
-    task = Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id="ingest")
+    run_id = uuid.uuid4().hex
 
-    def new(**settings: Any) -> PodLauncher:
+    def new(task_id: str = "ingest", **settings: Any) -> PodLauncher:
+        task = Task(deployment="tests", dag_id="events", run_id=run_id, task_id=task_id)
         pods = Pods.model_validate(cluster.pods(writable=[folder / "home", folder / "store"]) | settings)
         return PodLauncher(cluster.deployment(folder / "store"), task, pods)
 
@@ -85,8 +86,12 @@ def followed(launcher: PodLauncher, request: Launch, words: str) -> Iterator[Bac
     background = Background()
     thread = threading.Thread(target=lambda: background.run(launcher, request))
     thread.start()
-    wait_for(lambda: words in background.lines or not thread.is_alive(), "the step does not start")
-    assert words in background.lines, background
+
+    def said() -> bool:
+        return any(words in line for line in background.lines)
+
+    wait_for(lambda: said() or not thread.is_alive(), f"it does not say {words}")
+    assert said(), background.lines
     yield background
     thread.join(120)
     assert not thread.is_alive(), background.lines
@@ -131,6 +136,31 @@ def test_no_node_has_room(new_launcher: NewLauncher, home: Path) -> None:
     assert outcome.result is None
     assert "Insufficient nvidia.com/gpu" in outcome.status
     assert log.count("Insufficient nvidia.com/gpu") == 1
+
+
+def test_a_job_waits_in_its_queue_and_says_where(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pods of a gang or none, and nobody wonders why nothing happens."""
+    if cluster.queue is None:
+        pytest.skip("MLOPS_TEST_QUEUE names no LocalQueue with room for two pods")
+    monkeypatch.setattr("mlops_provider.launchers.kubernetes.follow.HINT_SECONDS", 0.5)
+    first, second, third = (new_launcher(name, queue=cluster.queue) for name in ("first", "second", "third"))
+    place = f"[kubernetes] waiting for admission to queue {cluster.queue}"
+    work = "import time; print('at work'); time.sleep(300)"
+    with (
+        followed(first, dataclasses.replace(launch(home, work, "first"), processes=1, nodes="2"), "at work"),
+        followed(
+            second, dataclasses.replace(launch(home, work, "second"), processes=1, nodes="2"), f"{place}: the next"
+        ),
+        followed(third, launch(home, "pass", "third"), f"{place}: 1 ahead of it") as last,
+    ):
+        assert len(cluster.running()) == 2
+        second.cancel()
+        wait_for(lambda: f"{place}: the next one" in last.lines, "it does not move up")
+        first.cancel()
+    assert isinstance(last.outcome.result, DatasetRef)
+    assert last.lines.count(f"{place}: 1 ahead of it") == 1, "once, not at each look"
 
 
 def test_out_of_memory_says_so(new_launcher: NewLauncher, home: Path) -> None:

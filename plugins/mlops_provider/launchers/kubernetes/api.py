@@ -62,6 +62,8 @@ class Kind:
 
 JOBS = Kind("/apis/batch/v1", "jobs")
 PODS, SECRETS, SERVICES, EVENTS = (Kind("/api/v1", name) for name in ("pods", "secrets", "services", "events"))
+_QUEUES: Final = "/apis/visibility.kueue.x-k8s.io/v1beta2"
+"""Kueue's answers about who waits."""
 _KINDS = {"Secret": SECRETS, "Service": SERVICES, "Job": JOBS}
 
 
@@ -98,9 +100,31 @@ class Api:
         """:param selectors: ``labelSelector``, ``fieldSelector``"""
         return await self._call("GET", kind.path(self.namespace), query=selectors)
 
-    async def annotate(self, kind: Kind, name: str, annotations: Mapping[str, str]) -> None:
-        body = {"metadata": {"annotations": annotations}}
-        await self._call("PATCH", kind.path(self.namespace, name), body=body, content_type=_MERGE_PATCH)
+    async def workloads_ahead(self, queue: str, job_uid: str) -> int | None:
+        """
+        How many workloads Kueue will admit before a Job.
+
+        :param queue: the Job's LocalQueue
+        :return: None where the Job does not wait there, or Kueue does not say
+        :raises ApiError: where this may not be read
+        """
+        path = f"{_QUEUES}/namespaces/{self.namespace}/localqueues/{queue}/pendingworkloads"
+        try:
+            waiting = (await self._call("GET", path))["items"]
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        positions = (
+            workload["positionInClusterQueue"]
+            for workload in waiting
+            if any(owner["uid"] == job_uid for owner in workload["metadata"].get("ownerReferences") or ())
+        )
+        return next(positions, None)
+
+    async def patch(self, kind: Kind, name: str, change: Manifest) -> None:
+        """:param change: merged into the object"""
+        await self._call("PATCH", kind.path(self.namespace, name), body=change, content_type=_MERGE_PATCH)
 
     async def delete(self, kind: Kind, name: str, uid: str) -> None:
         """What it owns goes first; it is gone itself when all of that is. No object of that uid: nothing to do."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from mlops_provider.launchers.kubernetes.api import EVENTS, JOBS, PODS, Api, ApiError, Manifest, UnreachableError
 from mlops_provider.launchers.kubernetes.logs import PodLog
-from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL
+from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL, QUEUE
 from mlops_provider.launchers.kubernetes.status import (
     Ending,
     condition,
@@ -75,7 +75,7 @@ class Follower:
         self._over: dict[str, asyncio.Event] = {}
         """Of the pods whose logs are followed."""
         self._hints: dict[str, str] = {}
-        self._may_read_events = True
+        self._may_read_events = self._may_read_queue = True
         self._waiting: str | None = None
         self._waited_for: set[str] = set()
         self._trouble: str | None = None
@@ -159,9 +159,10 @@ class Follower:
         waiting = waiting_for(self._job, self._pods.values(), self._hints)
         if waiting is None:
             self._hints.clear()
-        elif now >= self._next_hint and self._may_read_events:
+        elif now >= self._next_hint:
             self._next_hint = now + HINT_SECONDS
             await self._look_at_events()
+            await self._look_at_queue(self._job)
             waiting = waiting_for(self._job, self._pods.values(), self._hints)
         if waiting != self._waiting and not condition(self._job, "Complete"):
             self._waiting = waiting
@@ -186,6 +187,8 @@ class Follower:
 
     async def _look_at_events(self) -> None:
         """What keeps a pod from starting, or the Job from making pods, is often in an event only."""
+        if not self._may_read_events:
+            return
         about = {"": self._followed.uid}
         for uid, pod in self._pods.items():
             if not has_started(pod) and len(about) <= _MAX_HINTS:
@@ -202,6 +205,20 @@ class Follower:
                 newest = max(items, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
                 self._hints[name] = f"{newest.get('reason')}: {newest.get('message')}"
 
+    async def _look_at_queue(self, job: Manifest) -> None:
+        queue = job["metadata"].get("labels", {}).get(QUEUE)
+        if not self._may_read_queue or queue is None or not job["spec"].get("suspend"):
+            return
+        try:
+            ahead = await self._api.workloads_ahead(queue, self._followed.uid)
+        except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and not error.may_pass:
+                self._may_read_queue = False
+                self._say(f"the place in the queue cannot be read: {error}")
+            return
+        if ahead is not None:
+            self._hints[""] = f"{ahead} ahead of it" if ahead else "the next one"
+
     async def _note(self) -> None:
         """How far the logs were handed on: another follower goes on there."""
         newest = [log.newest for log in self._logs.values() if log.newest is not None]
@@ -212,7 +229,7 @@ class Follower:
             return
         self._noted = until
         with suppress(ApiError, UnreachableError):  # then lines are repeated
-            await self._api.annotate(JOBS, self._followed.name, {LOGGED_UNTIL: until})
+            await self._api.patch(JOBS, self._followed.name, {"metadata": {"annotations": {LOGGED_UNTIL: until}}})
 
     def _ending(self) -> Ending | None:
         if not (self._job_seen and self._pods_listed):

@@ -25,6 +25,8 @@ DEPLOYMENT: Final = "mlops/deployment"
 RUN_KEY, LOGGED_UNTIL, SUFFIX = "mlops/run-key", "mlops/logged-until", "mlops/suffix"
 """Annotations of a Job: the work it does, up to where its logs were handed on, and the end of the names of what it
 owns: what an earlier Job of this name owned may not be gone yet."""
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label of a Job that Kueue admits."""
 DAG_ID, RUN_ID, TASK_ID, MAP_INDEX = "mlops/dag-id", "mlops/run-id", "mlops/task-id", "mlops/map-index"
 """Annotations of a Job: the task instance it belongs to."""
 _INPUT_FOLDER: Final = "/run/mlops"
@@ -106,7 +108,7 @@ class StepJob:
         pods, most = self.pods, self.nodes[1]
         labels = self.labels
         if pods.queue:
-            labels["kueue.x-k8s.io/queue-name"] = pods.queue
+            labels[QUEUE] = pods.queue
         if pods.queue_priority:
             labels["kueue.x-k8s.io/priority-class"] = pods.queue_priority
         return {
@@ -119,6 +121,8 @@ class StepJob:
                 "annotations": self.task.annotations | {RUN_KEY: self.launch.input.run.run_key, SUFFIX: self.suffix},
             },
             "spec": {
+                # Until what it owns is there; with a queue until Kueue admits it.
+                "suspend": True,
                 "completionMode": "Indexed",
                 "completions": most,
                 "parallelism": most,
@@ -146,7 +150,7 @@ class StepJob:
         """
         The Secret and the Service of the Job with that uid. They go when it goes.
 
-        Made after the Job, so that nothing can be left without an owner; its pods wait for the Secret.
+        Made after the Job, so that nothing can be left without an owner.
         """
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": uid, "controller": True}
         metadata = {

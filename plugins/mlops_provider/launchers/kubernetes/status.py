@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from mlops_provider.launchers.kubernetes.api import Manifest
-from mlops_provider.launchers.kubernetes.manifests import CONTAINER
+from mlops_provider.launchers.kubernetes.manifests import CONTAINER, QUEUE
 from mlops_provider.step import FAILED, INTERRUPTED, Failure
 
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff")
@@ -76,12 +76,12 @@ def waiting_for(job: Manifest, pods: Iterable[Manifest], hints: Mapping[str, str
     """
     What stands between a Job and its work: the queue, the scheduler, an image; None where all pods run.
 
-    :param hints: by a pod's name, or ``""`` for the Job: what events say
+    :param hints: by a pod's name, or ``""`` for the Job: what events and the queue say
     """
     wanted = job["spec"].get("parallelism", 1)
     living = [pod for pod in pods if not is_over(pod)]
     if job["spec"].get("suspend"):
-        queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+        queue = job["metadata"].get("labels", {}).get(QUEUE)
         return _sentence(f"waiting for admission to queue {queue}" if queue else "the Job is suspended", hints.get(""))
     if not living:
         return _sentence("waiting for the Job's pods", hints.get(""))
