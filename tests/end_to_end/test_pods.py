@@ -7,6 +7,7 @@ the one that processes train undisturbed, and the cluster is empty.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -26,7 +27,7 @@ from project import add_recipe_file, make_project
 from services import postgres_server
 
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
-from mlops_provider.launchers.pod import PodLauncher
+from mlops_provider.launchers.pod import PodTask
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
@@ -243,8 +244,8 @@ def test_strays_are_found_and_removed(
         task_id="ingest",
     )
     deployment = cluster.deployment(airflow.stack.store)
-    stray = PodLauncher(deployment, task, Pods.model_validate(cluster.pods(writable=[])))
-    name = stray.begin(launch(home, "import time; time.sleep(300)", "forgotten"), print).name
+    stray = PodTask(task=task, pods=Pods.model_validate(cluster.pods(writable=[]))).launcher(deployment)
+    name = asyncio.run(stray.start(launch(home, "import time; time.sleep(300)", "forgotten"), print)).name
 
     def gc(*options: str) -> str:
         command = [sys.executable, "-m", "mlops_provider.cli", "gc", "--airflow-url", airflow.stack.airflow_url]

@@ -27,7 +27,7 @@ from benchmarks.rounds import OURS, records
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.kubernetes.manifests import Task
-from mlops_provider.launchers.pod import PodLauncher
+from mlops_provider.launchers.pod import PodLauncher, PodTask
 from mlops_provider.pod_spec import Pods
 from mlops_provider.refs import Ref
 from mlops_provider.spec import Pipeline
@@ -107,7 +107,8 @@ def recoveries(cluster: PodCluster, deployment: Deployment, folder: Path) -> dic
     pods = Pods.model_validate(cluster.pods(writable=[folder / "store"]))
 
     def launcher(step: str, run_id: str = "bench") -> PodLauncher:
-        return PodLauncher(deployment, Task(deployment="bench", dag_id="events", run_id=run_id, task_id=step), pods)
+        task = Task(deployment="bench", dag_id="events", run_id=run_id, task_id=step)
+        return PodTask(task=task, pods=pods).launcher(deployment)
 
     ref: Ref | None = None
     for step in ("ingest", "validate", "features"):

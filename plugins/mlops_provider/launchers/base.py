@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 from mlops_provider.refs import Ref
 from mlops_provider.step import Failure, StepInput
@@ -28,6 +28,15 @@ class Launch:
     """Without progress of any rank for so long the gang hangs; 0: nobody looks."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables for the step's process alone: the secrets of its connections."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the environment."""
+        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "environment"}
+        return given | {"input": self.input.dump()}
+
+    @classmethod
+    def from_json(cls, launch: Mapping[str, Any], environment: Mapping[str, str]) -> Launch:
+        return cls(**{**launch, "input": StepInput.load(launch["input"])}, environment=environment)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

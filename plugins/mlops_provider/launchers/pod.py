@@ -12,9 +12,11 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -37,40 +39,55 @@ _GONE_SECONDS = 600.0
 _LOGIN_SECONDS = 60.0
 """A login that is refused sooner is wrong, and not old."""
 _GONE_POLL_SECONDS = 1.0
+_ON_ITS_WAY_SECONDS = 1.0
+"""That a request may still take which nobody waits for any more."""
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodTask:
+    """A task instance whose step runs as a Job."""
+
+    task: Task
+    pods: Pods
+    deadline_seconds: float | None = None
+    """The cluster ends the step then; None: ``pods.max_hours``."""
+    avoided_nodes: Sequence[str] = ()
+    """On which no pod shall be placed."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": asdict(self.task),
+            "pods": self.pods.model_dump(mode="json"),
+            "deadline_seconds": self.deadline_seconds,
+            "avoided_nodes": list(self.avoided_nodes),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> PodTask:
+        return cls(**{**fields, "task": Task(**fields["task"]), "pods": Pods.model_validate(fields["pods"])})
+
+    def launcher(self, deployment: Deployment) -> PodLauncher:
+        return PodLauncher(deployment, self)
 
 
 class PodLauncher:
     """
-    Implements :class:`mlops_provider.launchers.base.Launcher`. Without a worker that waits: :meth:`begin`, then a
-    trigger that calls :func:`follow`, then :func:`finish`.
+    Implements :class:`mlops_provider.launchers.base.Launcher`. Without a worker that waits: a trigger that calls
+    :meth:`work`, or :meth:`remove` where it is told to end; then :func:`finish`.
 
-    :param task: to which the Job belongs
-    :param deadline_seconds: the cluster ends the step then; None: ``pods.max_hours``
-    :param avoided_nodes: on which no pod shall be placed
+    The trigger starts the Job, not the task before it is deferred: Airflow may take no deferral of a task that was
+    marked failed meanwhile, or drop its trigger before it runs, and nobody would know of the Job.
     """
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        task: Task,
-        pods: Pods,
-        *,
-        deadline_seconds: float | None = None,
-        avoided_nodes: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, deployment: Deployment, pod_task: PodTask) -> None:
         self.deployment = deployment
-        self._task, self._pods = task, pods
-        self._deadline_seconds = min(deadline_seconds or float("inf"), pods.max_hours * 3600)
-        self._avoided_nodes = avoided_nodes
-        self._cancelled = False
+        self._task, self._pods, self._avoided_nodes = pod_task.task, pod_task.pods, pod_task.avoided_nodes
+        self._deadline_seconds = min(pod_task.deadline_seconds or float("inf"), self._pods.max_hours * 3600)
+        self._cancelled = self._creating = False
 
     def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
         try:
-            followed = self.begin(launch, on_line)
-            place = self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace
-            return finish(self.deployment, asyncio.run(follow(*place, followed, on_line)))
+            return finish(self.deployment, asyncio.run(self.work(launch, on_line)))
         except BaseException:
             # A timeout, say: nothing of the step outlives its task.
             self.cancel()
@@ -80,21 +97,36 @@ class PodLauncher:
         """Waits a few seconds at most: the cluster does the rest."""
         self._cancelled = True
         # Called from a signal handler, perhaps, of a thread whose event loop runs.
-        thread = threading.Thread(target=lambda: asyncio.run(self._with_api(self._delete)), daemon=True)
+        thread = threading.Thread(target=lambda: asyncio.run(self.remove()), daemon=True)
         thread.start()
         thread.join(CANCEL_SECONDS)
 
-    def begin(self, launch: Launch, on_line: Callable[[str], None]) -> Followed:
+    async def work(self, launch: Launch, on_line: Callable[[str], None]) -> Ending:
         """
-        Start the Job, or find it. To be followed by :func:`follow`.
+        Start the Job, or find it, and follow it to its end.
 
         :raises SpecError: where it cannot be made of the settings
         """
-        return asyncio.run(self._with_api(lambda api: self._start(api, launch, on_line)))
+        followed = await self.start(launch, on_line)
+        return await follow(self.deployment, followed, on_line)
 
-    async def _with_api(self, work: Callable[[Api], Awaitable[T]]) -> T:
-        async with open_api(self.deployment.kubernetes_connection, self.deployment.kubernetes_namespace) as api:
-            return await work(api)
+    async def start(self, launch: Launch, on_line: Callable[[str], None]) -> Followed:
+        """:raises SpecError: where it cannot be made of the settings"""
+        async with _api(self.deployment) as api:
+            return await self._start(api, launch, on_line)
+
+    async def remove(self) -> None:
+        """The Job, with all that belongs to it; waits for one that is just being made."""
+        async with _api(self.deployment) as api:
+            while True:
+                being_made = self._creating
+                job = await api.get(JOBS, self._task.job_name)
+                if job is not None:
+                    await api.delete(JOBS, self._task.job_name, job["metadata"]["uid"])
+                if job is not None or not being_made:
+                    return
+                self._creating = False
+                await asyncio.sleep(_ON_ITS_WAY_SECONDS)
 
     async def _start(self, api: Api, launch: Launch, say: Callable[[str], None]) -> Followed:
         step_job = self._step_job(launch)
@@ -102,6 +134,7 @@ class PodLauncher:
         while True:
             if self._cancelled:
                 raise RuntimeError(f"asked to end before Job {step_job.name} was started")
+            self._creating = True
             try:
                 job = await api.create(step_job.job())
             except ApiError as error:
@@ -125,7 +158,7 @@ class PodLauncher:
                 say(f"[kubernetes] Job {step_job.name} does other work (settings, code or input have changed): removed")
                 await api.delete(JOBS, step_job.name, job["metadata"]["uid"])
             else:
-                say(f"[kubernetes] found Job {step_job.name} of an earlier try: following it")
+                say(f"[kubernetes] found Job {step_job.name}: following it")
                 step_job = dataclasses.replace(step_job, suffix=suffix)
                 break
         uid = job["metadata"]["uid"]
@@ -140,11 +173,6 @@ class PodLauncher:
             fewest=step_job.nodes[0],
             start_timeout_seconds=self._pods.start_timeout_seconds,
         )
-
-    async def _delete(self, api: Api) -> None:
-        job = await api.get(JOBS, self._task.job_name)
-        if job is not None:
-            await api.delete(JOBS, self._task.job_name, job["metadata"]["uid"])
 
     async def _wait_until_gone(self, api: Api, job: Manifest, say: Callable[[str], None]) -> None:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
@@ -181,12 +209,16 @@ class PodLauncher:
         )
 
 
-async def follow(connection: str | None, namespace: str, followed: Followed, on_line: Callable[[str], None]) -> Ending:
+def _api(deployment: Deployment) -> AbstractAsyncContextManager[Api]:
+    return open_api(deployment.kubernetes_connection, deployment.kubernetes_namespace)
+
+
+async def follow(deployment: Deployment, followed: Followed, on_line: Callable[[str], None]) -> Ending:
     """A Job, to its end."""
     while True:
         opened = time.monotonic()
         try:
-            async with open_api(connection, namespace) as api:
+            async with _api(deployment) as api:
                 return await Follower(api, followed, on_line).run()
         except ApiError as error:
             # Some logins, of cloud providers, hold for minutes.
@@ -206,14 +238,9 @@ async def _finish(deployment: Deployment, ending: Ending) -> Outcome:
         failure = await read_json(store, failure_key(ending.place, ending.uid)) or ending.failure
         result = Failure(**failure) if failure else None
     # Not before the outcome is known: a retry would otherwise do the work again.
-    await delete(deployment.kubernetes_connection, deployment.kubernetes_namespace, ending.job, ending.uid)
+    async with _api(deployment) as api:
+        await api.delete(JOBS, ending.job, ending.uid)
     return Outcome(result=result, status=ending.status, failed_nodes=ending.failed_nodes)
-
-
-async def delete(connection: str | None, namespace: str, job: str, uid: str) -> None:
-    """A Job, with all that belongs to it."""
-    async with open_api(connection, namespace) as api:
-        await api.delete(JOBS, job, uid)
 
 
 def load_template(home: Path, path: str | None) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
+from mlops_provider.connections import connection_environment
 from mlops_provider.deployment import LAUNCHERS, Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError, WiringError
 from mlops_provider.launchers.base import Launch, Launcher, Outcome
@@ -26,8 +27,7 @@ from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_dig
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mlops_provider.launchers.kubernetes.follow import Followed
-    from mlops_provider.launchers.pod import PodLauncher
+    from mlops_provider.launchers.pod import PodTask
 
 FAILED_NODES = "failed_nodes"
 """In the task's state: how often its pods failed on each node, over its tries."""
@@ -121,8 +121,11 @@ class StepOperator(BaseOperator):
         """Fields of the :class:`Launch` that ask for torchrun; none for a plain process."""
         return {}
 
-    def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Variables that only the step's process gets: secrets. Neither kept nor part of the run key."""
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """
+        Airflow connections that the step's process gets, by the setting that names each. What they hold is neither
+        kept nor part of the run key.
+        """
         return {}
 
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
@@ -138,30 +141,35 @@ class StepOperator(BaseOperator):
             document = self._document(context, deployment)
         except (SpecError, RefError) as error:  # a param or an input that no retry makes right
             raise StepFailedError(str(error)) from error
+        connections = self.connections(document.config)
         launch = Launch(
             input=document,
             runtime=STEPS[self.step].runtime,
-            environment=self.environment(document.config),
+            environment=connection_environment(connections),
             **self.gang(document.config),
         )
-        if (self.launcher or deployment.launcher) == "process":
-            self._launcher = ProcessLauncher(deployment)
-            return self._conclude(self._launcher.run(launch, self.log.info), context, deployment)
         try:
-            self._launcher = pods = self._pod_launcher(context, deployment)
-            # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
-            if self.deferrable and self.retries:
-                self._defer(pods, pods.begin(launch, self.log.info), context)
-            outcome = pods.run(launch, self.log.info)
+            if (self.launcher or deployment.launcher) == "process":
+                self._launcher = ProcessLauncher(deployment)
+            else:
+                task = self._pod_task(context, deployment)
+                # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
+                if self.deferrable and self.retries:
+                    self._defer(task, launch, connections)
+                self._launcher = task.launcher(deployment)
+            outcome = self._launcher.run(launch, self.log.info)
         except SpecError as error:
             raise StepFailedError(str(error)) from error
         return self._conclude(outcome, context, deployment)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Called when the step's Job has ended."""
+        """Called when the step's Job has ended, or could not be made."""
         from mlops_provider.launchers.kubernetes.status import Ending
         from mlops_provider.launchers.pod import finish
+        from mlops_provider.triggers.job import REFUSED
 
+        if (refusal := event.get(REFUSED)) is not None:
+            raise StepFailedError(refusal)
         deployment = Deployment.load()
         return self._conclude(finish(deployment, Ending.from_event(event)), context, deployment)
 
@@ -219,39 +227,32 @@ class StepOperator(BaseOperator):
             code=code,
         )
 
-    def _pod_launcher(self, context: Context, deployment: Deployment) -> PodLauncher:
+    def _pod_task(self, context: Context, deployment: Deployment) -> PodTask:
         # Not at the top: what it needs of Kubernetes takes a second to import.
         from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
-        from mlops_provider.launchers.pod import PodLauncher
+        from mlops_provider.launchers.pod import PodTask
 
         place = f"task {self.task_id!r}: pods"
         defaults = platform_pods(deployment.pod_defaults, self.step)
         failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
-        return PodLauncher(
-            deployment,
-            Task(
+        return PodTask(
+            task=Task(
                 deployment=deployment_id(deployment.store),
                 dag_id=self.dag_id,
                 run_id=context["run_id"],
                 task_id=self.task_id,
                 map_index=-1 if (index := context["ti"].map_index) is None else index,
             ),
-            check_section(Pods, merged(defaults, self.pods), place),
+            pods=check_section(Pods, merged(defaults, self.pods), place),
             deadline_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
-            avoided_nodes=[node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE],
+            avoided_nodes=tuple(node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE),
         )
 
-    def _defer(self, pods: PodLauncher, followed: Followed, context: Context) -> NoReturn:
-        from mlops_provider.triggers.job import JobTrigger, task_state
+    def _defer(self, task: PodTask, launch: Launch, connections: Mapping[str, str]) -> NoReturn:
+        from mlops_provider.triggers.job import JobTrigger
 
-        # Airflow takes no deferral of a task that was marked meanwhile, and nobody would follow the Job.
-        ti, deployment = context["ti"], pods.deployment
-        state = task_state(self.dag_id, context["run_id"], self.task_id, ti.map_index)
-        if state != "running":
-            pods.cancel()
-            raise StepFailedError(f"the task was marked {state or 'as gone'} while its Job was started")
         # Without a timeout: Airflow would fail the task and leave the Job. The cluster ends that in time.
-        trigger = JobTrigger(deployment.kubernetes_connection, deployment.kubernetes_namespace, asdict(followed))
+        trigger = JobTrigger(task.to_json(), launch.to_json(), connections)
         self.defer(trigger=trigger, method_name="resume")
 
     def _note_failed_nodes(self, nodes: Sequence[str], context: Context) -> None:

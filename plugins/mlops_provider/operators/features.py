@@ -6,9 +6,7 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from mlops_provider.operators.base import StepOperator, recipe_folder
-from mlops_provider.operators.connections import resolve_connection
 from mlops_provider.spec import Features
-from mlops_provider.step import connection_variable
 
 
 class FeaturesOperator(StepOperator):
@@ -29,9 +27,8 @@ class FeaturesOperator(StepOperator):
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return [recipe_folder(settings["feature_set"])]
 
-    def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
         online = settings["online"]
         if online is None or online["connection"] is None:
             return {}
-        resolved = resolve_connection("features.online.connection", online["connection"])
-        return {connection_variable(online["connection"]): resolved}
+        return {"features.online.connection": online["connection"]}

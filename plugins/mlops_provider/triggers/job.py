@@ -1,43 +1,54 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from mlops_provider.launchers.kubernetes.follow import Followed
-from mlops_provider.launchers.pod import delete, follow
+from mlops_provider.connections import connection_environment
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError
+from mlops_provider.launchers.base import Launch
+from mlops_provider.launchers.pod import PodTask
+from mlops_provider.section import SpecError
+
+REFUSED = "refused"
+"""In an event: why a Job could not be made."""
 
 
 class JobTrigger(BaseTrigger):
     """
-    Fires when a step's Kubernetes Job has ended, with its :class:`Ending`. What its pods write goes to the task's log.
+    Runs a step's Kubernetes Job, and fires when it has ended, with its :class:`Ending`. What its pods write goes to the
+    task's log.
 
-    Where the triggerer is lost, another one goes on.
+    Where the triggerer is lost, another one finds the Job and goes on.
 
-    :param connection: Airflow connection id of the cluster
-    :param namespace: of the Job
-    :param followed: fields of a :class:`Followed`
+    :param pod_task: as :meth:`PodTask.to_json` gives it
+    :param launch: as :meth:`Launch.to_json` gives it
+    :param connections: see :func:`connection_environment`. Resolved here: Airflow shows a trigger's arguments.
     """
 
-    def __init__(self, connection: str | None, namespace: str, followed: Mapping[str, Any]) -> None:
+    def __init__(self, pod_task: Mapping[str, Any], launch: Mapping[str, Any], connections: Mapping[str, str]) -> None:
         super().__init__()
-        self.connection = connection
-        self.namespace = namespace
-        self.followed = Followed(**followed)
+        self.pod_task, self.launch, self.connections = pod_task, launch, connections
+        self.launcher = PodTask.from_json(pod_task).launcher(Deployment.load())
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "mlops_provider.triggers.job.JobTrigger", {
-            "connection": self.connection,
-            "namespace": self.namespace,
-            "followed": asdict(self.followed),
+            "pod_task": dict(self.pod_task),
+            "launch": dict(self.launch),
+            "connections": dict(self.connections),
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        ending = await follow(self.connection, self.namespace, self.followed, self.log.info)
+        try:
+            environment = await sync_to_async(connection_environment)(self.connections)
+            ending = await self.launcher.work(Launch.from_json(self.launch, environment), self.log.info)
+        except (SpecError, StepFailedError) as error:
+            yield TriggerEvent({REFUSED: str(error)})
+            return
         yield TriggerEvent(ending.to_event())
 
     async def on_kill(self) -> None:
@@ -46,18 +57,19 @@ class JobTrigger(BaseTrigger):
 
         Airflow also calls this in a triggerer that had been taken for dead and lost its triggers to another one.
         """
+        if await self._state() == "deferred":
+            return
+        self.log.info("[kubernetes] removing the Job")
+        await self.launcher.remove()
+
+    async def _state(self) -> str | None:
+        """Of the task; None where it is gone."""
         task = self.task_instance
         assert task is not None, "set by the triggerer"
-        state = sync_to_async(task_state)
-        if await state(task.dag_id, task.run_id, task.task_id, task.map_index) == "deferred":
-            return
-        self.log.info("[kubernetes] removing Job %s", self.followed.name)
-        await delete(self.connection, self.namespace, self.followed.name, self.followed.uid)
-
-
-def task_state(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
-    """What Airflow takes a task instance to be in; None where it has none such."""
-    index = -1 if map_index is None else map_index
-    found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=index)
-    state: str | None = found.get(run_id, {}).get(f"{task_id}_{index}" if index >= 0 else task_id)
-    return state
+        index = -1 if task.map_index is None else task.map_index
+        found = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=index
+        )
+        states = found.get(task.run_id, {})
+        state: str | None = states.get(f"{task.task_id}_{index}" if index >= 0 else task.task_id)
+        return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import threading
@@ -21,7 +22,7 @@ from project import make_project
 
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.manifests import Task
-from mlops_provider.launchers.pod import PodLauncher
+from mlops_provider.launchers.pod import PodLauncher, PodTask
 from mlops_provider.pod_spec import Pods
 from mlops_provider.refs import DatasetRef
 from mlops_provider.section import SpecError
@@ -58,7 +59,7 @@ def new_launcher(cluster: PodCluster, folder: Path, monkeypatch: pytest.MonkeyPa
     def new(task_id: str = "ingest", **settings: Any) -> PodLauncher:
         task = Task(deployment="tests", dag_id="events", run_id=run_id, task_id=task_id)
         pods = Pods.model_validate(cluster.pods(writable=[folder / "home", folder / "store"]) | settings)
-        return PodLauncher(cluster.deployment(folder / "store"), task, pods)
+        return PodLauncher(cluster.deployment(folder / "store"), PodTask(task=task, pods=pods))
 
     yield new
     assert cluster.wait_until_empty() == [], "something was left behind"
@@ -175,7 +176,7 @@ def test_a_job_that_is_started_twice_is_one_job(new_launcher: NewLauncher, clust
     """A retry after the worker was lost would otherwise train beside the first try."""
     request = launch(home, "import time; time.sleep(3)", "twice")
     lines: list[str] = []
-    first, second = (new_launcher().begin(request, lines.append) for _ in range(2))
+    first, second = (asyncio.run(new_launcher().start(request, lines.append)) for _ in range(2))
     assert first == second
     assert "following it" in lines[-1]
     assert len(cluster.batch.list_namespaced_job(NAMESPACE).items) == 1
@@ -189,7 +190,7 @@ def test_a_job_that_ended_unseen_is_read_and_not_run_again(
     (home / "runs").mkdir(exist_ok=True)
     note = f"import pathlib, uuid; (pathlib.Path({str(home)!r}) / 'runs' / uuid.uuid4().hex).touch(); 1 / 0"
     request = launch(home, note, "unseen")
-    followed = new_launcher().begin(request, print)
+    followed = asyncio.run(new_launcher().start(request, print))
 
     def ended() -> bool:
         job = cluster.batch.read_namespaced_job(followed.name, NAMESPACE)
@@ -204,7 +205,7 @@ def test_a_job_that_ended_unseen_is_read_and_not_run_again(
 
 def test_a_job_with_other_work_is_replaced(new_launcher: NewLauncher, home: Path) -> None:
     """A task that was cleared after its code had changed."""
-    new_launcher().begin(launch(home, "import time; time.sleep(300)", "before"), print)
+    asyncio.run(new_launcher().start(launch(home, "import time; time.sleep(300)", "before"), print))
     outcome, log = run(new_launcher(), launch(home, "pass", "after"))
     assert isinstance(outcome.result, DatasetRef)
     assert outcome.result.place.endswith("-after")

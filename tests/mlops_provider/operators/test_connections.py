@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from mlops_provider.connections import connection_environment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.step import connection_variable
@@ -33,7 +34,7 @@ def test_a_connection_travels_by_the_environment_alone(monkeypatch: pytest.Monke
     """In the document it would be kept, shown, and part of the run key: a rotated password would redo every night."""
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "postgres://trainer:s3cret%2Fword@db.example:5433/shop?sslmode=require")
     ingest = operator(orders="shop_db", users="shop_db")
-    environment = ingest.environment(ingest.settings)
+    environment = connection_environment(ingest.connections(ingest.settings))
     assert json.loads(environment.pop(connection_variable("shop_db"))) == {
         "conn_type": "postgres",
         "host": "db.example",
@@ -52,7 +53,7 @@ def test_a_connection_that_is_not_there_fails_at_once() -> None:
     """No retry adds a connection."""
     ingest = operator(orders="nowhere")
     with pytest.raises(StepFailedError, match=r"ingest.sources.orders.connection: Airflow has no connection 'nowhere'"):
-        ingest.environment(ingest.settings)
+        connection_environment(ingest.connections(ingest.settings))
 
 
 @pytest.mark.usefixtures("dag")
@@ -62,4 +63,4 @@ def test_two_connections_of_one_variable_are_refused(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", "postgres://x@y")
     ingest = operator(orders="shop-db", users="shop_db")
     with pytest.raises(StepFailedError, match="'shop_db' and 'shop-db' differ only in case or punctuation"):
-        ingest.environment(ingest.settings)
+        connection_environment(ingest.connections(ingest.settings))

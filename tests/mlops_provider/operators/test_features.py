@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from mlops_provider.connections import connection_environment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.section import SpecError, check_section
@@ -27,20 +28,20 @@ def test_the_online_store_s_connection_travels_by_the_environment(monkeypatch: p
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_ONLINE", "redis://:s3cret@redis.example:6380?db=2")
     features = operator(store="redis", connection="redis_online")
 
-    environment = features.environment(features.settings)
+    environment = connection_environment(features.connections(features.settings))
 
     found = json.loads(environment[connection_variable("redis_online")])
     assert (found["host"], found["port"], found["password"]) == ("redis.example", 6380, "s3cret")
     assert "s3cret" not in json.dumps(features.settings)
     for without in (operator(), operator(store="sqlite")):
-        assert without.environment(without.settings) == {}
+        assert connection_environment(without.connections(without.settings)) == {}
 
 
 def test_a_connection_that_airflow_does_not_have_is_named() -> None:
     features = operator(store="redis", connection="nowhere")
 
     with pytest.raises(StepFailedError, match=r"features.online.connection: Airflow has no connection 'nowhere'"):
-        features.environment(features.settings)
+        connection_environment(features.connections(features.settings))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Followed:
-    """A Job that was started. JSON in a trigger's arguments."""
+    """A Job that was started."""
 
     name: str
     uid: str
