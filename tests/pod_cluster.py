@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +102,20 @@ class PodCluster:
         except client.ApiException as error:
             if error.status != 404:  # it has just ended
                 raise
+
+    @contextmanager
+    def no_new_pods(self) -> Iterator[Callable[[], None]]:
+        """What is yielded cordons all nodes, until the end."""
+        nodes = [node.metadata.name for node in self.core.list_node().items if not node.spec.unschedulable]
+
+        def cordon(*, unschedulable: bool = True) -> None:
+            for name in nodes:
+                self.core.patch_node(name, {"spec": {"unschedulable": unschedulable}})
+
+        try:
+            yield cordon
+        finally:
+            cordon(unschedulable=False)
 
     def objects(self) -> list[str]:
         """``kind/name`` of what steps leave behind."""

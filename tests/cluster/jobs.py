@@ -151,11 +151,12 @@ class JobController:
             elif pod in gone or counts_as_failed(pod, spec):
                 progress.counted.add(uid_of(pod))
                 verdict = verdict_on(pod, spec)
+                # The next one waits longer for those that are ignored, too.
+                progress.failures[where] = progress.failures.get(where, 0) + 1
+                progress.last_failure[where] = time.time()
                 if verdict is not None and verdict.action == "Ignore":
                     continue
                 status["failed"] = status.get("failed", 0) + 1
-                progress.failures[where] = progress.failures.get(where, 0) + 1
-                progress.last_failure[where] = time.time()
                 if verdict is not None and verdict.action == "FailJob":
                     fatal = fatal or verdict
                 if "backoffLimitPerIndex" in spec:

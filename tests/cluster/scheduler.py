@@ -54,11 +54,11 @@ class Scheduler:
 
 
 def choose(pod: Object, nodes: Sequence[Object], pods: Sequence[Object]) -> str | None:
-    """The least loaded of the nodes that take the pod."""
+    """Of the nodes that take the pod the one that it likes best, then the least loaded."""
     fitting = [node for node in nodes if not obstacles(pod, node, pods)[0]]
     if not fitting:
         return None
-    return name_of(min(fitting, key=lambda node: (_load(node, pods), name_of(node))))
+    return name_of(min(fitting, key=lambda node: (-_liking(pod["spec"], node), _load(node, pods), name_of(node))))
 
 
 def explanation(pod: Object, nodes: Sequence[Object], pods: Sequence[Object]) -> str:
@@ -122,12 +122,21 @@ def _attracted(spec: Object, node: Object) -> bool:
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True
-    names = {"metadata.name": name_of(node)}
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
+    return any(_matches(term, node) for term in required["nodeSelectorTerms"])
+
+
+def _liking(spec: Object, node: Object) -> int:
+    affinity = spec.get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    return sum(term["weight"] for term in terms if _matches(term["preference"], node))
+
+
+def _matches(term: Object, node: Object) -> bool:
+    labels, names = node["metadata"].get("labels", {}), {"metadata.name": name_of(node)}
+    return (
+        bool(term.get("matchExpressions") or term.get("matchFields"))
         and all(matches_expression(labels, each) for each in term.get("matchExpressions", []))
         and all(matches_expression(names, each) for each in term.get("matchFields", []))
-        for term in required["nodeSelectorTerms"]
     )
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +16,27 @@ from torch.distributed import TCPStore
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import INTERRUPTED, Failure
 from training.elastic.causes import Ended, blames_connection, first_failure, say_the_same
+from training.elastic.rendezvous import Meeting, meet
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_store_that_falls_silent_is_given_up_in_seconds() -> None:
+    """Broken: a node that lost its power would stop all others for a quarter of an hour, deaf to SIGTERM."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting(
+        run_id="x", endpoint=f"127.0.0.1:{store.port}", host_store=False, min_nodes=1, max_nodes=1,
+        local_addr="127.0.0.1", join_seconds=5, keep_alive_seconds=6,
+    )  # fmt: skip
+    rendezvous = meet(meeting)
+    milliseconds = []
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.raddr and connection.raddr.port == store.port:
+            with socket.socket(fileno=os.dup(connection.fd)) as same:
+                milliseconds.append(same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    assert milliseconds
+    assert set(milliseconds) == {20_000}
+    rendezvous.shutdown()
 
 
 def starts(notes: list[dict[str, Any]], rank: int = 0) -> list[tuple[int, int]]:

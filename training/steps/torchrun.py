@@ -80,6 +80,10 @@ def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) ->
     from training.elastic.rendezvous import LOOPBACK, Meeting
 
     alone = arguments.rdzv_endpoint is None
+    endpoint = arguments.rdzv_endpoint or f"{LOOPBACK}:0"
+    if arguments.host_store and arguments.local_addr:
+        # Its own name may not be known yet, where names take a moment to spread.
+        endpoint = f"{arguments.local_addr}:{endpoint.rpartition(':')[2]}"
     node = Node(
         name=arguments.node_name,
         program=arguments.program,
@@ -92,7 +96,7 @@ def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) ->
     )
     meeting = Meeting(
         run_id=arguments.rdzv_id,
-        endpoint=arguments.rdzv_endpoint or f"{LOOPBACK}:0",
+        endpoint=endpoint,
         host_store=True if alone else arguments.host_store,
         min_nodes=arguments.nnodes[0],
         max_nodes=arguments.nnodes[1],

@@ -24,7 +24,7 @@ from mlops_provider.committed import open_store, read_committed, read_json
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.api import JOBS, PODS, Api, ApiError, Manifest, open_api
-from mlops_provider.launchers.kubernetes.follow import Followed, Follower
+from mlops_provider.launchers.kubernetes.follow import STUCK_SECONDS, Followed, Follower
 from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, StepJob, Task
 from mlops_provider.launchers.kubernetes.status import Ending
 from mlops_provider.pod_spec import Pods
@@ -83,6 +83,7 @@ class PodLauncher:
         self.deployment = deployment
         self._task, self._pods, self._avoided_nodes = pod_task.task, pod_task.pods, pod_task.avoided_nodes
         self._deadline_seconds = min(pod_task.deadline_seconds or float("inf"), self._pods.max_hours * 3600)
+        self._begun_at = time.monotonic()
         self._cancelled = self._creating = False
 
     def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
@@ -107,8 +108,12 @@ class PodLauncher:
 
         :raises SpecError: where it cannot be made of the settings
         """
-        followed = await self.start(launch, on_line)
-        return await follow(self.deployment, followed, on_line)
+        self._begun_at = time.monotonic()
+        ending = None
+        while ending is None:
+            followed = await self.start(launch, on_line)
+            ending = await follow(self.deployment, followed, on_line)
+        return ending
 
     async def start(self, launch: Launch, on_line: Callable[[str], None]) -> Followed:
         """:raises SpecError: where it cannot be made of the settings"""
@@ -177,8 +182,12 @@ class PodLauncher:
     async def _wait_until_gone(self, api: Api, job: Manifest, say: Callable[[str], None]) -> None:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         say(f"[kubernetes] waiting for an earlier Job {name} to be gone")
+        patience = time.monotonic() + STUCK_SECONDS + self._pods.grace_seconds
         deadline = time.monotonic() + _GONE_SECONDS + self._pods.grace_seconds
         while (found := await api.get(JOBS, name)) is not None and found["metadata"]["uid"] == uid:
+            if time.monotonic() > patience:
+                # A pod on a node that is gone does not end. Its Job's name is free without it.
+                await api.delete(JOBS, name, uid, at_once=True)
             if time.monotonic() > deadline:
                 pods = (await api.list(PODS, labelSelector=f"batch.kubernetes.io/controller-uid={uid}"))["items"]
                 left = ", ".join(f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}" for pod in pods)
@@ -202,7 +211,7 @@ class PodLauncher:
             namespace=self.deployment.kubernetes_namespace,
             store=self.deployment.store,
             tracking_uri=self.deployment.tracking_uri,
-            deadline_seconds=self._deadline_seconds,
+            deadline_seconds=self._deadline_seconds - (time.monotonic() - self._begun_at),
             template=load_template(self.deployment.home, self._pods.template),
             avoided_nodes=self._avoided_nodes,
             suffix=secrets.token_hex(3),
@@ -213,8 +222,8 @@ def _api(deployment: Deployment) -> AbstractAsyncContextManager[Api]:
     return open_api(deployment.kubernetes_connection, deployment.kubernetes_namespace)
 
 
-async def follow(deployment: Deployment, followed: Followed, on_line: Callable[[str], None]) -> Ending:
-    """A Job, to its end."""
+async def follow(deployment: Deployment, followed: Followed, on_line: Callable[[str], None]) -> Ending | None:
+    """A Job, to its end; None where it was removed to be made anew."""
     while True:
         opened = time.monotonic()
         try:

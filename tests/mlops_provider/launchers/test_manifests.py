@@ -130,14 +130,29 @@ def test_pods_have_no_rights_that_they_do_not_need(home: Path) -> None:
     }
 
 
-def test_a_node_that_failed_is_avoided_in_every_alternative(home: Path) -> None:
+def test_nodes_that_failed_are_the_last_choice(home: Path) -> None:
+    """Forbidden, they could leave no node at all."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    pod = pod_of(step_job(home, {"affinity": affinity}, avoided_nodes=["bad"]))
-    found = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    avoided = {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
-    assert [term["matchFields"] for term in found] == [[avoided], [avoided]]
-    assert [term["matchExpressions"][0]["values"] for term in found] == [["a"], ["b"]]
+    required = {"nodeSelectorTerms": terms}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    pod = pod_of(step_job(home, {"affinity": affinity}, avoided_nodes=["worse", "bad"]))
+    found = pod["affinity"]["nodeAffinity"]
+    assert found["requiredDuringSchedulingIgnoredDuringExecution"] == required
+    (preferred,) = found["preferredDuringSchedulingIgnoredDuringExecution"]
+    # Kubernetes takes one value for each.
+    assert preferred["preference"]["matchFields"] == [
+        {"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("bad", "worse")
+    ]
+
+
+def test_pods_leave_a_dead_node_sooner_unless_the_pipeline_says_when(home: Path) -> None:
+    key = "node.kubernetes.io/unreachable"
+    own = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3600}
+    for given, expected in (([], 30), ([own], 3600)):
+        (found,) = (
+            each for each in pod_of(step_job(home, {"tolerations": given}))["tolerations"] if each["key"] == key
+        )
+        assert found["tolerationSeconds"] == expected
 
 
 def test_a_template_goes_before_the_settings(home: Path) -> None:

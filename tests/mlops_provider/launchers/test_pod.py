@@ -229,6 +229,37 @@ def test_an_evicted_pod_is_replaced_and_said(
     assert step.lines.count("at work") == 2
 
 
+def test_a_job_whose_pods_are_taken_away_again_and_again_is_made_anew(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path
+) -> None:
+    """The cluster would wait ten minutes for each in the end, and all of a gang's other pods with it."""
+    request = launch(home, "import time; print('at work'); time.sleep(5)", "again_and_again")
+    with followed(new_launcher(), request, "at work") as step:
+        for number in range(1, 4):
+            wait_for(lambda: step.lines.count("at work") >= number, "it does not go on")  # noqa: B023
+            (pod,) = cluster.running()
+            cluster.evict(pod)
+    assert isinstance(step.outcome.result, DatasetRef)
+    assert len([line for line in step.lines if "is made anew: 3 of its pods" in line]) == 1
+    assert len([line for line in step.lines if "started Job" in line]) == 2
+    assert step.lines.count("at work") == 4
+
+
+def test_a_gang_without_its_first_pod_does_not_wait_for_ever(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path
+) -> None:
+    """It holds the rendezvous: the others can do nothing, and keep their GPUs."""
+    request = launch(home, "import time; print('at work'); time.sleep(300)", "headless")
+    gang = dataclasses.replace(request, processes=1, nodes="1:2")
+    with cluster.no_new_pods() as cordon, followed(new_launcher(start_timeout_seconds=6), gang, "at work") as step:
+        wait_for(lambda: len(cluster.running()) == 2, "both pods run")
+        cordon()
+        cluster.evict(next(pod for pod in cluster.running() if "-0-" in pod))
+    assert step.outcome.result is None
+    assert "start_timeout_seconds" in step.outcome.status
+    assert "unschedulable" in step.outcome.status
+
+
 def test_the_first_rank_that_fails_is_named_and_all_pods_end(
     new_launcher: NewLauncher, cluster: PodCluster, home: Path
 ) -> None:

@@ -126,9 +126,13 @@ class Api:
         """:param change: merged into the object"""
         await self._call("PATCH", kind.path(self.namespace, name), body=change, content_type=_MERGE_PATCH)
 
-    async def delete(self, kind: Kind, name: str, uid: str) -> None:
-        """What it owns goes first; it is gone itself when all of that is. No object of that uid: nothing to do."""
-        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+    async def delete(self, kind: Kind, name: str, uid: str, *, at_once: bool = False) -> None:
+        """
+        No object of that uid: nothing to do.
+
+        :param at_once: what it owns goes after it; else before it, so that it is there as long as anything of it
+        """
+        options = {"propagationPolicy": "Background" if at_once else "Foreground", "preconditions": {"uid": uid}}
         try:
             await self._call("DELETE", kind.path(self.namespace, name), body=options)
         except ApiError as error:

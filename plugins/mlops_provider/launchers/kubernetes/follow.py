@@ -25,6 +25,7 @@ from mlops_provider.launchers.kubernetes.status import (
     last_words,
     node_of,
     waiting_for,
+    was_taken_away,
 )
 
 TICK_SECONDS: Final = 5.0
@@ -37,8 +38,20 @@ LOG_END_SECONDS: Final = 10.0
 SUCCEEDED_SECONDS: Final = 10.0
 FAILED_SECONDS: Final = 60.0
 """After the decision about a Job, and after the grace period, that its pods may take to end."""
+MOST_TAKEN: Final = 3
+"""
+Pods of one Job that may be taken away. The cluster waits before it replaces one, 10 s at first and twice as long each
+time, up to ten minutes, also for those that do not count as failures (kubernetes/kubernetes#130881). A new Job begins
+anew.
+"""
+STUCK_SECONDS: Final = 60.0
+"""
+After the grace period: a pod that has not ended then is on a node that is gone, and is not replaced while it is there.
+"""
 _LOG_DELAY: Final = timedelta(seconds=5)
 _MAX_HINTS: Final = 3
+_DECIDED: Final = ("SuccessCriteriaMet", "FailureTarget")
+"""Conditions of a Job whose pods have only to end."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +93,11 @@ class Follower:
         self._waited_for: set[str] = set()
         self._trouble: str | None = None
         self._told: set[str] = set()
+        self._taken: set[str] = set()
+        self._leaving: dict[str, float] = {}
+        """Since when a pod is asked to end."""
+        self._renewed_at: float | None = None
+        self._grace_seconds = 30.0
         self._since: str | None = None
         self._waiting_since: float | None = None
         self._decided_at: float | None = None
@@ -87,15 +105,19 @@ class Follower:
         self._next_hint = time.monotonic() + HINT_SECONDS
         self._next_note = time.monotonic() + NOTE_SECONDS
 
-    async def run(self) -> Ending:
-        """Until the Job has ended, or is gone, or its pods do not come to run in time."""
+    async def run(self) -> Ending | None:
+        """
+        Until the Job has ended, or is gone, or its pods do not come to run in time.
+
+        :return: None where the Job was removed to be made anew
+        """
         name = self._followed.name
         watches = [
             asyncio.create_task(self._watch_job(), name=f"job {name}"),
             asyncio.create_task(self._watch_pods(), name=f"pods {name}"),
         ]
         try:
-            while (ending := self._ending()) is None:
+            while (ending := self._ending()) is None and not self._is_removed():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
                 self._changed.clear()
@@ -111,10 +133,41 @@ class Follower:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _is_removed(self) -> bool:
+        """Whether what is left of a Job that is made anew has nothing more to say."""
+        if self._renewed_at is None:
+            return False
+        is_late = time.monotonic() > self._renewed_at + self._grace_seconds + STUCK_SECONDS
+        return is_late or all(is_over(pod) or uid in self._stuck() for uid, pod in self._pods.items())
+
+    def _stuck(self) -> dict[str, Manifest]:
+        """Pods that do not end when they are asked to."""
+        patience = self._grace_seconds + STUCK_SECONDS
+        return {uid: self._pods[uid] for uid, since in self._leaving.items() if time.monotonic() > since + patience}
+
+    async def _renew(self) -> None:
+        """Remove a Job that the cluster would keep from going on for long."""
+        assert self._job is not None
+        is_decided = any(condition(self._job, kind) for kind in (*_DECIDED, "Complete", "Failed"))
+        if is_decided or self._renewed_at is not None or self._job["metadata"].get("deletionTimestamp"):
+            return
+        if stuck := self._stuck():
+            places = ", ".join(f"{pod['metadata']['name']} on {node_of(pod)}" for pod in stuck.values())
+            why = f"{places} does not end, its node may be gone"
+        elif len(self._taken) >= MOST_TAKEN:
+            why = f"{len(self._taken)} of its pods were taken away, and the cluster waits longer each time"
+        else:
+            return
+        self._say(f"Job {self._followed.name} is made anew: {why}")
+        self._renewed_at = time.monotonic()
+        await self._api.delete(JOBS, self._followed.name, self._followed.uid, at_once=bool(stuck))
+
     async def _watch_job(self) -> None:
         async for jobs in self._api.watch(JOBS, self._on_trouble, fieldSelector=f"metadata.name={self._followed.name}"):
             self._job = jobs.get(self._followed.uid)
             if self._job is not None and not self._job_seen:
+                pod = self._job["spec"]["template"]["spec"]
+                self._grace_seconds = pod.get("terminationGracePeriodSeconds", self._grace_seconds)
                 self._since = self._job["metadata"].get("annotations", {}).get(LOGGED_UNTIL)
             self._job_seen = True
             self._answered()
@@ -130,6 +183,7 @@ class Follower:
                 if not is_over(self._pods[key]):
                     self._tell(key, self._pods[key])
                     del self._pods[key]
+                    self._leaving.pop(key, None)
             for uid, over in self._over.items():
                 if uid not in self._pods or is_over(self._pods[uid]):
                     over.set()
@@ -155,6 +209,10 @@ class Follower:
                 self._follow_log(uid, pod)
             if is_over(pod):
                 self._tell(uid, pod)
+                self._leaving.pop(uid, None)
+            elif pod["metadata"].get("deletionTimestamp"):
+                self._leaving.setdefault(uid, time.monotonic())
+        await self._renew()
         now = time.monotonic()
         waiting = waiting_for(self._job, self._pods.values(), self._hints)
         if waiting is None:
@@ -183,6 +241,8 @@ class Follower:
         died = how_it_died(pod)
         if died is not None and uid not in self._told:
             self._told.add(uid)
+            if was_taken_away(pod):
+                self._taken.add(uid)
             self._say(died)
 
     async def _look_at_events(self) -> None:
@@ -232,7 +292,7 @@ class Follower:
             await self._api.patch(JOBS, self._followed.name, {"metadata": {"annotations": {LOGGED_UNTIL: until}}})
 
     def _ending(self) -> Ending | None:
-        if not (self._job_seen and self._pods_listed):
+        if not (self._job_seen and self._pods_listed) or self._renewed_at is not None:
             return None
         job, followed = self._job, self._followed
         if job is None or job["metadata"].get("deletionTimestamp"):
@@ -243,7 +303,7 @@ class Follower:
             died = [said for pod in self._pods.values() if (said := how_it_died(pod))]
             words = [f"Job {followed.name} failed ({failed.get('reason')}: {failed.get('message')})", *died[-8:]]
             return self._ended("; ".join(words))
-        if met := condition(job, "SuccessCriteriaMet") or condition(job, "FailureTarget"):
+        if met := condition(job, _DECIDED[0]) or condition(job, _DECIDED[1]):
             return self._decided(job, met)
         return self._too_late(job)
 
@@ -251,8 +311,8 @@ class Follower:
         """The Job waits for pods to end, of which some may lie on a node that is gone."""
         self._decided_at = self._decided_at or time.monotonic()
         succeeded = met["type"] == "SuccessCriteriaMet"
-        grace = job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", 30)
-        if time.monotonic() - self._decided_at < (SUCCEEDED_SECONDS if succeeded else grace + FAILED_SECONDS):
+        patience = SUCCEEDED_SECONDS if succeeded else self._grace_seconds + FAILED_SECONDS
+        if time.monotonic() - self._decided_at < patience:
             return None
         return self._ended(
             f"Job {self._followed.name}: {met.get('reason')} {met.get('message', '')}; some of its pods do not end",
@@ -261,7 +321,9 @@ class Follower:
 
     def _too_late(self, job: Manifest) -> Ending | None:
         alive = [pod for pod in self._pods.values() if is_running(pod) or pod["status"].get("phase") == "Succeeded"]
-        if job["spec"].get("suspend") or len(alive) >= self._followed.fewest:
+        # The first of a gang holds the rendezvous.
+        is_led = job["spec"]["completions"] == 1 or any(_index(pod) == "0" for pod in alive)
+        if job["spec"].get("suspend") or (len(alive) >= self._followed.fewest and is_led):
             self._waiting_since = None
             return None
         now = time.monotonic()
@@ -270,7 +332,7 @@ class Follower:
             return None
         waiting = waiting_for(job, self._pods.values(), self._hints)
         return self._ended(
-            f"{self._followed.fewest - len(alive)} of {self._followed.fewest} pods did not come to run within "
+            f"{max(self._followed.fewest - len(alive), 1)} of {self._followed.fewest} pods did not come to run within "
             f"{self._followed.start_timeout_seconds:.0f} s (pods.start_timeout_seconds): {waiting}"
         )
 
@@ -287,8 +349,7 @@ class Follower:
 
     def _follow_log(self, uid: str, pod: Manifest) -> None:
         assert self._job is not None
-        index = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
-        prefix = f"[{index}] " if self._job["spec"].get("completions", 1) > 1 else ""
+        prefix = f"[{_index(pod)}] " if self._job["spec"].get("completions", 1) > 1 else ""
         log = PodLog(self._api, pod["metadata"]["name"], prefix, self._since, self._on_line)
         over = asyncio.Event()
         if is_over(pod):
@@ -311,3 +372,8 @@ class Follower:
 
     def _say(self, text: str) -> None:
         self._on_line(f"[kubernetes] {text}")
+
+
+def _index(pod: Manifest) -> str | None:
+    index: str | None = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
+    return index

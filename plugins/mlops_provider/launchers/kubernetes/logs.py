@@ -51,7 +51,8 @@ class PodLog:
 
     async def _read(self, *, follow: bool) -> bool:
         """:return: whether the log, or the pod, has come to an end"""
-        skip = self._num_at_last
+        # A stream may give lines of two channels a little out of order: only what was read before is passed over.
+        before, skip = self._last, self._num_at_last
         try:
             async for line in self._api.log(self._pod, CONTAINER, self._since, follow=follow):
                 stamp, _, text = line.partition(b" ")
@@ -60,18 +61,19 @@ class PodLog:
                 self.is_broken = False
                 instant = found[1], (found[2] or b"").ljust(9, b"0")
                 # The API counts whole seconds: what was read already comes again.
-                if instant < self._last:
+                if instant < before:
                     continue
-                if instant == self._last and skip:
+                if instant == before and skip:
                     skip -= 1
                     continue
                 self._num_at_last = self._num_at_last + 1 if instant == self._last else 1
-                self._last, skip = instant, 0
+                self._last = instant
                 self._since = stamp.decode()
                 self.newest = datetime.fromisoformat(self._since).astimezone(UTC)
                 self._on_line(self._prefix + text.decode(errors="replace"))
         except ApiError as error:
             if error.status == 404:
+                self.is_broken = False
                 return True
             self.is_broken = error.status != 400  # which is: not started yet
             return False

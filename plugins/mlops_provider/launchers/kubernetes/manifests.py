@@ -33,6 +33,8 @@ _INPUT_FOLDER: Final = "/run/mlops"
 _DOCUMENT: Final = "input.json"
 _PORT: Final = 29400
 """Of the rendezvous; torchrun's own."""
+_DEAD_NODE_SECONDS: Final = 30
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 # The workers write their last checkpoint, then torchrun says how they ended, then the first process does.
 _GRACE_MARGIN_SECONDS: Final = 2.0
 
@@ -142,7 +144,7 @@ class StepJob:
                 },
                 "activeDeadlineSeconds": max(1, int(self.deadline_seconds)),
                 "ttlSecondsAfterFinished": pods.keep_seconds,
-                "template": self._placed(merge(dict(self.template), self._pod())),
+                "template": merge(dict(self.template), self._pod()),
             },
         }
 
@@ -181,13 +183,6 @@ class StepJob:
             },
         )
 
-    def _placed(self, template: dict[str, Any]) -> dict[str, Any]:
-        """Last, since a template's terms and ours would be alternatives."""
-        if self.avoided_nodes:
-            spec = template["spec"]
-            template["spec"] = spec | {"affinity": _avoiding(spec.get("affinity", {}), self.avoided_nodes)}
-        return template
-
     def _pod(self) -> dict[str, Any]:
         pods = self.pods
         volumes: list[tuple[str, str, bool, dict[str, Any]]] = [
@@ -223,8 +218,8 @@ class StepJob:
             "containers": [self._container([(name, path, read_only) for name, path, read_only, _ in volumes])],
             "volumes": [{"name": name} | source for name, _, _, source in volumes],
             "nodeSelector": selector,
-            "tolerations": pods.tolerations,
-            "affinity": pods.affinity,
+            "tolerations": [*pods.tolerations, *_leaving_dead_nodes(pods.tolerations)],
+            "affinity": _avoiding(pods.affinity, self.avoided_nodes) if self.avoided_nodes else pods.affinity,
             "imagePullSecrets": [{"name": name} for name in pods.image_pull_secrets],
             "serviceAccountName": pods.service_account,
             "priorityClassName": pods.priority_class,
@@ -355,16 +350,23 @@ def _source(volume: Volume) -> dict[str, Any]:
         return {"secret": {"secretName": volume.secret}}
     if volume.config_map:
         return {"configMap": {"name": volume.config_map}}
-    return {"hostPath": {"path": volume.host_path}}
+    return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
+
+
+def _leaving_dead_nodes(tolerations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Sooner than after the five minutes that a cluster gives every pod: a gang stands still meanwhile."""
+    said = {toleration.get("key") for toleration in tolerations}
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _DEAD_NODE_SECONDS}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+        if key not in said
+    ]
 
 
 def _avoiding(affinity: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
-    """The affinity, and none of these nodes."""
+    """The affinity, and rather another node than these: where all have failed one of them is better than none."""
     # By name: the label kubernetes.io/hostname may say something else. A field is compared with one value only.
     avoided = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
-    node = dict(affinity.get("nodeAffinity", {}))
-    required = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution", {}))
-    # The terms are alternatives: each must avoid them.
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [term | {"matchFields": [*term.get("matchFields", []), *avoided]} for term in terms]
-    return {**affinity, "nodeAffinity": {**node, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+    node = affinity.get("nodeAffinity", {})
+    preferred = [*node.get(_PREFERRED, []), {"weight": 100, "preference": {"matchFields": avoided}}]
+    return {**affinity, "nodeAffinity": {**node, _PREFERRED: preferred}}

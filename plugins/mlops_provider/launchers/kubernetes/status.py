@@ -119,6 +119,12 @@ def is_own_failure(pod: Manifest) -> bool:
     return failed and not too_big and ended.get("exitCode") not in (FAILED, INTERRUPTED)
 
 
+def was_taken_away(pod: Manifest) -> bool:
+    """Whether the pod was evicted, preempted or deleted: it is replaced, and not counted."""
+    ended = container_state(pod).get("terminated") or {}
+    return condition(pod, "DisruptionTarget") is not None or ended.get("exitCode") == INTERRUPTED
+
+
 def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:
     """The failure that the first pod to fail left in its termination message."""
     found: list[tuple[str, Mapping[str, Any]]] = []
