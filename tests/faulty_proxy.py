@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
+from kubernetes import config
 
 
 @dataclass
@@ -20,6 +22,8 @@ class FaultyProxy:
     """``fault`` is one of ``""``, ``"500"``, ``"429"``, ``"silence"``, ``"refuse"``; ``cut`` ends what streams."""
 
     server: str
+    tls: ssl.SSLContext | None = None
+    """With the client's certificate, where the server wants one."""
     fault: str = ""
     num_calls: int = 0
     kubeconfig: Path = field(init=False)
@@ -51,12 +55,15 @@ class FaultyProxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         timeout = aiohttp.ClientTimeout(total=None)
         async with (
-            aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
+            aiohttp.ClientSession(
+                timeout=timeout, auto_decompress=False, connector=aiohttp.TCPConnector(ssl=self.tls or True)
+            ) as session,
             session.request(
                 request.method, self.server + str(request.rel_url), headers=headers, data=await request.read()
             ) as answer,
         ):
-            kept = {name: answer.headers[name] for name in ("Content-Type",) if name in answer.headers}
+            passed = ("Content-Type", "Content-Encoding")
+            kept = {name: answer.headers[name] for name in passed if name in answer.headers}
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
             self._open.add(response)
@@ -73,7 +80,8 @@ def faulty_proxy(kubeconfig: Path, folder: Path) -> Iterator[FaultyProxy]:
     """Between the cluster of a kubeconfig and whoever uses ``proxy.kubeconfig``."""
     settings: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
     place = settings["clusters"][0]["cluster"]
-    proxy = FaultyProxy(server=place["server"])
+    proxy = FaultyProxy(server=place["server"], tls=_tls(kubeconfig) if place["server"].startswith("https") else None)
+    place.pop("certificate-authority-data", None)
     started = threading.Event()
     ports: list[int] = []
     ending: asyncio.Event = asyncio.Event()
@@ -104,3 +112,12 @@ def faulty_proxy(kubeconfig: Path, folder: Path) -> Iterator[FaultyProxy]:
         assert proxy._loop is not None
         proxy._loop.call_soon_threadsafe(ending.set)
         thread.join(10)
+
+
+def _tls(kubeconfig: Path) -> ssl.SSLContext:
+    """As the kubeconfig's user."""
+    found = config.new_client_from_config(str(kubeconfig)).configuration
+    context = ssl.create_default_context(cafile=found.ssl_ca_cert)
+    if found.cert_file:
+        context.load_cert_chain(found.cert_file, found.key_file)
+    return context

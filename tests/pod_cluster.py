@@ -1,6 +1,12 @@
 """
-A cluster for tests of the pod launcher: the stand-in, or a real one (``KUBECONFIG`` and ``MLOPS_TEST_CLUSTER=1``;
-``MLOPS_TEST_QUEUE`` where it has Kueue).
+A cluster for tests of the pod launcher: the stand-in, or a real one, where ``MLOPS_TEST_CLUSTER=1``. It takes
+
+- ``KUBECONFIG``, of someone who may do everything;
+- ``MLOPS_TEST_NAMESPACE``, an empty one in which pods may mount folders of their node;
+- nodes that have this checkout and ``/var/tmp`` at the same paths, such as kind's with ``extraMounts``;
+- the images of :data:`IMAGES` on the nodes, with a user of this process's id, which is not root's;
+- ``MLOPS_TEST_HOST``, the address of this machine at which pods reach a server that a test starts;
+- ``MLOPS_TEST_QUEUE``, where there is Kueue.
 
 Only the API is used, by its own client.
 """
@@ -26,7 +32,7 @@ from project import REPOSITORY
 
 from mlops_provider.deployment import Deployment
 
-NAMESPACE = "default"
+NAMESPACE = os.environ.get("MLOPS_TEST_NAMESPACE", "default")
 IMAGES = {"training": "mlops/training:test", "validation": "mlops/validation:test"}
 GRACE_SECONDS = 3
 
@@ -38,6 +44,12 @@ class PodCluster:
     images: Mapping[str, str] = field(default_factory=lambda: IMAGES)
     queue: str | None = "team"
     """A LocalQueue of Kueue's that lets two pods run; None where there is none."""
+    user: int = 50000
+    """Of the pods; the images have this one."""
+    host: str = "127.0.0.1"
+    """At which pods reach a server of this machine."""
+    patience_seconds: float = 30.0
+    """For what takes a real kubelet, a registry or a garbage collector its time."""
 
     def __post_init__(self) -> None:
         api = config.new_client_from_config(str(self.kubeconfig))
@@ -65,6 +77,8 @@ class PodCluster:
             "cpu": "100m",
             "memory": "2Gi",
             "grace_seconds": GRACE_SECONDS,
+            "run_as_user": self.user,
+            "env": {"MLOPS_HOME": str(self.home), "PYTHONPATH": f"{self.home}:{self.home}/plugins"},
             # The code, too: it may lie in a folder that the pod has of its own, /tmp say.
             "volumes": [
                 {"mount_path": str(path), "host_path": str(path), "read_only": path not in writable}
@@ -131,9 +145,9 @@ class PodCluster:
             found += [f"{kind}/{item.metadata.name}" for item in listed.items]
         return found
 
-    def wait_until_empty(self, timeout_seconds: float = 30) -> list[str]:
+    def wait_until_empty(self) -> list[str]:
         """What is still there in the end."""
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + self.patience_seconds
         while (found := self.objects()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
@@ -151,18 +165,20 @@ def visible_folder() -> Iterator[Path]:
 def pod_cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
     folder.mkdir(parents=True, exist_ok=True)
     if os.environ.get("MLOPS_TEST_CLUSTER") == "1":
-        yield PodCluster(kubeconfig=Path(os.environ["KUBECONFIG"]), home=home, queue=os.environ.get("MLOPS_TEST_QUEUE"))
+        yield PodCluster(
+            kubeconfig=Path(os.environ["KUBECONFIG"]),
+            home=home,
+            queue=os.environ.get("MLOPS_TEST_QUEUE"),
+            user=os.getuid(),
+            host=os.environ["MLOPS_TEST_HOST"],
+            patience_seconds=180.0,
+        )
         return
     if not can_run():
         pytest.skip("the stand-in cluster needs root on Linux, to make namespaces and mounts")
     images = {
         IMAGES[runtime]: Image(
-            env={
-                "PYTHONPATH": f"{home}:{home}/plugins",
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "MLOPS_HOME": str(home),
-            },
+            env={"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
             path=[f"{REPOSITORY}/.venv/{runtime}/bin"],
             workdir=str(home),
             user=50000,

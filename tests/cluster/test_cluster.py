@@ -349,7 +349,7 @@ def test_init_containers_run_first_and_sidecars_beside(core: client.CoreV1Api, s
         "volumes": [{"name": "shared", "emptyDir": {}}],
         "terminationGracePeriodSeconds": 30,
     }
-    core.create_namespaced_pod(space, pod_of("steps", "cat /shared/file", container=mount, **spec))
+    core.create_namespaced_pod(space, pod_of("steps", "sleep 0.5; cat /shared/file", container=mount, **spec))
     assert ended(core, space, "steps").exit_code == 0
     assert _log(core, space, "steps") == b"ready\n"
 

@@ -116,6 +116,7 @@ def airflow(folder: Path, home: Path, cluster: PodCluster) -> Iterator[LiveAirfl
             root=folder / "local",
             airflow_port=free_port(),
             mlflow_port=free_port(),
+            mlflow_host=cluster.host,
             settings={
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.replace("postgresql:", "postgresql+psycopg2:"),
                 "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
@@ -234,7 +235,7 @@ def test_strays_are_found_and_removed(
     airflow: LiveAirflow, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a lost database leaves running is found, and what a task follows is left alone."""
-    run_id = airflow.trigger(14, "removed")
+    run_id = airflow.trigger(16, "removed")
     wait_for_pods(cluster, 1, "ingest")
     monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
     task = Task(
@@ -283,7 +284,7 @@ def state(airflow: LiveAirflow, run_id: str, task_id: str) -> str | None:
 def test_a_run_that_is_given_up_and_deleted_leaves_nothing_behind(airflow: LiveAirflow, cluster: PodCluster) -> None:
     chance = random.Random(3)
     phases = list(PHASES) if NUM_STRIKES else ["Job made", "deferred"]
-    for day, phase in enumerate(phases, start=6):
+    for day, phase in enumerate(phases, start=8):
         run_id = airflow.trigger(day, "removed")
         deadline = time.monotonic() + NIGHT_SECONDS
         while not PHASES[phase](airflow, cluster, run_id):

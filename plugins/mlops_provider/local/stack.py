@@ -37,6 +37,8 @@ class Stack:
     root: Path
     airflow_port: int = 8080
     mlflow_port: int = 5000
+    mlflow_host: str = "127.0.0.1"
+    """Address of this machine that MLflow listens on: another one for steps that run elsewhere."""
     dags: Path | None = None
     """Another folder of DAGs than the project's."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Stack:
 
     @property
     def mlflow_url(self) -> str:
-        return f"http://127.0.0.1:{self.mlflow_port}"
+        return f"http://{self.mlflow_host}:{self.mlflow_port}"
 
     @property
     def store(self) -> Path:
@@ -153,7 +155,7 @@ class Stack:
                 "server",
                 f"--backend-store-uri=sqlite:///{database}/mlflow.db",
                 f"--artifacts-destination={database}/artifacts",
-                "--host=127.0.0.1",
+                f"--host={self.mlflow_host}",
                 f"--port={self.mlflow_port}",
                 "--workers=1",
             ],

@@ -117,8 +117,9 @@ def wait_for(holds: Callable[[], Any], what: str, timeout_seconds: float = 60) -
         time.sleep(0.1)
 
 
-def test_an_image_that_is_not_there(new_launcher: NewLauncher, home: Path) -> None:
-    launcher = new_launcher(image="nowhere.example.com/none:1", start_timeout_seconds=4)
+def test_an_image_that_is_not_there(new_launcher: NewLauncher, cluster: PodCluster, home: Path) -> None:
+    patience = cluster.patience_seconds / 7
+    launcher = new_launcher(image="nowhere.example.com/none:1", start_timeout_seconds=patience)
     outcome, log = run(launcher, launch(home, "pass", "no_image"))
     assert outcome.result is None
     assert "start_timeout_seconds" in outcome.status
