@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import json
 import threading
 import time
 import uuid
@@ -20,13 +21,16 @@ from launcher_conformance import LauncherConformance, launch
 from pod_cluster import NAMESPACE, PodCluster, pod_cluster, visible_folder
 from project import make_project
 
+from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.manifests import Task
-from mlops_provider.launchers.pod import PodLauncher, PodTask
+from mlops_provider.launchers.kubernetes.status import Ending
+from mlops_provider.launchers.pod import PodLauncher, PodTask, finish
 from mlops_provider.pod_spec import Pods
 from mlops_provider.refs import DatasetRef
 from mlops_provider.section import SpecError
 from mlops_provider.step import Failure
+from mlops_provider.triggers.job import JobTrigger
 
 NewLauncher = Callable[..., PodLauncher]
 
@@ -213,6 +217,37 @@ def test_a_job_with_other_work_is_replaced(new_launcher: NewLauncher, home: Path
     assert "does other work" in log
 
 
+def test_a_trigger_runs_the_step_without_knowing_secrets(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow keeps a trigger's arguments, and shows them."""
+    deployment = new_launcher().deployment
+    monkeypatch.setattr(Deployment, "load", lambda: deployment)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://trainer:s3cret@db.example/shop")
+
+    def event(name: str, statement: str, **settings: Any) -> dict[str, Any]:
+        pods = Pods.model_validate(cluster.pods(writable=[folder / "store"]) | settings)
+        task = Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id=name)
+        trigger = JobTrigger(
+            PodTask(task=task, pods=pods).to_json(),
+            launch(home, statement, name).to_json(),
+            {"ingest.sources.orders.connection": "shop"},
+        )
+        kept = json.dumps(trigger.serialize()[1])
+        assert "s3cret" not in kept
+
+        async def first() -> Any:
+            return await anext(JobTrigger(**json.loads(kept)).run())
+
+        payload: dict[str, Any] = asyncio.run(first()).payload
+        return payload
+
+    ended = event("triggered", "import os; assert 's3cret' in os.environ['MLOPS_CONNECTION_SHOP']")
+    assert isinstance(finish(deployment, Ending.from_event(ended)).result, DatasetRef)
+    refused = event("refused", "pass", labels={"team": "search team"})
+    assert "look at pods and its template" in refused["refused"]
+
+
 @pytest.mark.parametrize("ends", ["SIG_DFL", "SIG_IGN"], ids=["in time", "beyond its grace period"])
 def test_an_evicted_pod_is_replaced_and_said(
     new_launcher: NewLauncher, cluster: PodCluster, home: Path, ends: str
@@ -244,6 +279,21 @@ def test_a_job_whose_pods_are_taken_away_again_and_again_is_made_anew(
     assert len([line for line in step.lines if "is made anew: 3 of its pods" in line]) == 1
     assert len([line for line in step.lines if "started Job" in line]) == 2
     assert step.lines.count("at work") == 4
+
+
+def test_a_job_with_a_pod_that_does_not_end_is_made_anew(
+    new_launcher: NewLauncher, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a node that lost its network: the cluster would wait for it, and the task with the cluster."""
+    monkeypatch.setattr("mlops_provider.launchers.kubernetes.follow.STUCK_SECONDS", -2.0)
+    monkeypatch.setattr("mlops_provider.launchers.kubernetes.follow.TICK_SECONDS", 0.2)
+    statement = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('at work'); time.sleep(6)"
+    with followed(new_launcher(grace_seconds=4), launch(home, statement, "stuck"), "at work") as step:
+        (pod,) = cluster.running()
+        cluster.evict(pod)
+    assert isinstance(step.outcome.result, DatasetRef)
+    assert [line for line in step.lines if f"is made anew: {pod} on " in line]
+    assert len([line for line in step.lines if "started Job" in line]) == 2
 
 
 def test_a_gang_without_its_first_pod_does_not_wait_for_ever(
