@@ -89,7 +89,7 @@ CHAOS_KILLS ?= 100
 CHAOS_EVICTIONS ?= 12
 
 .PHONY: chaos
-chaos: venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; evict pods; replay spot availability
+chaos: services venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/training/bin/python -m pytest tests/training/steps/test_resume.py

@@ -52,7 +52,7 @@ class PodTask:
     deadline_seconds: float | None = None
     """The cluster ends the step then; None: ``pods.max_hours``."""
     avoided_nodes: Sequence[str] = ()
-    """On which no pod shall be placed."""
+    """On which pods are placed last."""
 
     def to_json(self) -> dict[str, Any]:
         return {
