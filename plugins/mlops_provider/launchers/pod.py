@@ -247,9 +247,14 @@ async def _finish(deployment: Deployment, ending: Ending) -> Outcome:
         failure = await read_json(store, failure_key(ending.place, ending.uid)) or ending.failure
         result = Failure(**failure) if failure else None
     # Not before the outcome is known: a retry would otherwise do the work again.
+    await discard(deployment, ending)
+    return Outcome(result=result, status=ending.status, failed_nodes=ending.failed_nodes)
+
+
+async def discard(deployment: Deployment, ending: Ending) -> None:
+    """Remove a Job that has ended."""
     async with _api(deployment) as api:
         await api.delete(JOBS, ending.job, ending.uid)
-    return Outcome(result=result, status=ending.status, failed_nodes=ending.failed_nodes)
 
 
 def load_template(home: Path, path: str | None) -> Mapping[str, Any]:

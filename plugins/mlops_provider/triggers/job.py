@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -11,11 +13,13 @@ from mlops_provider.connections import connection_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.launchers.base import Launch
-from mlops_provider.launchers.pod import PodTask
+from mlops_provider.launchers.pod import PodTask, discard
 from mlops_provider.section import SpecError
 
 REFUSED = "refused"
 """In an event: why a Job could not be made."""
+_GIVEN_UP = (None, "failed", "removed", "skipped", "upstream_failed")
+_RESUMED_SECONDS, _POLL_SECONDS = 30.0, 0.25
 
 
 class JobTrigger(BaseTrigger):
@@ -50,6 +54,12 @@ class JobTrigger(BaseTrigger):
             yield TriggerEvent({REFUSED: str(error)})
             return
         yield TriggerEvent(ending.to_event())
+        # The task that is resumed removes the Job. One that was marked failed just now never is.
+        deadline = time.monotonic() + _RESUMED_SECONDS
+        while (state := await self._state()) == "deferred" and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+        if state in _GIVEN_UP:
+            await discard(self.launcher.deployment, ending)
 
     async def on_kill(self) -> None:
         """
