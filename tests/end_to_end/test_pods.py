@@ -35,7 +35,7 @@ from mlops_provider.refs import CheckpointRef
 
 NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
 chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")
-NIGHT_SECONDS = 300
+NIGHT_SECONDS = 900 if NUM_STRIKES else 300
 SECONDS_BETWEEN_STRIKES = (4.0, 10.0)
 EPOCHS = 30 if NUM_STRIKES else 3
 GANG = {
