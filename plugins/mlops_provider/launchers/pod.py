@@ -12,7 +12,7 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +25,12 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.api import JOBS, PODS, Api, ApiError, Manifest, open_api
 from mlops_provider.launchers.kubernetes.follow import STUCK_SECONDS, Followed, Follower
-from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, StepJob, Task
+from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, WHOLE, StepJob, Task
 from mlops_provider.launchers.kubernetes.status import Ending
 from mlops_provider.pod_spec import Pods
 from mlops_provider.refs import Ref
 from mlops_provider.section import SpecError
+from mlops_provider.spec import node_range
 from mlops_provider.step import Failure, failure_key
 
 CANCEL_SECONDS = 4.0
@@ -39,6 +40,7 @@ _GONE_SECONDS = 600.0
 _LOGIN_SECONDS = 60.0
 """A login that is refused sooner is wrong, and not old."""
 _GONE_POLL_SECONDS = 1.0
+Environment = Callable[[], Awaitable[Mapping[str, str]]]
 _ON_ITS_WAY_SECONDS = 1.0
 """That a request may still take which nobody waits for any more."""
 
@@ -102,23 +104,49 @@ class PodLauncher:
         thread.start()
         thread.join(CANCEL_SECONDS)
 
-    async def work(self, launch: Launch, on_line: Callable[[str], None]) -> Ending:
+    async def work(
+        self, launch: Launch, on_line: Callable[[str], None], environment: Environment | None = None
+    ) -> Ending:
         """
         Start the Job, or find it, and follow it to its end.
 
+        :param environment: gives the launch's, where it has none: asked only when a Job is made
         :raises SpecError: where it cannot be made of the settings
         """
         self._begun_at = time.monotonic()
         ending = None
         while ending is None:
-            followed = await self.start(launch, on_line)
+            followed = await self.start(launch, on_line, environment)
             ending = await follow(self.deployment, followed, on_line)
         return ending
 
-    async def start(self, launch: Launch, on_line: Callable[[str], None]) -> Followed:
+    async def start(
+        self, launch: Launch, on_line: Callable[[str], None], environment: Environment | None = None
+    ) -> Followed:
         """:raises SpecError: where it cannot be made of the settings"""
         async with _api(self.deployment) as api:
-            return await self._start(api, launch, on_line)
+            job = await self._find(api, launch)
+            if job is not None:
+                on_line(f"[kubernetes] found Job {self._task.job_name}: following it")
+            else:
+                if environment is not None:
+                    launch = dataclasses.replace(launch, environment=await environment())
+                job = await self._start(api, launch, on_line)
+        return Followed(
+            name=self._task.job_name,
+            uid=job["metadata"]["uid"],
+            place=launch.input.place,
+            fewest=node_range(launch.nodes)[0],
+            start_timeout_seconds=self._pods.start_timeout_seconds,
+        )
+
+    async def _find(self, api: Api, launch: Launch) -> Manifest | None:
+        """A Job of this work that has all it needs. It is followed also where settings or secrets are gone by now."""
+        job = await api.get(JOBS, self._task.job_name)
+        if job is None or job["metadata"].get("deletionTimestamp"):
+            return None
+        annotations = job["metadata"].get("annotations", {})
+        return job if WHOLE in annotations and annotations.get(RUN_KEY) == launch.input.run.run_key else None
 
     async def remove(self) -> None:
         """The Job, with all that belongs to it; waits for one that is just being made."""
@@ -133,7 +161,7 @@ class PodLauncher:
                 self._creating = False
                 await asyncio.sleep(_ON_ITS_WAY_SECONDS)
 
-    async def _start(self, api: Api, launch: Launch, say: Callable[[str], None]) -> Followed:
+    async def _start(self, api: Api, launch: Launch, say: Callable[[str], None]) -> Manifest:
         step_job = self._step_job(launch)
         run_key = launch.input.run.run_key
         while True:
@@ -143,11 +171,7 @@ class PodLauncher:
             try:
                 job = await api.create(step_job.job())
             except ApiError as error:
-                if error.status in (400, 422):
-                    raise SpecError(
-                        f"Kubernetes does not take the Job, look at pods and its template: {error}"
-                    ) from error
-                raise
+                raise _refusal(error) from error
             if job is not None and self._cancelled:
                 await api.delete(JOBS, step_job.name, job["metadata"]["uid"])
             elif job is not None:
@@ -163,21 +187,21 @@ class PodLauncher:
                 say(f"[kubernetes] Job {step_job.name} does other work (settings, code or input have changed): removed")
                 await api.delete(JOBS, step_job.name, job["metadata"]["uid"])
             else:
-                say(f"[kubernetes] found Job {step_job.name}: following it")
+                say(f"[kubernetes] found Job {step_job.name}, half made: going on with it")
                 step_job = dataclasses.replace(step_job, suffix=suffix)
                 break
         uid = job["metadata"]["uid"]
-        for manifest in step_job.owned(uid):
-            await api.create(manifest)
-        if job["spec"].get("suspend") and not self._pods.queue:
-            await api.patch(JOBS, step_job.name, {"spec": {"suspend": False}})
-        return Followed(
-            name=step_job.name,
-            uid=uid,
-            place=launch.input.place,
-            fewest=step_job.nodes[0],
-            start_timeout_seconds=self._pods.start_timeout_seconds,
-        )
+        go: dict[str, Any] = {"metadata": {"annotations": {WHOLE: "true"}}}
+        if not self._pods.queue:
+            go["spec"] = {"suspend": False}
+        try:
+            for manifest in step_job.owned(uid):
+                await api.create(manifest)
+            await api.patch(JOBS, step_job.name, go)
+        except ApiError as error:
+            await api.delete(JOBS, step_job.name, uid)
+            raise _refusal(error) from error
+        return job
 
     async def _wait_until_gone(self, api: Api, job: Manifest, say: Callable[[str], None]) -> None:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
@@ -216,6 +240,12 @@ class PodLauncher:
             avoided_nodes=self._avoided_nodes,
             suffix=secrets.token_hex(3),
         )
+
+
+def _refusal(error: ApiError) -> ApiError | SpecError:
+    if error.status not in (400, 413, 422):
+        return error
+    return SpecError(f"Kubernetes does not take the Job, look at pods and its template: {error}")
 
 
 def _api(deployment: Deployment) -> AbstractAsyncContextManager[Api]:

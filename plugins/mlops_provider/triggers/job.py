@@ -11,14 +11,13 @@ from asgiref.sync import sync_to_async
 
 from mlops_provider.connections import connection_environment
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError
 from mlops_provider.launchers.base import Launch
-from mlops_provider.launchers.pod import PodTask, discard
+from mlops_provider.launchers.pod import PodLauncher, PodTask, discard
 from mlops_provider.section import SpecError
 
 REFUSED = "refused"
 """In an event: why a Job could not be made."""
-_GIVEN_UP = (None, "failed", "removed", "skipped", "upstream_failed")
+_GIVEN_UP = (None, "success", "failed", "removed", "skipped", "upstream_failed")
 _RESUMED_SECONDS, _POLL_SECONDS = 30.0, 0.25
 
 
@@ -36,8 +35,9 @@ class JobTrigger(BaseTrigger):
 
     def __init__(self, pod_task: Mapping[str, Any], launch: Mapping[str, Any], connections: Mapping[str, str]) -> None:
         super().__init__()
+        # Not looked at here: what fails in a trigger's making takes the whole triggerer down.
         self.pod_task, self.launch, self.connections = pod_task, launch, connections
-        self.launcher = PodTask.from_json(pod_task).launcher(Deployment.load())
+        self._made: PodLauncher | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "mlops_provider.triggers.job.JobTrigger", {
@@ -48,9 +48,13 @@ class JobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            environment = await sync_to_async(connection_environment)(self.connections)
-            ending = await self.launcher.work(Launch.from_json(self.launch, environment), self.log.info)
-        except (SpecError, StepFailedError) as error:
+            launcher = self._launcher()
+        except ValueError as error:  # settings of another release
+            yield TriggerEvent({REFUSED: str(error)})
+            return
+        try:
+            ending = await launcher.work(Launch.from_json(self.launch, {}), self.log.info, self._environment)
+        except SpecError as error:
             yield TriggerEvent({REFUSED: str(error)})
             return
         yield TriggerEvent(ending.to_event())
@@ -59,7 +63,7 @@ class JobTrigger(BaseTrigger):
         while (state := await self._state()) == "deferred" and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
         if state in _GIVEN_UP:
-            await discard(self.launcher.deployment, ending)
+            await discard(launcher.deployment, ending)
 
     async def on_kill(self) -> None:
         """
@@ -70,7 +74,15 @@ class JobTrigger(BaseTrigger):
         if await self._state() == "deferred":
             return
         self.log.info("[kubernetes] removing the Job")
-        await self.launcher.remove()
+        await self._launcher().remove()
+
+    def _launcher(self) -> PodLauncher:
+        if self._made is None:
+            self._made = PodTask.from_json(self.pod_task).launcher(Deployment.load())
+        return self._made
+
+    async def _environment(self) -> Mapping[str, str]:
+        return await sync_to_async(connection_environment)(self.connections)
 
     async def _state(self) -> str | None:
         """Of the task; None where it is gone."""

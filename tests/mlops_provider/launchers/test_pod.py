@@ -235,17 +235,42 @@ def test_a_trigger_runs_the_step_without_knowing_secrets(
         )
         kept = json.dumps(trigger.serialize()[1])
         assert "s3cret" not in kept
-
-        async def first() -> Any:
-            return await anext(JobTrigger(**json.loads(kept)).run())
-
-        payload: dict[str, Any] = asyncio.run(first()).payload
-        return payload
+        return first_event(JobTrigger(**json.loads(kept)))
 
     ended = event("triggered", "import os; assert 's3cret' in os.environ['MLOPS_CONNECTION_SHOP']")
     assert isinstance(finish(deployment, Ending.from_event(ended)).result, DatasetRef)
     refused = event("refused", "pass", labels={"team": "search team"})
     assert "look at pods and its template" in refused["refused"]
+
+
+def first_event(trigger: JobTrigger) -> dict[str, Any]:
+    async def first() -> Any:
+        return await anext(trigger.run())
+
+    payload: dict[str, Any] = asyncio.run(first()).payload
+    return payload
+
+
+def test_a_trigger_of_another_release_refuses_and_leaves_the_triggerer_alone(home: Path) -> None:
+    """An error in its making would end the triggerer, with all that it follows, at each start."""
+    task = {"deployment": "tests", "dag_id": "events", "run_id": "x", "task_id": "ingest"}
+    pod_task = {"task": task, "pods": {"gone": 1}, "deadline_seconds": None, "avoided_nodes": []}
+    refused = first_event(JobTrigger(pod_task, launch(home, "pass", "old").to_json(), {}))
+    assert "gone" in refused["refused"]
+
+
+def test_another_triggerer_follows_a_job_whose_connection_is_gone(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hours of work: only to make a Job the password is needed."""
+    deployment = new_launcher().deployment
+    monkeypatch.setattr(Deployment, "load", lambda: deployment)
+    request = launch(home, "import time; time.sleep(2)", "handed_over")
+    pods = Pods.model_validate(cluster.pods(writable=[folder / "store"]))
+    task = PodTask(task=Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id="x"), pods=pods)
+    asyncio.run(task.launcher(deployment).start(request, print))
+    ended = first_event(JobTrigger(task.to_json(), request.to_json(), {"ingest.sources.orders.connection": "nowhere"}))
+    assert isinstance(finish(deployment, Ending.from_event(ended)).result, DatasetRef)
 
 
 @pytest.mark.parametrize("ends", ["SIG_DFL", "SIG_IGN"], ids=["in time", "beyond its grace period"])

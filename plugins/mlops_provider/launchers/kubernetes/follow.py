@@ -123,9 +123,14 @@ class Follower:
                 self._changed.clear()
                 for watch in watches:
                     if watch.done():
+                        if self._renewed_at is not None:
+                            return None
                         watch.result()
                 await self._look()
             await self._finish_logs()
+            if ending is not None and not ending.is_over:
+                # It has nothing more to say, and the task that is told may be given up before it can remove it.
+                await self._api.delete(JOBS, self._followed.name, self._followed.uid)
             return ending
         finally:
             tasks = [*watches, *self._log_tasks.values()]
@@ -148,8 +153,10 @@ class Follower:
     async def _renew(self) -> None:
         """Remove a Job that the cluster would keep from going on for long."""
         assert self._job is not None
-        is_decided = any(condition(self._job, kind) for kind in (*_DECIDED, "Complete", "Failed"))
-        if is_decided or self._renewed_at is not None or self._job["metadata"].get("deletionTimestamp"):
+        if self._job["spec"].get("suspend"):
+            self._taken.clear()  # by Kueue, which starts all of them again together
+            return
+        if self._renewed_at is not None or not _goes_on(self._job):
             return
         if stuck := self._stuck():
             places = ", ".join(f"{pod['metadata']['name']} on {node_of(pod)}" for pod in stuck.values())
@@ -158,9 +165,13 @@ class Follower:
             why = f"{len(self._taken)} of its pods were taken away, and the cluster waits longer each time"
         else:
             return
+        # The watch of the Job may be behind that of its pods.
+        job = await self._api.get(JOBS, self._followed.name)
+        if job is None or job["metadata"]["uid"] != self._followed.uid or not _goes_on(job):
+            return
         self._say(f"Job {self._followed.name} is made anew: {why}")
-        self._renewed_at = time.monotonic()
         await self._api.delete(JOBS, self._followed.name, self._followed.uid, at_once=bool(stuck))
+        self._renewed_at = time.monotonic()
 
     async def _watch_job(self) -> None:
         async for jobs in self._api.watch(JOBS, self._on_trouble, fieldSelector=f"metadata.name={self._followed.name}"):
@@ -296,13 +307,13 @@ class Follower:
             return None
         job, followed = self._job, self._followed
         if job is None or job["metadata"].get("deletionTimestamp"):
-            return self._ended(f"Job {followed.name} was deleted")
+            return self._ended(f"Job {followed.name} was deleted", is_over=True)
         if condition(job, "Complete"):
-            return self._ended(f"Job {followed.name} is complete", succeeded=True)
+            return self._ended(f"Job {followed.name} is complete", succeeded=True, is_over=True)
         if failed := condition(job, "Failed"):
             died = [said for pod in self._pods.values() if (said := how_it_died(pod))]
             words = [f"Job {followed.name} failed ({failed.get('reason')}: {failed.get('message')})", *died[-8:]]
-            return self._ended("; ".join(words))
+            return self._ended("; ".join(words), is_over=True)
         if met := condition(job, _DECIDED[0]) or condition(job, _DECIDED[1]):
             return self._decided(job, met)
         return self._too_late(job)
@@ -336,8 +347,9 @@ class Follower:
             f"{self._followed.start_timeout_seconds:.0f} s (pods.start_timeout_seconds): {waiting}"
         )
 
-    def _ended(self, status: str, *, succeeded: bool = False) -> Ending:
+    def _ended(self, status: str, *, succeeded: bool = False, is_over: bool = False) -> Ending:
         return Ending(
+            is_over=is_over,
             succeeded=succeeded,
             status=status,
             job=self._followed.name,
@@ -372,6 +384,14 @@ class Follower:
 
     def _say(self, text: str) -> None:
         self._on_line(f"[kubernetes] {text}")
+
+
+def _goes_on(job: Manifest) -> bool:
+    """Whether it is neither decided nor being deleted."""
+    return not (
+        job["metadata"].get("deletionTimestamp")
+        or any(condition(job, kind) for kind in (*_DECIDED, "Complete", "Failed"))
+    )
 
 
 def _index(pod: Manifest) -> str | None:

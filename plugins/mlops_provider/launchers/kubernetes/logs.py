@@ -66,10 +66,11 @@ class PodLog:
                 if instant == before and skip:
                     skip -= 1
                     continue
-                self._num_at_last = self._num_at_last + 1 if instant == self._last else 1
-                self._last = instant
-                self._since = stamp.decode()
-                self.newest = datetime.fromisoformat(self._since).astimezone(UTC)
+                if instant >= self._last:
+                    self._num_at_last = self._num_at_last + 1 if instant == self._last else 1
+                    self._last = instant
+                    self._since = stamp.decode()
+                    self.newest = datetime.fromisoformat(self._since).astimezone(UTC)
                 self._on_line(self._prefix + text.decode(errors="replace"))
         except ApiError as error:
             if error.status == 404:

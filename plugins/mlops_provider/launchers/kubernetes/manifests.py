@@ -22,9 +22,9 @@ MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "mlops"}
 COMPONENT: Final = {"app.kubernetes.io/component": "training-step"}
 DEPLOYMENT: Final = "mlops/deployment"
 """Label of all that belongs to one Airflow."""
-RUN_KEY, LOGGED_UNTIL, SUFFIX = "mlops/run-key", "mlops/logged-until", "mlops/suffix"
-"""Annotations of a Job: the work it does, up to where its logs were handed on, and the end of the names of what it
-owns: what an earlier Job of this name owned may not be gone yet."""
+RUN_KEY, LOGGED_UNTIL, SUFFIX, WHOLE = "mlops/run-key", "mlops/logged-until", "mlops/suffix", "mlops/whole"
+"""Annotations of a Job: the work it does, up to where its logs were handed on, the end of the names of what it owns
+(what an earlier Job of this name owned may not be gone yet), and that all of that is there."""
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label of a Job that Kueue admits."""
 DAG_ID, RUN_ID, TASK_ID, MAP_INDEX = "mlops/dag-id", "mlops/run-id", "mlops/task-id", "mlops/map-index"

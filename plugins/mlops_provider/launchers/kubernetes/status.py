@@ -30,6 +30,8 @@ class Ending:
     """Of the Job."""
     place: str
     """Of the step."""
+    is_over: bool = True
+    """Whether the cluster is done with the Job, or it was given up."""
     failure: Mapping[str, Any] | None = None
     """The first pod's last words, without details."""
     failed_nodes: Sequence[str] = ()
