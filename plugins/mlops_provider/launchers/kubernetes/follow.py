@@ -387,9 +387,10 @@ class Follower:
 
 
 def _goes_on(job: Manifest) -> bool:
-    """Whether it is neither decided nor being deleted."""
+    """Whether it is neither decided nor suspended nor being deleted."""
     return not (
         job["metadata"].get("deletionTimestamp")
+        or job["spec"].get("suspend")
         or any(condition(job, kind) for kind in (*_DECIDED, "Complete", "Failed"))
     )
 
