@@ -150,13 +150,12 @@ class Follower:
         patience = self._grace_seconds + STUCK_SECONDS
         return {uid: self._pods[uid] for uid, since in self._leaving.items() if time.monotonic() > since + patience}
 
-    async def _renew(self) -> None:
+    async def _renew(self, job: Manifest) -> None:
         """Remove a Job that the cluster would keep from going on for long."""
-        assert self._job is not None
-        if self._job["spec"].get("suspend"):
+        if job["spec"].get("suspend"):
             self._taken.clear()  # by Kueue, which starts all of them again together
             return
-        if self._renewed_at is not None or not _goes_on(self._job):
+        if self._renewed_at is not None or not _goes_on(job):
             return
         if stuck := self._stuck():
             places = ", ".join(f"{pod['metadata']['name']} on {node_of(pod)}" for pod in stuck.values())
@@ -166,8 +165,8 @@ class Follower:
         else:
             return
         # The watch of the Job may be behind that of its pods.
-        job = await self._api.get(JOBS, self._followed.name)
-        if job is None or job["metadata"]["uid"] != self._followed.uid or not _goes_on(job):
+        now = await self._api.get(JOBS, self._followed.name)
+        if now is None or now["metadata"]["uid"] != self._followed.uid or not _goes_on(now):
             return
         self._say(f"Job {self._followed.name} is made anew: {why}")
         await self._api.delete(JOBS, self._followed.name, self._followed.uid, at_once=bool(stuck))
@@ -213,7 +212,8 @@ class Follower:
             self._trouble = str(error)
 
     async def _look(self) -> None:
-        if self._job is None or not self._pods_listed:
+        job = self._job  # while this waits for an answer, the watch may find that it is gone
+        if job is None or not self._pods_listed:
             return
         for uid, pod in self._pods.items():
             if has_started(pod) and uid not in self._logs:
@@ -223,17 +223,17 @@ class Follower:
                 self._leaving.pop(uid, None)
             elif pod["metadata"].get("deletionTimestamp"):
                 self._leaving.setdefault(uid, time.monotonic())
-        await self._renew()
+        await self._renew(job)
         now = time.monotonic()
-        waiting = waiting_for(self._job, self._pods.values(), self._hints)
+        waiting = waiting_for(job, self._pods.values(), self._hints)
         if waiting is None:
             self._hints.clear()
         elif now >= self._next_hint:
             self._next_hint = now + HINT_SECONDS
             await self._look_at_events()
-            await self._look_at_queue(self._job)
-            waiting = waiting_for(self._job, self._pods.values(), self._hints)
-        if waiting != self._waiting and not condition(self._job, "Complete"):
+            await self._look_at_queue(job)
+            waiting = waiting_for(job, self._pods.values(), self._hints)
+        if waiting != self._waiting and not condition(job, "Complete"):
             self._waiting = waiting
             if waiting is None:
                 self._waited_for.clear()
