@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+_HANGS = "mlops/hangs"
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 10.0
 """How long to wait for the other nodes' part of a diagnosis."""
@@ -26,17 +27,22 @@ class Peers:
         """
         Whether every node says that its ranks are. While another node's ranks work, ours may well wait for them.
 
-        Called again and again by each node, in no step with the others.
+        Called again and again by each node, in no step with the others. Once true for one of them it is true for all:
+        its examination may wake the rank that the others wait for.
         """
         if self._num_nodes == 1:
             return silent
+        if self._store.check([_HANGS]):
+            return True
         keys = self._keys("silent")
         mine = keys[self._node]
         if silent:
             self._store.set(mine, "1")
         elif self._store.check([mine]):
             self._store.delete_key(mine)
-        return silent and bool(self._store.check(keys))
+        if hangs := silent and bool(self._store.check(keys)):
+            self._store.set(_HANGS, "1")
+        return hangs
 
     def all_done(self) -> bool:
         """

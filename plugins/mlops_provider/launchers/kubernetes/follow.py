@@ -183,8 +183,7 @@ class Follower:
             self._answered()
 
     async def _watch_pods(self) -> None:
-        uid = self._followed.uid
-        selector = f"batch.kubernetes.io/controller-uid={uid}"
+        selector = f"batch.kubernetes.io/controller-uid={self._followed.uid}"
         async for pods in self._api.watch(PODS, self._on_trouble, labelSelector=selector):
             # One that is removed before the Job's end (evicted, say) has still something to tell.
             self._pods.update(pods)
