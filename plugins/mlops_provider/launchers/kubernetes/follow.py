@@ -314,11 +314,13 @@ class Follower:
             words = [f"Job {followed.name} failed ({failed.get('reason')}: {failed.get('message')})", *died[-8:]]
             return self._ended("; ".join(words), is_over=True)
         if met := condition(job, _DECIDED[0]) or condition(job, _DECIDED[1]):
-            return self._decided(job, met)
+            return self._decided(met)
+        if any(pod["status"].get("phase") == "Succeeded" for pod in self._pods.values()):
+            return self._decided({"type": _DECIDED[0], "reason": "what it was to do is done"})
         return self._too_late(job)
 
-    def _decided(self, job: Manifest, met: Manifest) -> Ending | None:
-        """The Job waits for pods to end, of which some may lie on a node that is gone."""
+    def _decided(self, met: Manifest) -> Ending | None:
+        """The Job waits for pods to end, of which some may lie on a node that is gone, or wait for one."""
         self._decided_at = self._decided_at or time.monotonic()
         succeeded = met["type"] == "SuccessCriteriaMet"
         patience = SUCCEEDED_SECONDS if succeeded else self._grace_seconds + FAILED_SECONDS

@@ -107,7 +107,7 @@ class StepJob:
         return self.pods.labels | ours | _label("mlops/pipeline", self.launch.input.run.pipeline)
 
     def job(self) -> dict[str, Any]:
-        pods, most = self.pods, self.nodes[1]
+        pods, (fewest, most) = self.pods, self.nodes
         labels = self.labels
         if pods.queue:
             labels[QUEUE] = pods.queue
@@ -128,8 +128,9 @@ class StepJob:
                 "completionMode": "Indexed",
                 "completions": most,
                 "parallelism": most,
-                # A node whose ranks are done ends when all are: the first one to succeed has it all committed.
-                "successPolicy": {"rules": [{"succeededCount": 1}]},
+                # The first one to succeed has it all committed. But what then still runs goes with its log, which
+                # nobody may have read.
+                "successPolicy": {"rules": [{"succeededCount": fewest}]},
                 # A single pod's successor would be a task's next try, which Airflow counts and shows.
                 "backoffLimit": pods.max_pod_failures if most > 1 else 0,
                 "podFailurePolicy": {
