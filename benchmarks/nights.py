@@ -21,7 +21,7 @@ from mlops_provider.local.stack import Stack
 from mlops_provider.refs import Ref, ReportRef
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import STEPS, RunIdentity, StepInput
+from mlops_provider.step import LINE, STEPS, RunIdentity, StepInput
 
 PIPELINE = "flight_ranking"
 DO_NOTHING = "do_nothing"
@@ -88,7 +88,7 @@ class MeasuredAirflow:
         """
         self._times.write_text("")
         run = self._run(PIPELINE, f"night_{date:%Y%m%d}", date, training)
-        if missing := STEPS.keys() - run.steps:
+        if missing := set(LINE) - run.steps.keys():
             raise RuntimeError(f"the night of {date:%Y-%m-%d} skipped {', '.join(sorted(missing))}")
         make_champion(self.stack.mlflow_url, PIPELINE, "1")
         return run
@@ -163,10 +163,10 @@ class BareProcesses:
         """As :meth:`MeasuredAirflow.night`."""
         ref: Ref | None = None
         seconds: dict[str, float] = {}
-        for step, kind in STEPS.items():
+        for step in LINE:
             changes = training if step == "train" else None
             document = step_document(self._pipeline, step, date, ref, changes)
-            launch = Launch(input=document, runtime=kind.runtime, processes=document.config.get("processes", 0))
+            launch = Launch(input=document, runtime=STEPS[step].runtime, processes=document.config.get("processes", 0))
             lines: list[str] = []
             begin = time.monotonic()
             outcome = ProcessLauncher(self._deployment).run(launch, lines.append)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from benchmarks.nights import WEAK, BareProcesses, MeasuredAirflow, Timed
 from benchmarks.parsing import measure_parsing
 from benchmarks.record import Record, compare
-from mlops_provider.step import STEPS
+from mlops_provider.step import LINE
 
 ZONE = ZoneInfo("America/New_York")
 FIRST_NIGHT = datetime(2013, 2, 8, tzinfo=ZONE)
@@ -71,7 +71,7 @@ def night_records(nights: Sequence[Timed], bare: Sequence[Timed]) -> list[Record
             baseline_value=median(night.steps[step] for night in bare),
             target=1.2,
         )
-        for step in STEPS
+        for step in LINE
     ]
     night = compare(
         "pipeline.whole_night",

@@ -12,11 +12,13 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import DAG, Param, get_parsing_context
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.section import SpecError
 from mlops_provider.spec import SECTIONS, Pipeline
@@ -24,10 +26,12 @@ from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}
 """Settings that the trigger form offers to override for one run, by step."""
+SEARCHED = tuple(f"train.{name}" for name in PARAMETERS["train"])
+"""The training's, as they are called in a search for its settings."""
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
-    """The DAG of one pipeline: its six steps in a line."""
+    """The DAG of one pipeline: its steps in a line."""
     zone = ZoneInfo(pipeline.timezone)
     dag = DAG(
         dag_id=pipeline.pipeline,
@@ -57,7 +61,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
     def common(step: str) -> dict[str, Any]:
         return {
             "task_id": step,
-            "parameters": PARAMETERS.get(step, ()),
+            "parameters": SEARCHED if step == "tune" else PARAMETERS.get(step, ()),
             "launcher": pipeline.launcher,
             "pods": pipeline.pods_of(step),
             **settings[step],
@@ -72,7 +76,15 @@ def build_dag(pipeline: Pipeline) -> DAG:
             **common("validate"),
         )
         features = FeaturesOperator(validation=validate.output, **common("features"))
-        train = TrainOperator(features=features.output, **common("train"))
+        best: StepOperator = features
+        if pipeline.tune is not None:
+            best = TuneOperator(
+                features=features.output,
+                train=settings["train"],
+                trial_pods=pipeline.pods_of("train"),
+                **common("tune"),
+            )
+        train = TrainOperator(features=best.output, **common("train"))
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
         RegisterOperator(report=evaluate.output, **common("register"))
     return dag

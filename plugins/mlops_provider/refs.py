@@ -1,7 +1,7 @@
 """
 References between steps: one straight line from data to a registered model.
 
-``DatasetRef <- ValidationRef <- FeaturesRef <- CheckpointRef <- ReportRef <- ModelVersionRef``
+``DatasetRef <- ValidationRef <- FeaturesRef <- [StudyRef] <- CheckpointRef <- ReportRef <- ModelVersionRef``
 
 Each step takes one ref and returns one; each ref holds its parent, so a model version names the exact
 bytes it came from. Plain JSON on the wire, frozen dataclasses inside. Standard library only: the airflow
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -35,7 +35,7 @@ class Ref:
     """What one step committed. ``place`` is its folder in the store; ``artifacts`` are the files that belong to it."""
 
     kind: ClassVar[str]
-    parent_type: ClassVar[type[Ref] | None] = None
+    parent_types: ClassVar[tuple[type[Ref], ...]] = ()
 
     place: str
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
@@ -61,10 +61,8 @@ class Ref:
 
         :raises RefError: where ``wire`` is no ref, one of another kind, or has missing or unknown fields
         """
-        if not isinstance(wire, Mapping) or "kind" not in wire:
-            raise RefError(f"expected a {cls.__name__} document, got {_shorten(wire)}")
-        if wire["kind"] != cls.kind:
-            raise RefError(f"expected a {cls.__name__}, got a ref of kind {wire['kind']!r}")
+        _check_kind(wire, (cls,))
+        assert isinstance(wire, Mapping)
         known = {spec.name for spec in fields(cls)}
         given = set(wire) - {"kind"}
         if unknown := given - known:
@@ -73,8 +71,8 @@ class Ref:
             raise RefError(f"{cls.__name__} document lacks the field {sorted(missing)[0]!r}")
         values = {name: wire[name] for name in given}
         values["artifacts"] = {name: Artifact(**a) for name, a in wire["artifacts"].items()}
-        if cls.parent_type is not None:
-            values["parent"] = cls.parent_type.from_wire(wire["parent"])
+        if cls.parent_types:
+            values["parent"] = ref_of(cls.parent_types, wire["parent"])
         return cls(**values)
 
     def lineage(self) -> Iterator[Ref]:
@@ -123,7 +121,7 @@ class ValidationRef(Ref):
     """Exists only where validation passed. Artifacts: ``report``, ``statistics``."""
 
     kind: ClassVar[str] = "validation"
-    parent_type: ClassVar[type[Ref] | None] = DatasetRef
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (DatasetRef,)
 
     schema_sha256: str
     """Digest of the schema.pbtxt that the data was held against."""
@@ -136,7 +134,7 @@ class FeaturesRef(Ref):
     """Materialised features. Artifacts: ``manifest`` (shards of each split), ``state`` (fitted), ``code`` (bundle)."""
 
     kind: ClassVar[str] = "features"
-    parent_type: ClassVar[type[Ref] | None] = ValidationRef
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (ValidationRef,)
 
     version: str
     """Hash of the feature set's code, state schema and engine."""
@@ -147,11 +145,52 @@ class FeaturesRef(Ref):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRef(Ref):
+    """One training of a study, to its end or until it was given up. Nothing but the study looks at it."""
+
+    kind: ClassVar[str] = "trial"
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (FeaturesRef,)
+
+    number: int
+    """From 0; the index of its task."""
+    state: str
+    """``complete`` or ``pruned``."""
+    value: float
+    """Of the training's metric: the best epoch's, or the last one's where it was pruned."""
+    parameters: Mapping[str, Any]
+    """As :attr:`StudyRef.parameters`."""
+    tracking_run: str
+    """MLflow run id."""
+    parent: FeaturesRef
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyRef(Ref):
+    """What a tuning found. Artifacts: ``trials`` (JSON)."""
+
+    kind: ClassVar[str] = "study"
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (FeaturesRef,)
+
+    name: str
+    """In the database of studies."""
+    trials: Mapping[str, int]
+    """Number of them by state: ``complete``, ``pruned``, ``failed``, ``not begun``."""
+    best_trial: int
+    best_value: float
+    """Of the training's metric, on the validation split."""
+    parameters: Mapping[str, Any]
+    """The best trial's settings, which replace those of ``train``; of parts with dots: ``schedule.warmup_steps``."""
+    tracking_run: str
+    """MLflow run id; the trials' runs are its children."""
+    parent: FeaturesRef
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointRef(Ref):
     """The best checkpoint of a training. Artifacts: ``weights``, ``code``, ``history`` (metrics per epoch)."""
 
     kind: ClassVar[str] = "checkpoint"
-    parent_type: ClassVar[type[Ref] | None] = FeaturesRef
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (FeaturesRef, StudyRef)
 
     epoch: int
     metrics: Mapping[str, float]
@@ -160,7 +199,7 @@ class CheckpointRef(Ref):
     world_size: int
     tracking_run: str
     """MLflow run id."""
-    parent: FeaturesRef
+    parent: FeaturesRef | StudyRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +207,7 @@ class ReportRef(Ref):
     """An evaluation and its verdict. Artifacts: ``report`` (HTML), ``metrics`` (JSON)."""
 
     kind: ClassVar[str] = "report"
-    parent_type: ClassVar[type[Ref] | None] = CheckpointRef
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (CheckpointRef,)
 
     passed: bool
     reason: str
@@ -184,7 +223,7 @@ class ModelVersionRef(Ref):
     """A version in the model registry."""
 
     kind: ClassVar[str] = "model_version"
-    parent_type: ClassVar[type[Ref] | None] = ReportRef
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (ReportRef,)
 
     name: str
     version: str
@@ -192,7 +231,17 @@ class ModelVersionRef(Ref):
 
 
 KINDS: Mapping[str, type[Ref]] = {
-    cls.kind: cls for cls in (DatasetRef, ValidationRef, FeaturesRef, CheckpointRef, ReportRef, ModelVersionRef)
+    cls.kind: cls
+    for cls in (
+        DatasetRef,
+        ValidationRef,
+        FeaturesRef,
+        TrialRef,
+        StudyRef,
+        CheckpointRef,
+        ReportRef,
+        ModelVersionRef,
+    )
 }
 
 
@@ -201,6 +250,29 @@ def ref_from_wire(wire: object) -> Ref:
     if not isinstance(wire, Mapping) or wire.get("kind") not in KINDS:
         raise RefError(f"not a ref: {_shorten(wire)}; known kinds are {', '.join(KINDS)}")
     return KINDS[wire["kind"]].from_wire(wire)
+
+
+def ref_of(kinds: Sequence[type[Ref]], wire: object) -> Ref:
+    """
+    Read a ref of one of several classes.
+
+    :raises RefError: where ``wire`` is none of them
+    """
+    return _check_kind(wire, kinds).from_wire(wire)
+
+
+def class_names(kinds: Sequence[type[Ref]]) -> str:
+    """For messages: ``FeaturesRef or StudyRef``."""
+    return " or ".join(kind.__name__ for kind in kinds)
+
+
+def _check_kind(wire: object, kinds: Sequence[type[Ref]]) -> type[Ref]:
+    if not isinstance(wire, Mapping) or "kind" not in wire:
+        raise RefError(f"expected a {class_names(kinds)} document, got {_shorten(wire)}")
+    for kind in kinds:
+        if kind.kind == wire["kind"]:
+            return kind
+    raise RefError(f"expected a {class_names(kinds)}, got a ref of kind {wire['kind']!r}")
 
 
 def canonical_json(document: object) -> bytes:

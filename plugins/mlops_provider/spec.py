@@ -10,15 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
+from mlops_provider.tune_spec import Tune, TunedSection, fitted
 
 
 def _check_metric(metric: str, objective: str) -> None:
@@ -233,12 +242,17 @@ class Checkpointing(Section):
     """Complete checkpoints kept beside the best one. At least 2: the newest may turn out to be damaged."""
 
 
-class Train(Section):
+class Train(TunedSection):
     """Train with torchrun; return the best checkpoint."""
 
     operational: ClassVar[frozenset[str]] = frozenset(
         {"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint"}
     )
+    # What is compared, what torchrun is started with, whose code counts, and chance.
+    untunable: ClassVar[frozenset[str]] = operational | {
+        *("model", "program", "loss", "metrics", "configure_optimizer", "curriculum", "objective", "metric"),
+        *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
+    }
 
     model: ImportPath
     """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields."""
@@ -297,6 +311,9 @@ class Train(Section):
     """A process that makes no step for so long is reported with its stack, and the gang is started again."""
     checkpoint: Checkpointing = Checkpointing()
     seed: int = Field(default=0, ge=0)
+
+    def why_untunable(self) -> str | None:
+        return "left out where train.program trains, which does not say how it goes" if self.program else None
 
     @field_validator("metric")
     @classmethod
@@ -374,6 +391,28 @@ def node_range(nodes: int | str) -> tuple[int, int]:
     return int(fewest), int(most or fewest)
 
 
+class Study(Tune):
+    """A search, and what is searched: what the step ``tune`` is told."""
+
+    operational: ClassVar[frozenset[str]] = frozenset({"parallel"})
+
+    train: Train
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _fitted(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        study = handler(value)
+        return fitted(study, study.train)
+
+
+class Trial(Study):
+    """One of its trials: the step ``trial``. Done once, also where the budget is raised later."""
+
+    operational: ClassVar[frozenset[str]] = Study.operational | {"trials", "hours", "gpu_hours"}
+
+    number: int = Field(ge=0)
+
+
 class Evaluate(Section):
     """Measure the candidate and the production model on the same held-out rows; decide."""
 
@@ -397,6 +436,7 @@ SECTIONS: dict[str, type[Section]] = {
     "ingest": Ingest,
     "validate": Validate,
     "features": Features,
+    "tune": Tune,
     "train": Train,
     "evaluate": Evaluate,
     "register": Register,
@@ -432,6 +472,8 @@ class Pipeline(Section):
     validate_: Validate = Field(alias="validate")
     features: Features
     train: Train
+    tune: Tune | None = None
+    """None: the training's settings are as they stand."""
     evaluate: Evaluate
     register_: Register = Field(alias="register")
 
@@ -449,6 +491,13 @@ class Pipeline(Section):
         if days is not None and value.volume is not None and value.volume.against_days >= days:
             raise ValueError(f"content with a window of {days} days: make volume.against_days smaller than that")
         return value
+
+    @field_validator("tune")
+    @classmethod
+    def _space_of_the_training(cls, value: Tune | None, info: ValidationInfo) -> Tune | None:
+        if value is None or "train" not in info.data:
+            return value
+        return fitted(value, info.data["train"])
 
     @field_validator("evaluate")
     @classmethod

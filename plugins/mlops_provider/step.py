@@ -24,6 +24,8 @@ from mlops_provider.refs import (
     ModelVersionRef,
     Ref,
     ReportRef,
+    StudyRef,
+    TrialRef,
     ValidationRef,
     digest_of,
     ref_from_wire,
@@ -64,19 +66,27 @@ def connection_variable(connection: str) -> str:
 class StepType:
     """The one input and the one output of a step, and the runtime it needs."""
 
-    consumes: type[Ref] | None
+    consumes: tuple[type[Ref], ...]
+    """Any one of these; none: the step is the first."""
     produces: type[Ref]
     runtime: str
 
 
 STEPS: Mapping[str, StepType] = {
-    "ingest": StepType(None, DatasetRef, "training"),
-    "validate": StepType(DatasetRef, ValidationRef, "validation"),
-    "features": StepType(ValidationRef, FeaturesRef, "training"),
-    "train": StepType(FeaturesRef, CheckpointRef, "training"),
-    "evaluate": StepType(CheckpointRef, ReportRef, "training"),
-    "register": StepType(ReportRef, ModelVersionRef, "training"),
+    "ingest": StepType((), DatasetRef, "training"),
+    "validate": StepType((DatasetRef,), ValidationRef, "validation"),
+    "features": StepType((ValidationRef,), FeaturesRef, "training"),
+    "trial": StepType((FeaturesRef,), TrialRef, "training"),
+    "tune": StepType((FeaturesRef,), StudyRef, "training"),
+    "train": StepType((FeaturesRef, StudyRef), CheckpointRef, "training"),
+    "evaluate": StepType((CheckpointRef,), ReportRef, "training"),
+    "register": StepType((ReportRef,), ModelVersionRef, "training"),
 }
+
+OPTIONAL: frozenset[str] = frozenset({"trial", "tune"})
+"""Steps that a pipeline may do without."""
+LINE: tuple[str, ...] = tuple(step for step in STEPS if step not in OPTIONAL)
+"""The steps of every pipeline, in order."""
 
 
 class StepError(Exception):
@@ -207,6 +217,24 @@ def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, An
     work = {"step": step, "timezone": timezone, "config": config, "ref": ref.digest() if ref else None, "code": code}
     compact = interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
     return f"{compact}-{digest_of(work)[:12]}"
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"schedule.kind": "cosine", ...}``"""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = flat_settings(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= inner
+    return flat
+
+
+def replaced_settings(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with other values for some, which are named as in :func:`flat_settings`."""
+    result = dict(settings)
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        result[first] = replaced_settings(result[first], {rest: value}) if rest else value
+    return result
 
 
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})

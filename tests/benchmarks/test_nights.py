@@ -10,7 +10,7 @@ import pytest
 from benchmarks.nights import BARE, Timed, read_times, step_document, timed_python
 from benchmarks.pipeline import cost_record, night_records
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import STEPS, StepInput
+from mlops_provider.step import LINE, StepInput
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def test_a_timed_python_behaves_as_the_real_one(python: Path, tmp_path: Path, co
     assert 0.2 <= seconds < 5
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", LINE)
 def test_a_bare_step_gets_the_pipelines_settings(step: str) -> None:
     """The baseline would do other work than the pipeline, or find the pipeline's own committed."""
     pipeline = load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")
@@ -49,12 +49,12 @@ def test_a_bare_step_gets_the_pipelines_settings(step: str) -> None:
 
 def test_records_of_nights() -> None:
     """Airflow's cost would contain the steps' work, or a step would be held against another one."""
-    steps = {step: float(number) for number, step in enumerate(STEPS, start=1)}
+    steps = {step: float(number) for number, step in enumerate(LINE, start=1)}
     slower = {step: 2 * seconds for step, seconds in steps.items()}
     nights = [Timed(wall=wall, steps=slower, work=work) for wall, work in ((50.0, 40.0), (46.0, 42.0), (48.0, 43.0))]
     bare = [Timed(wall=24.0, steps=steps, work=24.0)] * 3
     by_name = {record.name: record for record in night_records(nights, bare)}
-    assert list(by_name) == [*(f"pipeline.{step}" for step in STEPS), "pipeline.whole_night"]
+    assert list(by_name) == [*(f"pipeline.{step}" for step in LINE), "pipeline.whole_night"]
     assert {record.ratio for record in by_name.values()} == {2.0}
     assert by_name["pipeline.train"].ours == slower["train"]
     idle = [Timed(wall=wall, steps={}, work=0.0) for wall in (4.0, 5.0, 8.0)]

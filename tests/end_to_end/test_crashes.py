@@ -21,12 +21,12 @@ import pytest
 from live_airflow import LiveAirflow
 from project import REPOSITORY
 
-from mlops_provider.step import STEPS
+from mlops_provider.step import LINE
 
 STEP_SECONDS = 120.0
 SEEDS = range(int(os.environ.get("CHAOS_ROUNDS", "1")))
 """Each strikes at other moments: one here, more in ``make chaos``."""
-SOME = tuple(STEPS) if "CHAOS_ROUNDS" in os.environ else ("ingest", "train", "register")
+SOME = LINE if "CHAOS_ROUNDS" in os.environ else ("ingest", "train", "register")
 """Steps that are struck where each strike takes long."""
 PAUSES = {"ingest": 2.0, "features": 2.0, "train": 2.0, "evaluate": 2.0}
 """How long the recipe holds a step, so that it is struck at work and not while it loads its libraries."""
@@ -37,7 +37,7 @@ def airflow(new_airflow: Callable[[], LiveAirflow]) -> Iterator[LiveAirflow]:
     airflow = new_airflow()
     yield airflow
     airflow.stack.stop()
-    assert not any(step_processes(airflow, step) for step in STEPS), "a step outlived Airflow"
+    assert not any(step_processes(airflow, step) for step in LINE), "a step outlived Airflow"
 
 
 def step_processes(airflow: LiveAirflow, step: str) -> list[psutil.Process]:
@@ -79,7 +79,7 @@ def watched_store(airflow: LiveAirflow) -> Iterator[None]:
         output, _ = watch.communicate(timeout=60)
     seen = json.loads(output)
     assert seen["problems"] == []
-    assert seen["num_refs"] == len(STEPS)
+    assert seen["num_refs"] == len(LINE)
     assert seen["rounds"] > 20
 
 
@@ -87,7 +87,7 @@ def run_struck(
     airflow: LiveAirflow,
     strike: Callable[[str, list[psutil.Process]], None],
     seed: int,
-    steps: Sequence[str] = tuple(STEPS),
+    steps: Sequence[str] = LINE,
 ) -> None:
     """Trigger a night, strike the steps once each, and look at what the user has in the end."""
     chance = random.Random(seed)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from mlops_provider.refs import CheckpointRef, DatasetRef
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.data.snapshots import Snapshot
@@ -89,7 +89,7 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
     :raises BadDataError: where the model's features cannot be made of these rows
     """
     description = describe(store, checkpoint)
-    fitted = load_fitted(store, checkpoint.parent, scratch)
+    fitted = load_fitted(store, checkpoint.ancestor(FeaturesRef), scratch)
     table = fitted.apply(rows)
     if table.features.shape[1] != description.num_features:
         raise BadDataError(

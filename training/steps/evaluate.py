@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import asdict
 
-from mlops_provider.refs import CheckpointRef, ReportRef, canonical_json
+from mlops_provider.refs import CheckpointRef, FeaturesRef, ReportRef, canonical_json
 from mlops_provider.step import BadDataError
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
 from training.evaluation.report import render
@@ -33,7 +33,7 @@ def run(context: StepContext) -> ReportRef:
     tracked = reopen_run(client, checkpoint.tracking_run)
     champion = find_champion(ModelRegistry(client=client, name=config.registered_model), config.alias)
 
-    rows = held_out(context.store, checkpoint.parent)
+    rows = held_out(context.store, checkpoint.ancestor(FeaturesRef))
     candidate_scores = score_rows(context.store, checkpoint, rows, context.scratch)
     if not len(candidate_scores.rows):
         raise BadDataError(

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops_provider.refs import CheckpointRef, StudyRef
+from mlops_provider.step import BadConfigError, BadDataError, replaced_settings
 from training.code import load_attribute
 from training.data.loader import Loader
 from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
-from training.steps.trained import Trained, publish, tracked_run
+from training.steps.trained import Trained, features_of, publish, tracked_run
 from training.tracking.connection import check_address
+from training.tracking.run import TrackedRun
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.planning import CheckpointError
 from training.trainer.config import TrainConfig, build_model
 from training.trainer.health import REST, Heartbeat
 from training.trainer.layouts import build_layout
-from training.trainer.loop import Trainer, TrainingJob
+from training.trainer.loop import GivesUp, Trainer, TrainingJob
 from training.trainer.metrics import check_metric
 from training.trainer.objectives import DEFAULT_LOSSES
 from training.trainer.optimizer import build_optimizer
@@ -41,36 +44,59 @@ TRACKING_SECONDS: Final = 60.0
 
 def run(context: StepContext) -> CheckpointRef | None:
     """:return: on rank 0 the best checkpoint; None on the others"""
-    config = TrainConfig.of(context.config)
-    features = context.input.ref
-    assert isinstance(features, FeaturesRef)
-    manifest = json.loads(context.store.read(features.artifacts["manifest"]))
-    _check(context, config, features, manifest)
+    study = context.input.ref
+    tuned = study.parameters if isinstance(study, StudyRef) else {}
+    config = TrainConfig.of(replaced_settings(context.config, tuned))
+    manifest = checked_manifest(context, config)
     if config.program is not None:
         return _run_program(context, config, manifest)
-    heartbeat = Heartbeat.from_environment()
+    gang = join_gang(config)
+    with train_model(context, config, gang, grouped=bool(manifest["grouped"])) as (job, state, tracked):
+        best = _best(context, config, job, state)
+        ref = publish(context, config, best, tracked, manifest, TRACKING_SECONDS) if best and tracked else None
+    leave(gang)
+    return ref
+
+
+def join_gang(config: TrainConfig) -> Gang:
     timeout = timedelta(seconds=config.collective_timeout_seconds)
-    gang = join(config.parallel, timeout, deterministic=config.deterministic)
-    job, num_parameters = _job(context, config, gang, heartbeat, grouped=bool(manifest["grouped"]))
-    with tracked_run(context, config, gang, num_parameters) as tracked:
+    return join(config.parallel, timeout, deterministic=config.deterministic)
+
+
+@contextmanager
+def train_model(
+    context: StepContext,
+    config: TrainConfig,
+    gang: Gang,
+    *,
+    grouped: bool,
+    gives_up: GivesUp | None = None,
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[TrainingJob, TrainingState, TrackedRun | None]]:
+    """
+    Train to the end; the run in MLflow ends with the context.
+
+    :param gives_up: asked on rank 0 after each epoch; given on all ranks or on none
+    :param tags: of the run
+    """
+    heartbeat = Heartbeat.from_environment()
+    job, num_parameters = _job(context, config, gang, heartbeat, grouped=grouped)
+    with tracked_run(context, config, gang, num_parameters, tags) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
-        state = Trainer(job, gang, curves).train()
+        state = Trainer(job, gang, curves, gives_up).train()
         heartbeat.beat(state.step, REST)
         if curves is not None:
             # A killed process may have taken some with it; those that MLflow has are not sent again.
             for epoch in state.history:
                 curves.epoch(epoch)
-        trained = _trained(context, config, job, state)
-        ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS) if trained and tracked else None
+        yield job, state, tracked
     if tracked is not None:
-        tracked.finish(TRACKING_SECONDS)
-    leave(gang)
-    return ref
+        ended = {"mlops.given_up": "True"} if state.given_up else {}
+        tracked.finish(TRACKING_SECONDS, "KILLED" if state.given_up else "FINISHED", ended)
 
 
 def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[str, Any]) -> CheckpointRef | None:
-    features, deployment = context.input.ref, context.deployment
-    assert isinstance(features, FeaturesRef)
+    features, deployment = features_of(context), context.deployment
     assert config.program is not None
     # The process group is the script's.
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
@@ -91,21 +117,23 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
         if gang.leads and tracked is not None:
             left = ProgramOutput.read(output, program=config.program, metric=config.metric, model=model)
             tracked.log(left.point())
-            trained = Trained(
+            best = Trained(
                 weights=left.weights,
                 history=[{"epoch": left.epoch, "validation_metric": left.metrics[config.metric], **left.metrics}],
                 epoch=left.epoch,
                 metrics=left.metrics,
                 world_size=gang.world_size,
             )
-            ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS)
+            ref = publish(context, config, best, tracked, manifest, TRACKING_SECONDS)
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
     return ref
 
 
-def _check(context: StepContext, config: TrainConfig, features: FeaturesRef, manifest: dict[str, Any]) -> None:
-    """What can be known before anything costs time."""
+def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any]:
+    """The features' manifest, after a look at what can be known before anything costs time."""
+    features = features_of(context)
+    manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
     check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):
@@ -113,14 +141,14 @@ def _check(context: StepContext, config: TrainConfig, features: FeaturesRef, man
             raise BadDataError(
                 f"the {name} split of {features.place} is empty; widen ingest.window_days or ingest.split"
             )
+    return manifest
 
 
 def _job(
     context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, *, grouped: bool
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
-    features, store = context.input.ref, context.store
-    assert isinstance(features, FeaturesRef)
+    features, store = features_of(context), context.store
     logical_shards = config.logical_shards if config.exact else None
     seed_everything(config.seed)
     factory = load_attribute(config.model, context.deployment.home)
@@ -168,7 +196,7 @@ def _job(
     return job, num_parameters
 
 
-def _trained(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:
+def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:
     """On rank 0. Called by all ranks, for all look whether the best checkpoint is whole."""
     best, saved = state.best, job.checkpoints.best()
     assert best is not None, "epochs >= 1"

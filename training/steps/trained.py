@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef, canonical_json
+from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
 from training.code import bundle, recipe_folder
 from training.steps import StepContext
 from training.tracking.connection import TrackingError
@@ -36,15 +37,25 @@ class Trained:
     world_size: int
 
 
+def features_of(context: StepContext) -> FeaturesRef:
+    """What is trained on, whether or not a study lies between."""
+    assert context.input.ref is not None, "a training has an input"
+    return context.input.ref.ancestor(FeaturesRef)
+
+
 @contextmanager
 def tracked_run(
-    context: StepContext, config: TrainConfig, gang: Gang, num_parameters: int
+    context: StepContext,
+    config: TrainConfig,
+    gang: Gang,
+    num_parameters: int,
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TrackedRun | None]:
     """The MLflow run, with the state of this node, on one process of each node; None on the others."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
         yield None
         return
-    tracked = track(context.deployment, context.input, config, gang, num_parameters)
+    tracked = track(context.deployment, context.input, config, gang, num_parameters, tags)
     try:
         with SystemMetrics(tracked.log, node=_node()):
             yield tracked
@@ -73,8 +84,8 @@ def publish(
     :param manifest: of the features
     :param timeout: seconds for MLflow to come back
     """
-    features = context.input.ref
-    assert isinstance(features, FeaturesRef)
+    parent, features = context.input.ref, features_of(context)
+    assert isinstance(parent, FeaturesRef | StudyRef)
     description = {
         "model": config.model,
         "model_args": dict(config.model_args),
@@ -100,7 +111,7 @@ def publish(
         seed=config.seed,
         world_size=trained.world_size,
         tracking_run=run_id,
-        parent=features,
+        parent=parent,
     )
 
 

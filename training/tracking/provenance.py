@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
 from mlops_provider.step import RunIdentity
 
 COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
@@ -78,10 +78,13 @@ def lineage_tags(ref: Ref) -> dict[str, str]:
         "mlops.features_version": features.version,
         "mlops.features_place": features.place,
     }
-    for checkpoint in ref.lineage():
-        if isinstance(checkpoint, CheckpointRef):
-            tags["mlops.checkpoint_place"] = checkpoint.place
-            tags["mlops.seed"] = str(checkpoint.seed)
+    for made in ref.lineage():
+        if isinstance(made, CheckpointRef):
+            tags["mlops.checkpoint_place"] = made.place
+            tags["mlops.seed"] = str(made.seed)
+        elif isinstance(made, StudyRef):
+            tags["mlops.study"] = made.name
+            tags["mlops.study_run"] = made.tracking_run
     return tags
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mlops_provider.step import StepError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_KEY_TAG", "Point", "StoredRun", "TrackedRun", "open_run", "reopen_run", "translated"]
 
+PARENT_TAG: Final = "mlflow.parentRunId"  # MLflow's own: its pages show runs below their parent
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
 FINISH_SECONDS: Final = 300.0
 ABANDON_SECONDS: Final = 5.0
@@ -54,6 +56,21 @@ class StoredRun:
                 metrics=[Metric(name, value, 0, 0) for name, value in metrics.items()],
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
+
+    def adopt(self, tag: str, value: str, statuses: Mapping[str, str], number: str) -> None:
+        """
+        Make the runs with a tag this one's children, and end those that nobody ends any more.
+
+        :param statuses: by each run's tag of the name ``number``
+        """
+        with translated(f"cannot settle the children of run {self.run_id}"):
+            experiment = self.client.get_run(self.run_id).info.experiment_id
+            for run in self.client.search_runs([experiment], f"tags.`{tag}` = '{value}'", max_results=5000):
+                if run.data.tags.get(PARENT_TAG) != self.run_id:
+                    self.client.set_tag(run.info.run_id, PARENT_TAG, self.run_id)
+                status = statuses.get(run.data.tags[number])
+                if status is not None and run.info.status == "RUNNING":
+                    self.client.set_terminated(run.info.run_id, status)
 
     @property
     def artifact_uri(self) -> str:
@@ -127,13 +144,17 @@ class TrackedRun:
         self._journal.write()
         self._wait(self._journal.is_empty, timeout, "did not take all metrics")
 
-    def finish(self, timeout: float = FINISH_SECONDS) -> None:
+    def finish(
+        self, timeout: float = FINISH_SECONDS, status: str = "FINISHED", tags: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """
-        Flush, and mark the run as finished.
+        Flush, tag the run, and mark it as finished.
 
+        :param status: or ``KILLED``
         :raises TrackingError: where MLflow stays away for so long; the next attempt sends what is on disk
         """
-        self._end("FINISHED", timeout)
+        self._sender.tags.update(tags)
+        self._end(status, timeout)
 
     def abandon(self, timeout: float = ABANDON_SECONDS) -> None:
         """Mark the run as failed; the reason is the caller's to raise, so a server that is away is only logged."""

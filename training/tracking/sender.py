@@ -37,6 +37,8 @@ class Sender(threading.Thread):
         """What went wrong last; None while all is well."""
         self.ended = False
         """Whether the run has its last status."""
+        self.tags: dict[str, str] = {}
+        """For the run to have when it ends."""
         self.broken = False
         """Whether the thread died of what it was not made for."""
         self._rest = Rest(tracking_uri)
@@ -99,6 +101,8 @@ class Sender(threading.Thread):
             return True
         if self._last_status is not None and self._journal.is_empty():
             if self._opening.leads:
+                for name, value in self.tags.items():
+                    run.set_tag(name, value)
                 run.end(self._last_status)
             self._stopping = self.ended = True
         return False

@@ -31,6 +31,7 @@ from training.trainer.state import LOSS_UNITS, Epoch, TrainingState
 from training.trainer.validation import Validation
 
 Curriculum = Callable[[Batch, float], Tensor]
+GivesUp = Callable[[TrainingState], bool]
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +69,16 @@ class Trainer:
     """
     Trains, or goes on from the newest whole checkpoint; the result is the same to the bit either way.
 
-    Made and run by all ranks; curves are rank 0's. The random state of a step is a pure function of (seed, step, seat),
-    so that a checkpoint need not hold any.
+    Made and run by all ranks; curves are rank 0's, which also says after each epoch whether all give up. The random
+    state of a step is a pure function of (seed, step, seat), so that a checkpoint need not hold any.
     """
 
-    def __init__(self, job: TrainingJob, gang: Gang, curves: Curves | None = None) -> None:
+    def __init__(
+        self, job: TrainingJob, gang: Gang, curves: Curves | None = None, gives_up: GivesUp | None = None
+    ) -> None:
         config = job.config
         self._job, self._gang, self._config, self._curves = job, gang, config, curves
+        self._gives_up = gives_up
         self._state = TrainingState(steps_per_epoch=job.loader.num_steps)
         self._num_steps = config.epochs * job.loader.num_steps
         job.layout.adopt(job.optimizer)
@@ -172,6 +176,9 @@ class Trainer:
         )
         state.history.append(record)
         state.loss_units, state.seconds = 0, 0.0
+        if self._gives_up is not None:
+            # Before the save: what was not told when this process is killed is done again, and told then.
+            state.given_up = gang.from_leader(gang.leads and self._gives_up(state))
         best = state.best is record
         # The best weights and the end must not be lost; any other save gives way to the one under way.
         self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))

@@ -30,6 +30,11 @@ def check_metric(metric: str, objective: str, *, grouped: bool) -> None:
         raise BadConfigError("objective 'ranking' needs queries, but the feature set groups nothing; set its group_by")
 
 
+def direction(metric: str) -> int:
+    """1 where more is better, -1 where less is."""
+    return 1
+
+
 def cutoff_of(metric: str) -> int | None:
     """10 for ``ndcg@10``; None for anything that is not NDCG."""
     name, _, cutoff = metric.partition("@")

@@ -43,6 +43,8 @@ class TrainingState:
     seconds: float = 0.0
     """That this epoch took before the last resume."""
     history: list[Epoch] = field(default_factory=list)
+    given_up: bool = False
+    """Ended early because it is not worth going on."""
 
     @property
     def epoch(self) -> int:
@@ -59,7 +61,11 @@ class TrainingState:
         return max(self.history, key=lambda epoch: epoch.validation_metric, default=None)
 
     def finished(self, epochs: int, early_stopping: EarlyStopping | None) -> bool:
-        return len(self.history) >= epochs or (early_stopping is not None and self._stalled(early_stopping))
+        return (
+            self.given_up
+            or len(self.history) >= epochs
+            or (early_stopping is not None and self._stalled(early_stopping))
+        )
 
     def _stalled(self, early_stopping: EarlyStopping) -> bool:
         best, since = float("-inf"), 0
@@ -83,6 +89,7 @@ class TrainingState:
             "loss_units": loss_units,
             "seconds": seconds,
             "history": [asdict(epoch) for epoch in self.history],
+            "given_up": self.given_up,
         }
 
     @classmethod
@@ -94,4 +101,5 @@ class TrainingState:
             loss_units=document["loss_units"] if leads else 0,
             seconds=document["seconds"],
             history=[Epoch(**epoch) for epoch in document["history"]],
+            given_up=document["given_up"],
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from mlops_provider.step import StepInput
+from mlops_provider.step import StepInput, flat_settings
 from training.process import Deployment
 from training.tracking.connection import allowed
 from training.tracking.provenance import lineage_tags, run_tags
@@ -26,9 +26,18 @@ _MOST_MOMENTS: Final = 1000
 
 
 def track(
-    deployment: Deployment, document: StepInput, config: TrainConfig, gang: Gang, num_parameters: int
+    deployment: Deployment,
+    document: StepInput,
+    config: TrainConfig,
+    gang: Gang,
+    num_parameters: int,
+    tags: Mapping[str, str],
 ) -> TrackedRun:
-    """Track this training in the run that an earlier try opened, or a new one. Called by one process of each node."""
+    """
+    Track this training in the run that an earlier try opened, or a new one. Called by one process of each node.
+
+    :param tags: further ones
+    """
     run, features = document.run, document.ref
     assert features is not None
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "none"
@@ -37,7 +46,7 @@ def track(
         experiment=run.pipeline,
         run_key=run.run_key,
         name=f"{run.pipeline} {run.interval_end[:10]}",
-        params=_flat(asdict(config)) | {"world_size": gang.world_size, "num_parameters": num_parameters},
+        params=flat_settings(asdict(config)) | {"world_size": gang.world_size, "num_parameters": num_parameters},
         tags={
             **run_tags(run, deployment.home),
             **lineage_tags(features),
@@ -45,6 +54,7 @@ def track(
             "mlops.place": document.place,
             "mlops.hardware.gpu": device,
             "mlops.torch": torch.__version__,
+            **tags,
         },
         leads=gang.leads,
     )
@@ -97,11 +107,3 @@ class Curves:
             **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
         }
         self._tracked.log(Point(step=epoch.epoch, unix_time=epoch.finished_at, metrics=metrics))
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"schedule.kind": "cosine", ...}``"""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat

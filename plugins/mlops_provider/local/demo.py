@@ -26,10 +26,11 @@ from mlops_provider.refs import (
     FeaturesRef,
     ModelVersionRef,
     ReportRef,
+    StudyRef,
     ValidationRef,
     ref_from_wire,
 )
-from mlops_provider.step import STEPS
+from mlops_provider.step import LINE
 
 DAG_ID = "flight_ranking"
 ZONE = ZoneInfo("America/New_York")
@@ -55,7 +56,7 @@ class Night:
     def as_expected(self) -> bool:
         if self.stops_at is None:
             return self.state == "success"
-        after = list(STEPS)[list(STEPS).index(self.stops_at) + 1 :]
+        after = LINE[LINE.index(self.stops_at) + 1 :]
         return (
             self.state == "failed"
             and self._task_state(self.stops_at) == "failed"
@@ -127,7 +128,7 @@ def _look(client: AirflowClient, night: Night) -> None:
     run = client.run(DAG_ID, night.run_id)
     assert run is not None, "a run that was triggered is there"
     night.tasks = client.tasks(DAG_ID, night.run_id)
-    for step in STEPS:
+    for step in LINE:
         state = night.tasks.get(step, {}).get("state")
         if state == "success" and step not in night.refs:
             wire = client.xcom(DAG_ID, night.run_id, step)
@@ -148,7 +149,7 @@ def _table(night: Night) -> Table:
     for heading, width in (("step", 10), ("state", 17), ("time", 7)):
         table.add_column(heading, width=width)
     table.add_column("result", overflow="fold")
-    for step in STEPS:
+    for step in LINE:
         task = night.tasks.get(step, {})
         state = task.get("state") or "-"
         caught = state == "failed" and step == night.stops_at
@@ -190,6 +191,8 @@ def key_numbers(ref: object) -> str:
         case FeaturesRef():
             samples = ", ".join(f"{ref.num_samples[split]:,} {split}" for split in ("train", "validation", "test"))
             return f"{ref.num_features} features; {samples}"
+        case StudyRef():
+            return f"best of {sum(ref.trials.values())} trials: {ref.best_value:.4f} by trial {ref.best_trial}"
         case CheckpointRef():
             metrics = ", ".join(f"{name} {value:.4f}" for name, value in ref.metrics.items())
             return f"best epoch {ref.epoch}: {metrics} on {ref.world_size} processes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,18 @@ from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.pod_spec import Pods, merged, platform_pods
-from mlops_provider.refs import Ref, RefError
+from mlops_provider.refs import Ref, RefError, class_names, ref_of
 from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section
-from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
+from mlops_provider.step import (
+    STEPS,
+    Failure,
+    RunIdentity,
+    StepInput,
+    code_digest,
+    flat_settings,
+    replaced_settings,
+    run_key,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,7 +54,8 @@ class StepOperator(BaseOperator):
 
     :param upstream: the ref this step takes: another operator's output (templated)
     :param pipeline: names the dataset, the runs and their place in the store; the DAG's id if not given
-    :param parameters: settings that DAG params of the same name override for one run
+    :param parameters: settings that DAG params of the same name override for one run; ``train.epochs`` is overridden by
+        ``epochs``
     :param launcher: ``process`` or ``pod``; the deployment's (``[mlops] launcher``) if not given
     :param pods: settings of the step's pods, see :class:`mlops_provider.pod_spec.Pods`; for ``launcher="pod"``
     :param deferrable: with pods: wait without holding a worker, where there are retries
@@ -53,9 +64,26 @@ class StepOperator(BaseOperator):
 
     step: ClassVar[str]
     section: ClassVar[type[Section]]
+    pods_of: ClassVar[str | None] = None
+    """The step whose pods in the platform's default file are meant; its own where None."""
     template_fields: Sequence[str] = ("upstream", "settings")
     template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
     ui_color = "#e8f4f0"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Airflow's partial() and expand() take what the signature names, and nothing of its **kwargs.
+        init = vars(cls).get("__init__") or _init_of_parent(cls)
+        given = inspect.signature(init)
+        own = [parameter for parameter in given.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        settings = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for name in cls.section.model_fields
+            if name not in given.parameters
+        ]
+        rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+        init.__signature__ = given.replace(parameters=[*own, *settings, rest])
+        cls.__init__ = init  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -95,8 +123,9 @@ class StepOperator(BaseOperator):
             )
         self.settings = check_section(self.section, settings, f"task {self.task_id!r}").model_dump(mode="json")
         self.parameters = tuple(parameters)
+        known = {*self.section.model_fields, *flat_settings(self.settings)}
         for name in self.parameters:
-            if name not in self.section.model_fields:
+            if name not in known:
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
         if launcher not in (None, *LAUNCHERS):
             raise ValueError(f"task {self.task_id!r}: launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
@@ -190,11 +219,13 @@ class StepOperator(BaseOperator):
             self._launcher.cancel()
 
     def _document(self, context: Context, deployment: Deployment) -> StepInput:
-        overrides = {name: context["params"][name] for name in self.parameters if name in context["params"]}
-        section = check_section(self.section, {**self.settings, **overrides}, f"task {self.task_id!r}")
+        params = context["params"]
+        overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
+        settings = replaced_settings(self.settings, overrides)
+        section = check_section(self.section, settings, f"task {self.task_id!r}")
         config = section.model_dump(mode="json")
         consumes = STEPS[self.step].consumes
-        ref = consumes.from_wire(self.upstream) if consumes else None
+        ref = ref_of(consumes, self.upstream) if consumes else None
         start, end = data_interval(context)
         assert self.pipeline is not None
         code_paths = self.code_paths(config)
@@ -233,7 +264,7 @@ class StepOperator(BaseOperator):
         from mlops_provider.launchers.pod import PodTask
 
         place = f"task {self.task_id!r}: pods"
-        defaults = platform_pods(deployment.pod_defaults, self.step)
+        defaults = platform_pods(deployment.pod_defaults, self.pods_of or self.step)
         failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
         return PodTask(
             task=Task(
@@ -274,25 +305,34 @@ class StepOperator(BaseOperator):
     def _check_wiring(self, upstream: Any) -> Any:
         expected = STEPS[self.step].consumes
         place = f"task {self.task_id!r}"
-        if expected is None:
+        if not expected:
             if upstream is not None:
                 raise WiringError(f"{place}: {self.step} is the first step and takes no ref")
             return None
-        wanted = f"{place}: {self.step} takes a {expected.__name__}, the output of {_producer(expected)}"
+        wanted = f"{place}: {self.step} takes a {class_names(expected)}, the output of {_producers(expected)}"
         if isinstance(upstream, PlainXComArg):
             produces = getattr(upstream.operator, "produces", None)
-            if produces is not None and produces() is not expected:
+            if produces is not None and produces() not in expected:
                 raise WiringError(f"{wanted}, but got the {produces().__name__} of task {upstream.operator.task_id!r}")
             if upstream.key != "return_value":
                 raise WiringError(f"{wanted}, but got the XCom {upstream.key!r}")
         elif isinstance(upstream, Mapping):
             try:
-                expected.from_wire(upstream)
+                ref_of(expected, upstream)
             except RefError as error:
                 raise WiringError(f"{wanted}: {error}") from error
         elif not isinstance(upstream, (XComArg, str)):
             raise WiringError(f"{wanted}, but got {upstream!r}")
         return upstream
+
+
+def _init_of_parent(cls: type[StepOperator]) -> Any:
+    """A class needs an ``__init__`` of its own to have a signature of its own."""
+
+    def __init__(self: StepOperator, **kwargs: Any) -> None:
+        super(cls, self).__init__(**kwargs)
+
+    return __init__
 
 
 def say_why(context: Context) -> None:
@@ -310,8 +350,8 @@ def _as_list(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
 
 
-def _producer(ref_type: type[Ref]) -> str:
-    return next(step for step, kind in STEPS.items() if kind.produces is ref_type)
+def _producers(kinds: Sequence[type[Ref]]) -> str:
+    return " or ".join(step for step, kind in STEPS.items() if kind.produces in kinds)
 
 
 def data_interval(context: Context) -> tuple[datetime, datetime]:

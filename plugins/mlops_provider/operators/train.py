@@ -21,7 +21,7 @@ class TrainOperator(StepOperator):
 
     Settings: :class:`mlops_provider.spec.Train`. Returns a CheckpointRef.
 
-    :param features: materialised features to train on (templated)
+    :param features: materialised features to train on, or the study that found the best settings (templated)
     """
 
     step = "train"
@@ -32,18 +32,28 @@ class TrainOperator(StepOperator):
         super().__init__(upstream=features, **kwargs)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        names = ("model", "loss", "metrics", "configure_optimizer", "curriculum")
-        # A program lies in the model's folder.
-        return sorted({recipe_folder(settings[name]) for name in names if settings[name]})
+        return training_code(settings)
 
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "processes": settings["processes"],
-            "nodes": str(settings["nodes"]),
-            "max_restarts": settings["max_restarts"],
-            "hang_seconds": settings["hang_seconds"],
-        }
+        return training_gang(settings)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run
         self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"
+
+
+def training_code(train: Mapping[str, Any]) -> list[str]:
+    """See :meth:`StepOperator.code_paths`, for the settings of a training."""
+    names = ("model", "loss", "metrics", "configure_optimizer", "curriculum")
+    # A program lies in the model's folder.
+    return sorted({recipe_folder(train[name]) for name in names if train[name]})
+
+
+def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:
+    """See :meth:`StepOperator.gang`, for the settings of a training."""
+    return {
+        "processes": train["processes"],
+        "nodes": str(train["nodes"]),
+        "max_restarts": train["max_restarts"],
+        "hang_seconds": train["hang_seconds"],
+    }

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule, XComArg
+from airflow.sdk.exceptions import AirflowSkipException
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.links import TrackingLink
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.train import training_code, training_gang
+from mlops_provider.refs import Ref, StudyRef, TrialRef
+from mlops_provider.section import check_section
+from mlops_provider.spec import Study, Trial
+from mlops_provider.step import Failure
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+BUDGET_SPENT = "BudgetSpentError"
+
+
+class TrialOperator(StepOperator):
+    """
+    Train once with settings that a study chooses; made by :class:`TuneOperator`, mapped over ``number``.
+
+    Skipped where the study's budget is spent. A retry goes on with the same trial, from its checkpoint.
+    """
+
+    step = "trial"
+    section = Trial
+    pods_of = "train"
+    operator_extra_links = (TrackingLink(),)
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return training_code(settings["train"])
+
+    def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return training_gang(settings["train"])
+
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        return _connections(settings)
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        trial = ref.ancestor(TrialRef)
+        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{trial.tracking_run}"
+        context["trial"] = f"{trial.number}: {trial.value:.4g}, {trial.state}"  # type: ignore[typeddict-unknown-key]
+
+    def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
+        if failure.type == BUDGET_SPENT:
+            raise AirflowSkipException(failure.message)
+        return super()._failure(failure, context)
+
+
+class TuneOperator(StepOperator):
+    """
+    Search for the best settings of a training. Returns a StudyRef, which :class:`TrainOperator` takes.
+
+    Settings: :class:`mlops_provider.spec.Study`. Makes two tasks: ``<task_id>_trial``, mapped to one for each trial and
+    ``parallel`` of them at once, and ``<task_id>``, which concludes when all of them have ended. A trial that failed
+    for good does not count; one that succeeded is enough.
+
+    :param features: materialised features to train on (templated)
+    :param train: settings of the training, see :class:`mlops_provider.spec.Train`
+    :param trial_pods: as ``pods``, which are those of the conclusion
+    """
+
+    step = "tune"
+    section = Study
+    operator_extra_links = (TrackingLink(),)
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        features: XComArg | Mapping[str, Any] | str,
+        trial_pods: Mapping[str, Any] | None = None,
+        trigger_rule: str = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
+        common = {name: value for name, value in kwargs.items() if name not in (*Study.model_fields, "pods")}
+        study = check_section(Study, self.settings, f"task {self.task_id!r}")
+        trials = TrialOperator.partial(
+            **common,
+            **self.settings,
+            task_id=f"{task_id}_trial",
+            upstream=features,
+            pods=trial_pods,
+            max_active_tis_per_dagrun=study.parallel,
+            map_index_template="{{ trial }}",
+        ).expand(number=list(range(study.num_trials)))
+        self.set_upstream(trials)
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return training_code(settings["train"])
+
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        return _connections(settings)
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        run = ref.ancestor(StudyRef).tracking_run
+        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"
+
+
+def _connections(settings: Mapping[str, Any]) -> dict[str, str]:
+    connection = settings["connection"]
+    return {} if connection is None else {"tune.connection": connection}

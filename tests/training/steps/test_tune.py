@@ -1,0 +1,223 @@
+"""Studies by real torchrun, a real database and a real MLflow server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
+from mlops_provider.step import Failure
+from training.tuning.config import TuneConfig
+from training.tuning.study import Study
+
+RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}
+SPACE = {"learning_rate": RATES, "model_args.hidden": {"choices": [4, 8, 16]}}
+
+
+@pytest.fixture
+def search(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
+    """Makes the documents of a study's steps: ``search(number)`` of a trial, ``search(None)`` of its conclusion."""
+
+    def document(number: int | None, train: Mapping[str, Any] | None = None, **changes: Any) -> Any:
+        section = {
+            "space": SPACE,
+            "sampler": "random",
+            "pruner": "none",
+            "trials": 3,
+            "hours": None,
+            "gpu_hours": None,
+            "parallel": 1,
+            "connection": None,
+            "seed": 5,
+            "train": config(**{"processes": 1, "epochs": 2, **(train or {})}),
+            **changes,
+        }
+        if number is None:
+            return project.step_input("tune", section, toy_features, f"study_{section['trials']}")
+        return project.step_input("trial", section | {"number": number}, toy_features, f"trial_{number}")
+
+    return document
+
+
+def study_of(project: Any, document: Any) -> Study:
+    return Study.open(document, project.store.uri, TuneConfig.of(document.config))
+
+
+def wait_for(condition: Callable[[], bool], started: Any) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert started.process.poll() is None, started.log
+        assert time.monotonic() < deadline, started.log
+        time.sleep(0.01)
+
+
+def kill_gang(started: Any) -> None:
+    """SIGKILL torchrun and its workers at once."""
+    os.killpg(started.process.pid, signal.SIGKILL)
+    started.process.wait(20)
+
+
+def runs_of(project: Any) -> dict[str, Any]:
+    """MLflow's runs by name."""
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    experiment = client.get_experiment_by_name(project.pipeline)
+    return {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+
+
+def test_the_best_settings_are_trained_with(
+    project: Any, toy_features: FeaturesRef, run_step: Any, search: Any, config: Any
+) -> None:
+    """Broken: a study would be for nothing, or a model say that it had other settings than it was trained with."""
+    trials = [run_step(project, search(number)) for number in range(3)]
+    assert all(isinstance(trial, TrialRef) for trial in trials), trials
+    study = run_step(project, search(None))
+    assert isinstance(study, StudyRef), study
+    best = max(trials, key=lambda trial: trial.value)
+    assert (study.best_trial, study.best_value, study.parameters) == (best.number, best.value, best.parameters)
+    assert study.trials == {"complete": 3, "pruned": 0, "failed": 0, "not begun": 0}
+    assert set(study.parameters) == set(SPACE)
+
+    model = run_step(project, project.step_input("train", config(processes=1, epochs=2), study))
+    assert isinstance(model, CheckpointRef), model
+    assert model.parent == study
+    assert model.metrics["ndcg@10"] == best.value, "the same training as the trial's"
+    described = json.loads(project.store.read(model.artifacts["model"]))
+    assert described["model_args"] == {"hidden": study.parameters["model_args.hidden"]}
+    run = MlflowClient(tracking_uri=project.tracking_uri).get_run(model.tracking_run)
+    assert run.data.params["learning_rate"] == str(study.parameters["learning_rate"])
+    assert run.data.tags["mlops.study"] == study.name
+
+
+def test_mlflow_shows_the_study_with_its_trials(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: nobody could see why these settings were taken."""
+    trials = [run_step(project, search(number)) for number in range(3)]
+    study = run_step(project, search(None))
+    assert isinstance(study, StudyRef), study
+    runs = runs_of(project)
+    assert {f"trial {trial.number}": trial.tracking_run for trial in trials} == {
+        name: run.info.run_id for name, run in runs.items() if name.startswith("trial")
+    }
+    for trial in trials:
+        run = runs[f"trial {trial.number}"]
+        assert run.data.tags["mlflow.parentRunId"] == study.tracking_run
+        assert run.data.params["learning_rate"] == str(trial.parameters["learning_rate"])
+        assert run.info.status == "FINISHED"
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    parent = client.get_run(study.tracking_run)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["best_ndcg_at_10"] == study.best_value
+    names = {"history.png", "importance.png", "parallel_coordinates.png", "trials.csv", "trials.json"}
+    assert {file.path for file in client.list_artifacts(study.tracking_run, "study")} == {f"study/{n}" for n in names}
+    with open(client.download_artifacts(study.tracking_run, "study/trials.csv")) as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["number"]) for row in rows] == [0, 1, 2]
+    assert [float(row["value"]) for row in rows] == [trial.value for trial in trials]
+    assert json.loads(project.store.read(study.artifacts["trials"]))[0]["state"] == "complete"
+
+
+def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: a preemption would cost a trial's work, or leave two of it in the study."""
+    train = {"loss": "include.toy.model:slow_loss", "processes": 2, "epochs": 3}
+    checkpoints = f"pipelines/{project.pipeline}/trial/trial_1/checkpoints"
+    document = search(1, train)
+    first = project.start(document, processes=2, name="trial")
+    wait_for(lambda: any(key.endswith("checkpoint.json") for key in project.store.list(checkpoints)), first)
+    kill_gang(first)
+    [struck] = study_of(project, document).trials().values()
+    assert struck.state.name == "RUNNING", "killed too late to prove anything"
+    second = project.start(document, processes=2, name="trial")
+    ref = second.result()
+    assert isinstance(ref, TrialRef), second.log
+    assert "going on after step" in second.log
+    assert ref.parameters == struck.params
+    [trial] = study_of(project, document).trials().values()
+    assert (trial.number, trial.state.name, len(trial.intermediate_values)) == (struck.number, "COMPLETE", 3)
+    assert not list(project.store.list(checkpoints)), "kept for nothing"
+    [run] = [run for name, run in runs_of(project).items() if name.startswith("trial")]
+    assert run.info.run_id == ref.tracking_run
+
+
+def test_a_hopeless_trial_is_given_up_by_all_ranks(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: trials without prospects would take as long as good ones, or hang because a rank goes on alone."""
+    space = {"learning_rate": {"choices": [0.05, 1e-9]}}
+    changes = {"space": space, "sampler": "grid", "pruner": "successive_halving", "trials": 2}
+    train = {"processes": 2, "epochs": 4}
+    drawn = [study_parameters(project, search(number, train, **changes), number) for number in (0, 1)]
+    good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learning_rate"])
+    for number in (good, bad):
+        started = project.start(search(number, train, **changes), processes=2, name=f"trial{number}")
+        ref = started.result()
+        assert isinstance(ref, TrialRef), started.log
+    assert ref.state == "pruned"
+    assert "is pruned" in started.log
+    run = runs_of(project)[f"trial {bad}"]
+    assert run.info.status == "KILLED"
+    assert run.data.tags["mlops.given_up"] == "True"
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    assert len(client.get_metric_history(ref.tracking_run, "validation_ndcg_at_10")) < 4
+    study = run_step(project, search(None, train, **changes))
+    assert (study.best_trial, study.trials["complete"], study.trials["pruned"]) == (good, 1, 1)
+
+
+def study_parameters(project: Any, document: Any, number: int) -> Mapping[str, Any]:
+    """That the trial will have."""
+    from training.tuning.space import distributions, draw
+
+    study = study_of(project, document)
+    config = TuneConfig.of(document.config)
+    assert distributions(config.space)
+    return draw(study._study, config, number)
+
+
+def test_what_nobody_ends_counts_as_failed(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: a trial whose worker is gone for good would be running for ever, or hold up the pipeline."""
+    done = run_step(project, search(0))
+    study_of(project, search(1)).begin(1)
+    ref = run_step(project, search(None))
+    assert isinstance(ref, StudyRef), ref
+    assert ref.trials == {"complete": 1, "pruned": 0, "failed": 1, "not begun": 1}
+    assert ref.best_trial == done.number
+    again = run_step(project, search(1))
+    assert isinstance(again, TrialRef), "cleared, it is trained after all"
+
+
+def test_without_any_complete_trial_there_is_no_choice(project: Any, run_step: Any, search: Any) -> None:
+    study_of(project, search(0)).begin(0)
+    failure = run_step(project, search(None))
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "none of the 3 trials" in failure.message
+    assert "1 failed, 2 not begun" in failure.message
+
+
+@pytest.mark.parametrize("budget", [{"hours": 1e-9}, {"gpu_hours": 1e-9}], ids=["hours", "gpu hours"])
+def test_a_spent_budget_begins_no_trial(project: Any, run_step: Any, search: Any, budget: dict[str, float]) -> None:
+    """Broken: a study would cost what was never meant to be spent."""
+    study = study_of(project, search(0))
+    study.begin(0)
+    study.report(0, 1, 0.5, gpu_hours=0.5)
+    failure = run_step(project, search(1, **budget))
+    assert isinstance(failure, Failure)
+    assert failure.type == "BudgetSpentError"
+    assert not failure.retryable
+    assert f"tune.{next(iter(budget))} is 1e-09" in failure.message
+    assert isinstance(run_step(project, search(0, **budget)), TrialRef), "what has begun goes on"
+
+
+def test_a_larger_budget_goes_on_with_the_same_study(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: ten more trials would mean to train the first ones again."""
+    first = run_step(project, search(0, trials=1))
+    assert run_step(project, search(None, trials=1)).trials["complete"] == 1
+    run_step(project, search(1, trials=2))
+    study = run_step(project, search(None, trials=2))
+    assert study.trials["complete"] == 2
+    rows = json.loads(project.store.read(study.artifacts["trials"]))
+    assert rows[0]["tracking_run"] == first.tracking_run

@@ -1,0 +1,67 @@
+"""Tune: all trials of a study in, the best settings out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from mlops_provider.refs import StudyRef
+from mlops_provider.step import StepError
+from training.steps import StepContext
+from training.steps.trained import features_of
+from training.tracking.connection import allowed
+from training.tuning.config import TuneConfig
+from training.tuning.plots import draw_plots
+from training.tuning.study import NUMBER, Study
+from training.tuning.tracked import STATES, files, open_study_run, settle_runs, table
+
+logger = logging.getLogger(__name__)
+
+
+class NoCompleteTrialError(StepError):
+    """Nothing to choose from."""
+
+    retryable = False
+
+
+def run(context: StepContext) -> StudyRef:
+    config = TuneConfig.of(context.config)
+    study = Study.open(context.input, context.store.uri, config)
+    study.settle()
+    best, rows = study.best(), table(study)
+    states = Counter(row["state"] for row in rows)
+    counts = {state: states[state] for state in STATES.values()} | {"not begun": config.trials - len(rows)}
+    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    if best is None:
+        raise NoCompleteTrialError(
+            f"none of the {config.trials} trials of {study.name} came to its end ({told}): look at their logs; a "
+            "pruner may be too strict, or the budget too small"
+        )
+    metric = config.train["metric"]
+    number, value = best.user_attrs[NUMBER], best.value
+    assert value is not None, "it is complete"
+    logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric, value, best.params)
+    tracked = open_study_run(context.deployment, context.input, config, study.name)
+    stored, written = tracked.stored, files(rows)
+    settle_runs(stored, study)
+    stored.log_bytes("study", {**written, **draw_plots(study, metric)})
+    stored.log_values(
+        {
+            allowed(f"best_{metric}"): value,
+            "best_trial": number,
+            **{f"trials_{name}": n for name, n in counts.items()},
+        },
+        {f"mlops.best.{name}": str(value) for name, value in best.params.items()},
+    )
+    tracked.finish()
+    return StudyRef(
+        place=context.place,
+        artifacts={"trials": context.publish("trials.json", written["trials.json"])},
+        name=study.name,
+        trials=counts,
+        best_trial=number,
+        best_value=value,
+        parameters=best.params,
+        tracking_run=stored.run_id,
+        parent=features_of(context),
+    )

@@ -1,0 +1,194 @@
+"""A study in its database: trials that begin, go on after a kill, report and end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from mlops_provider.step import StepError, StepInput
+from training.trainer.metrics import direction
+from training.tuning.config import TuneConfig, study_name
+from training.tuning.space import distributions, draw
+from training.tuning.storage import database_url, open_storage, reachable
+
+NUMBER: Final = "number"
+"""Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
+BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
+
+logger = logging.getLogger(__name__)
+
+
+class BudgetSpentError(StepError):
+    """No further trial is begun."""
+
+    retryable = False
+
+
+class Study:
+    """
+    The calls of a trial, all by rank 0: ``begin``; ``report`` after each epoch; ``end``. The step that concludes calls
+    ``settle``, then ``trials``.
+    """
+
+    def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneConfig) -> None:
+        self._study, self._storage, self._config = study, storage, config
+
+    @classmethod
+    def open(cls, document: StepInput, store: str, config: TuneConfig) -> Self:
+        """
+        Find the study, or make it.
+
+        :param document: of one of its steps
+        :param store: URI of the object store
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        best_is_most = direction(config.train["metric"]) > 0
+        storage = open_storage(database_url(store, document.run.pipeline, config.connection))
+        with reachable():
+            study = optuna.create_study(
+                study_name=study_name(document),
+                storage=storage,
+                direction=StudyDirection.MAXIMIZE if best_is_most else StudyDirection.MINIMIZE,
+                pruner=_pruner(config),
+                load_if_exists=True,
+            )
+        return cls(study, storage, config)
+
+    @property
+    def name(self) -> str:
+        return self._study.study_name
+
+    def trials(self) -> Mapping[int, FrozenTrial]:
+        """By number, those within the budget. Of a number begun twice the one that did not fail; else the newest."""
+        found: dict[int, FrozenTrial] = {}
+        with reachable():
+            everything = self._study.get_trials(deepcopy=False)
+        for trial in everything:
+            number = trial.user_attrs[NUMBER]
+            if number not in found or found[number].state is TrialState.FAIL:
+                found[number] = trial
+        return {number: found[number] for number in sorted(found) if number < self._config.trials}
+
+    def begin(self, number: int) -> FrozenTrial:
+        """
+        The trial of a number: a new one, or what an earlier attempt left of it, with the same settings.
+
+        :raises BudgetSpentError: where it is not begun yet, and the time for that is over
+        """
+        earlier = self.trials().get(number)
+        if earlier is not None and earlier.state is not TrialState.FAIL:
+            return earlier
+        with reachable():
+            if earlier is None:
+                self._check_budget(number)
+            parameters = earlier.params if earlier else draw(self._study, self._config, number)
+            # Settings and number in one transaction: no kill leaves a trial that nobody would find again.
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState.RUNNING,
+                    params=parameters,
+                    distributions=distributions(self._config.space),
+                    user_attrs={NUMBER: number, BEGUN: time.time()},
+                )
+            )
+        return self.trials()[number]
+
+    def report(self, number: int, epoch: int, value: float, gpu_hours: float) -> bool:
+        """
+        Note the metric after an epoch.
+
+        :param gpu_hours: that the trial took so far
+        :return: whether the trial is to be given up
+        """
+        with reachable():
+            trial_id = self._id(number)
+            self._storage.set_trial_intermediate_value(trial_id, epoch, value)
+            self._storage.set_trial_user_attr(trial_id, GPU_HOURS, gpu_hours)
+            return self._study.pruner.prune(self._study, self._storage.get_trial(trial_id))
+
+    def end(self, number: int, value: float | None, run_id: str) -> FrozenTrial:
+        """
+        :param value: the best epoch's; None: it was given up
+        :param run_id: of MLflow
+        """
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        with reachable():
+            self._storage.set_trial_user_attr(self._id(number), RUN, run_id)
+            self._study.tell(self.trials()[number].number, value, state, skip_if_finished=True)
+        return self.trials()[number]
+
+    def settle(self) -> None:
+        """End what nobody works on any more: called when the tasks of all trials have ended."""
+        with reachable():
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                logger.warning("trial %d did not come to an end: it counts as failed", trial.user_attrs[NUMBER])
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def best(self) -> FrozenTrial | None:
+        """Of the complete ones; of equals that of the lowest number."""
+        sign = 1 if self._study.direction is StudyDirection.MAXIMIZE else -1
+        complete = [trial for trial in self.trials().values() if trial.state is TrialState.COMPLETE]
+        return max(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+    @property
+    def tracking_run(self) -> str | None:
+        """MLflow run that the trials' runs are children of; None until :meth:`track`."""
+        with reachable():
+            return self._study.user_attrs.get(RUN)
+
+    def track(self, run_id: str) -> None:
+        with reachable():
+            self._study.set_user_attr(RUN, run_id)
+
+    def by_number(self) -> optuna.Study:
+        """A copy in memory for plots, whose trials are counted as their tasks are."""
+        copy = optuna.create_study(study_name=self.name, direction=self._study.direction)
+        copy.add_trials(list(self.trials().values()))
+        return copy
+
+    def _id(self, number: int) -> int:
+        study_id = self._storage.get_study_id_from_name(self.name)
+        found: int = self._storage.get_trial_id_from_study_id_trial_number(study_id, self.trials()[number].number)
+        return found
+
+    def _check_budget(self, number: int) -> None:
+        trials = self._study.get_trials(deepcopy=False)
+        config = self._config
+        begun = min((trial.user_attrs[BEGUN] for trial in trials), default=time.time())
+        spent = {
+            "hours": ((time.time() - begun) / 3600, config.hours),
+            "gpu_hours": (sum(trial.user_attrs.get(GPU_HOURS, 0.0) for trial in trials), config.gpu_hours),
+        }
+        for name, (used, allowed) in spent.items():
+            if allowed is not None and used >= allowed:
+                raise BudgetSpentError(
+                    f"trial {number} is not begun: the study has taken {used:.3g} {name.replace('_', ' ')}, and "
+                    f"tune.{name} is {allowed:g}"
+                )
+
+
+def _pruner(config: TuneConfig) -> BasePruner:
+    match config.pruner:
+        case "median":
+            return MedianPruner()
+        case "successive_halving":
+            # In epochs. Left to Optuna, the first trials would compare with nobody.
+            return SuccessiveHalvingPruner(min_resource=1)
+        case "hyperband":
+            return HyperbandPruner(max_resource=_most_epochs(config))
+        case _:
+            return NopPruner()
+
+
+def _most_epochs(config: TuneConfig) -> int:
+    tuned: Mapping[str, Any] = config.space.get("epochs", {})
+    epochs: list[int] = [*tuned.get("choices", ()), tuned.get("high", 0), config.train["epochs"]]
+    return max(epochs)
