@@ -15,6 +15,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -27,7 +28,7 @@ PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
-    """The DAG of one pipeline: its six steps in a line."""
+    """The DAG of one pipeline: its steps in a line."""
     zone = ZoneInfo(pipeline.timezone)
     dag = DAG(
         dag_id=pipeline.pipeline,
@@ -63,18 +64,15 @@ def build_dag(pipeline: Pipeline) -> DAG:
             **settings[step],
         }
 
+    model = pipeline.register_.registered_model
     with dag:
         ingest = IngestOperator(**common("ingest"))
-        validate = ValidateOperator(
-            dataset=ingest.output,
-            registered_model=pipeline.evaluate.registered_model,
-            alias=pipeline.evaluate.alias,
-            **common("validate"),
-        )
+        validate = ValidateOperator(dataset=ingest.output, registered_model=model, **common("validate"))
         features = FeaturesOperator(validation=validate.output, **common("features"))
         train = TrainOperator(features=features.output, **common("train"))
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
-        RegisterOperator(report=evaluate.output, **common("register"))
+        register = RegisterOperator(report=evaluate.output, **common("register"))
+        PromoteOperator(version=register.output, registered_model=model, **common("promote"))
     return dag
 
 

@@ -128,6 +128,10 @@ class StepOperator(BaseOperator):
         """
         return {}
 
+    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the step's process is told: the settings, as they were checked."""
+        return dict(settings)
+
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         """Refs of other runs that the step holds its result against, by name. Not part of the run key."""
         return {}
@@ -192,7 +196,7 @@ class StepOperator(BaseOperator):
     def _document(self, context: Context, deployment: Deployment) -> StepInput:
         overrides = {name: context["params"][name] for name in self.parameters if name in context["params"]}
         section = check_section(self.section, {**self.settings, **overrides}, f"task {self.task_id!r}")
-        config = section.model_dump(mode="json")
+        config = self.config(section.model_dump(mode="json"))
         consumes = STEPS[self.step].consumes
         ref = consumes.from_wire(self.upstream) if consumes else None
         start, end = data_interval(context)
@@ -216,6 +220,7 @@ class StepOperator(BaseOperator):
             task_id=self.task_id,
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
+            user=context["dag_run"].triggering_user_name or "",
         )
         return StepInput(
             step=self.step,
