@@ -1,8 +1,10 @@
-"""A night of the ranking pipeline: run by a real Airflow, and as six bare processes."""
+"""A night of the ranking pipeline: run by a real Airflow, and as bare processes."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
-from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.launchers.process import ProcessLauncher, runtime_environment
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
+from mlops_provider.operators.promote import move
 from mlops_provider.refs import Ref, ReportRef
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
@@ -90,7 +91,7 @@ class MeasuredAirflow:
         run = self._run(PIPELINE, f"night_{date:%Y%m%d}", date, training)
         if missing := set(LINE) - run.steps.keys():
             raise RuntimeError(f"the night of {date:%Y-%m-%d} skipped {', '.join(sorted(missing))}")
-        make_champion(self.stack.mlflow_url, PIPELINE, "1")
+        make_champion(deployment(self.stack.home, self.stack.store, self.stack.mlflow_url), PIPELINE, "1")
         return run
 
     def do_nothing(self, number: int) -> Timed:
@@ -151,13 +152,7 @@ class BareProcesses:
 
     def __init__(self, home: Path, root: Path, tracking_uri: str) -> None:
         self._pipeline = load_pipeline(home / f"dags/{PIPELINE}.pipeline.yaml")
-        self._deployment = Deployment(
-            home=home,
-            store=f"file://{root}/bare_store",
-            tracking_uri=tracking_uri,
-            tracking_url=tracking_uri,
-            pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
-        )
+        self._deployment = deployment(home, root / "bare_store", tracking_uri)
 
     def night(self, date: datetime, training: Mapping[str, Any] | None = None) -> Timed:
         """As :meth:`MeasuredAirflow.night`."""
@@ -176,14 +171,30 @@ class BareProcesses:
             ref = outcome.result
             if isinstance(ref, ReportRef) and not ref.passed:
                 raise RuntimeError(f"the night of {date:%Y-%m-%d} would register nothing: {ref.reason}")
-        make_champion(self._deployment.tracking_uri, BARE, "1")
+        make_champion(self._deployment, BARE, "1")
         return Timed(wall=sum(seconds.values()), steps=seconds, work=sum(seconds.values()))
 
 
-def make_champion(tracking_uri: str, model: str, version: str) -> None:
+def deployment(home: Path, store: Path, tracking_uri: str) -> Deployment:
+    """Where steps and commands run, outside of Airflow."""
+    return Deployment(
+        home=home,
+        store=f"file://{store}",
+        tracking_uri=tracking_uri,
+        tracking_url=tracking_uri,
+        pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
+    )
+
+
+def make_champion(deployment: Deployment, model: str, version: str) -> None:
     """Have the nights judged against the same model, so that each does the work of all steps, the last included."""
-    body = {"name": model, "alias": "champion", "version": version}
-    httpx.post(f"{tracking_uri}/api/2.0/mlflow/registered-models/alias", json=body, timeout=30).raise_for_status()
+    command = [str(deployment.pythons["training"]), "-m", "training.commands", "models", "promote", model, version]
+    subprocess.run(
+        [*command, "--why", "the next night is judged against it"],
+        env=runtime_environment(deployment, os.environ),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def step_document(
@@ -191,6 +202,8 @@ def step_document(
 ) -> StepInput:
     """What the step's process is told; only the names differ from what its operator says."""
     config: dict[str, Any] = pipeline.model_dump(mode="json", by_alias=True)[step] | dict(changes or {})
+    if step == "promote":
+        config = move("promote")
     if "registered_model" in config:
         config["registered_model"] = BARE
     identity = RunIdentity(

@@ -7,6 +7,7 @@ from pendulum import datetime
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -69,4 +70,5 @@ with DAG(
     evaluate = EvaluateOperator(
         task_id="evaluate", checkpoint=train.output, registered_model=MODEL, metric="auc", min_improvement=0.005
     )
-    RegisterOperator(task_id="register", report=evaluate.output, registered_model=MODEL)
+    register = RegisterOperator(task_id="register", report=evaluate.output, registered_model=MODEL)
+    PromoteOperator(task_id="promote", version=register.output, registered_model=MODEL)

@@ -1,4 +1,4 @@
-"""Runs whenever flight_ranking has a new model version: another team's DAG needs to know nothing but the asset."""
+"""Runs when flight_ranking has another version in production: another team's DAG needs to know only the asset."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ with DAG(dag_id="ranking_published", schedule=[MODEL], catchup=False, tags=["mlo
 
     @task
     def announce(triggering_asset_events: Any = None) -> str:
-        """Say which version is out, and from which snapshot it was made."""
+        """Say which version is in production, and from which snapshot it was made."""
         event = triggering_asset_events[MODEL][-1]
         version = ModelVersionRef.from_wire(event.extra["ref"])
         snapshot = version.ancestor(DatasetRef)

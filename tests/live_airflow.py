@@ -72,6 +72,12 @@ class LiveAirflow:
         )
         return list(response.raise_for_status().json().get("model_versions", []))
 
+    def aliases(self, model: str = PIPELINE) -> dict[str, str]:
+        """Which version each alias names."""
+        found = httpx.get(f"{self.stack.mlflow_url}/api/2.0/mlflow/registered-models/get", params={"name": model})
+        entries = found.raise_for_status().json()["registered_model"].get("aliases", [])
+        return {entry["alias"]: str(entry["version"]) for entry in entries}
+
     def training_runs(self, pipeline: str = PIPELINE) -> list[dict[str, Any]]:
         api = f"{self.stack.mlflow_url}/api/2.0/mlflow"
         found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": pipeline})

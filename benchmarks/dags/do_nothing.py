@@ -1,4 +1,4 @@
-"""Six tasks in a line that do nothing: what Airflow needs to run as many tasks as a night has."""
+"""Seven tasks in a line that do nothing: what Airflow needs to run as many tasks as a night has."""
 
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.operator import chain
@@ -9,4 +9,4 @@ with DAG("do_nothing", schedule=None, catchup=False):
     def nothing() -> None:
         """Return at once."""
 
-    chain(*(nothing.override(task_id=f"task_{position}")() for position in range(6)))
+    chain(*(nothing.override(task_id=f"task_{position}")() for position in range(7)))

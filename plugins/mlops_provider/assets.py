@@ -11,5 +11,5 @@ def dataset_asset(name: str) -> Asset:
 
 
 def model_asset(name: str) -> Asset:
-    """Updated with each new model version; the event's extra holds the ModelVersionRef under ``ref``."""
+    """Updated when another version is in production; the event's extra holds the ModelVersionRef under ``ref``."""
     return Asset(uri=f"model://{name}", name=f"model://{name}", group="model")

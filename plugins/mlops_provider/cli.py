@@ -26,6 +26,7 @@ HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
     "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
     "features": ("training", "read the online feature store"),
+    "models": ("training", "show, promote and roll back model versions; their audit trail"),
     "schema": ("validation", "propose changes of a schema"),
 }
 """First words that ``training.commands`` answers: the runtime, and what for."""

@@ -16,6 +16,7 @@ from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
@@ -67,14 +68,10 @@ def build_dag(pipeline: Pipeline) -> DAG:
             **settings[step],
         }
 
+    model = pipeline.register_.registered_model
     with dag:
         ingest = IngestOperator(**common("ingest"))
-        validate = ValidateOperator(
-            dataset=ingest.output,
-            registered_model=pipeline.evaluate.registered_model,
-            alias=pipeline.evaluate.alias,
-            **common("validate"),
-        )
+        validate = ValidateOperator(dataset=ingest.output, registered_model=model, **common("validate"))
         features = FeaturesOperator(validation=validate.output, **common("features"))
         best: StepOperator = features
         if pipeline.tune is not None:
@@ -86,7 +83,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
             )
         train = TrainOperator(features=best.output, **common("train"))
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
-        RegisterOperator(report=evaluate.output, **common("register"))
+        register = RegisterOperator(report=evaluate.output, **common("register"))
+        PromoteOperator(version=register.output, registered_model=model, **common("promote"))
     return dag
 
 

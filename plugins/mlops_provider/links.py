@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
+    from mlops_provider.refs import ModelVersionRef
+
 REPORTS_PREFIX = "/mlops/reports"
 """Where the plugin serves the reports of the store."""
 
@@ -32,6 +34,11 @@ class TrackingLink(StepLink):
 
 class ModelLink(StepLink):
     name = "MLflow model version"
+
+
+def model_url(tracking_url: str, version: ModelVersionRef) -> str:
+    """Address of a version in MLflow's pages."""
+    return f"{tracking_url}/#/models/{version.name}/versions/{version.version}"
 
 
 def report_url(key: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 
 from mlops_provider.refs import ModelVersionRef
+from mlops_provider.stages import CHAMPION
 
 REF_TAG = "mlops.ref"
 """Tag of a model version that holds its whole ref chain as JSON."""
@@ -22,22 +24,11 @@ async def find_model_version(
     """
     The ref of a registered version, by number or by alias; None where there is none (yet).
 
-    :raises RegistryError: where the server cannot be reached
+    :raises RegistryError: where the server cannot be reached, or a pipeline did not register that version
     """
-    if (version is None) == (alias is None):
-        raise ValueError(f"name either a version or an alias of {model!r}")
-    path, query = ("alias", {"alias": alias}) if alias else ("", {"version": version})
-    url = f"{tracking_uri}/api/2.0/mlflow/" + ("registered-models/alias" if path else "model-versions/get")
-    try:
-        async with httpx.AsyncClient(timeout=10) as client:
-            response = await client.get(url, params={"name": model, **query})
-    except httpx.HTTPError as error:
-        raise RegistryError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
-    if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
+    found = await _find(tracking_uri, model, version=version, alias=alias)
+    if found is None:
         return None
-    if response.is_error:
-        raise RegistryError(f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}")
-    found = response.json()["model_version"]
     tags = {tag["key"]: tag["value"] for tag in found.get("tags", [])}
     if REF_TAG not in tags:
         raise RegistryError(
@@ -56,6 +47,36 @@ async def find_model_version(
             "parent": wire,
         }
     )
+
+
+async def champion_version(tracking_uri: str, model: str) -> str | None:
+    """
+    The number of the version in production, whoever registered it.
+
+    :raises RegistryError: where the server cannot be reached
+    """
+    found = await _find(tracking_uri, model, alias=CHAMPION)
+    return None if found is None else str(found["version"])
+
+
+async def _find(
+    tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None
+) -> dict[str, Any] | None:
+    if (version is None) == (alias is None):
+        raise ValueError(f"name either a version or an alias of {model!r}")
+    path, query = ("alias", {"alias": alias}) if alias else ("", {"version": version})
+    url = f"{tracking_uri}/api/2.0/mlflow/" + ("registered-models/alias" if path else "model-versions/get")
+    try:
+        async with httpx.AsyncClient(timeout=10) as client:
+            response = await client.get(url, params={"name": model, **query})
+    except httpx.HTTPError as error:
+        raise RegistryError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
+    if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
+        return None
+    if response.is_error:
+        raise RegistryError(f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}")
+    found: dict[str, Any] = response.json()["model_version"]
+    return found
 
 
 def _is_missing(response: httpx.Response) -> bool:

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from mlops_provider.pod_spec import Place, Pods, of_step
+from mlops_provider.promote_spec import Promote
 from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
@@ -418,18 +419,15 @@ class Evaluate(Section):
 
     registered_model: Name
     """Name in the model registry."""
-    alias: Name = "champion"
-    """Alias of the model now in production."""
     metric: Metric
     min_improvement: float = Field(default=0.005, ge=0)
     """Relative: 0.005 asks for a metric more than 0.5% better than the champion's."""
 
 
 class Register(Section):
-    """Register the model version and make it the champion; skipped where the evaluation did not pass."""
+    """Register the model version, in staging; skipped where the evaluation did not pass."""
 
     registered_model: Name
-    alias: Name = "champion"
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -440,6 +438,7 @@ SECTIONS: dict[str, type[Section]] = {
     "train": Train,
     "evaluate": Evaluate,
     "register": Register,
+    "promote": Promote,
 }
 
 
@@ -476,6 +475,7 @@ class Pipeline(Section):
     """None: the training's settings are as they stand."""
     evaluate: Evaluate
     register_: Register = Field(alias="register")
+    promote: Promote = Promote()
 
     def pods_of(self, step: str) -> dict[str, Any]:
         """What the file says of a step's pods, and nothing of the defaults."""
@@ -510,8 +510,8 @@ class Pipeline(Section):
     @classmethod
     def _same_contest(cls, value: Register, info: ValidationInfo) -> Register:
         judged = info.data.get("evaluate")
-        if judged and (judged.registered_model, judged.alias) != (value.registered_model, value.alias):
-            raise ValueError(f"for the model of evaluate: {judged.registered_model}, alias {judged.alias}")
+        if judged and judged.registered_model != value.registered_model:
+            raise ValueError(f"for the model of evaluate: {judged.registered_model}")
         return value
 
     @field_validator("timezone")

@@ -81,6 +81,7 @@ STEPS: Mapping[str, StepType] = {
     "train": StepType((FeaturesRef, StudyRef), CheckpointRef, "training"),
     "evaluate": StepType((CheckpointRef,), ReportRef, "training"),
     "register": StepType((ReportRef,), ModelVersionRef, "training"),
+    "promote": StepType((ModelVersionRef,), ModelVersionRef, "training"),
 }
 
 OPTIONAL: frozenset[str] = frozenset({"trial", "tune"})
@@ -132,6 +133,14 @@ class RunIdentity:
     task_id: str
     run_id: str
     try_number: int
+    user: str = ""
+    """Who started the run by hand; empty where the schedule did."""
+
+    @property
+    def author(self) -> str:
+        """Who does this, in the words of an audit trail."""
+        task = f"{self.dag_id}/{self.run_id}/{self.task_id}"
+        return f"{self.user} by {task}" if self.user else task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,6 +56,7 @@ def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
     assert set(airflow.states(first_night).values()) == {"success"}
     assert [version["version"] for version in airflow.model_versions()] == ["1"]
+    assert airflow.aliases() == {"champion": "1"}
 
 
 def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_night: str) -> None:
@@ -148,7 +149,8 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, firs
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
     report: dict[str, Any] = airflow.client.xcom("events", run_id, "evaluate")
     assert report["champion"] is not None
-    assert airflow.states(run_id)["register"] == ("success" if report["passed"] else "skipped")
+    for step in ("register", "promote"):
+        assert airflow.states(run_id)[step] == ("success" if report["passed"] else "skipped")
 
 
 @pytest.mark.usefixtures("restore_events")
@@ -157,7 +159,7 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow) -> No
     message = fail(airflow, 15, "validate")
     assert "2024-01-14 has 40 rows, 2024-01-13 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
     states = airflow.states("night_15")
-    assert {states[step] for step in ("features", "train", "evaluate", "register")} == {"upstream_failed"}
+    assert {states[step] for step in ("features", "train", "evaluate", "register", "promote")} == {"upstream_failed"}
     path = "/dags/events/dagRuns/night_15/taskInstances/validate/links"
     report = airflow.client.request("GET", path)["extra_links"]["Report"]
     page = httpx.get(airflow.stack.airflow_url + report, headers={"Authorization": airflow.client.authorization})

@@ -13,7 +13,7 @@ PIPELINE = Path(__file__).parents[2] / "dags/flight_ranking.pipeline.yaml"
 
 def test_steps_stand_in_one_line() -> None:
     dag = build_dag(load_pipeline(PIPELINE))
-    steps = ["ingest", "validate", "features", "train", "evaluate", "register"]
+    steps = ["ingest", "validate", "features", "train", "evaluate", "register", "promote"]
     assert [task.task_id for task in dag.topological_sort()] == steps
     assert all(dag.get_task(b).upstream_task_ids == {a} for a, b in pairwise(steps))
 

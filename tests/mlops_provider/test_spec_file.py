@@ -104,7 +104,7 @@ def test_evaluate_and_register_mean_one_contest(edit) -> None:
     """Otherwise a model judged against one champion would be crowned in the place of another."""
     text = PIPELINE.read_text()
     evaluate = text[text.index("\nevaluate:") : text.index("\nregister:")]
-    with pytest.raises(SpecError, match=r"register must be for the model of evaluate: other, alias champion"):
+    with pytest.raises(SpecError, match=r"register must be for the model of evaluate: other"):
         edit(evaluate, evaluate.replace("registered_model: flight_ranking", "registered_model: other"))
     with pytest.raises(SpecError, match=r"evaluate must be measured by ndcg@K, for the objective is ranking"):
         edit(evaluate, evaluate.replace("metric: ndcg@10", "metric: auc"))

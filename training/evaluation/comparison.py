@@ -19,7 +19,6 @@ class EvaluateConfig:
     """The ``evaluate`` section of a pipeline."""
 
     registered_model: str
-    alias: str
     metric: str
     min_improvement: float
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from mlops_provider.refs import CheckpointRef, RefError, ReportRef
+from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadConfigError
 from training.tracking.model_registry import REF_TAG, ModelRegistry
 
@@ -18,14 +19,14 @@ class Champion:
     checkpoint: CheckpointRef
 
 
-def find_champion(registry: ModelRegistry, alias: str) -> Champion | None:
+def find_champion(registry: ModelRegistry) -> Champion | None:
     """
-    The version that the alias names.
+    The version in production.
 
     :return: None where nothing is in production yet
     :raises BadConfigError: where that version was not registered by this pipeline, and so cannot be scored
     """
-    version = registry.version_of_alias(alias)
+    version = registry.version_of_alias(CHAMPION)
     if version is None:
         return None
     document = registry.tags_of(version).get(REF_TAG)
@@ -33,7 +34,8 @@ def find_champion(registry: ModelRegistry, alias: str) -> Champion | None:
         report = ReportRef.from_wire(json.loads(document or "null"))
     except (RefError, ValueError) as error:
         raise BadConfigError(
-            f"version {version} of model {registry.name!r} has the alias {alias!r} but no usable tag {REF_TAG!r} "
-            f"({error}): it was registered by other means. Move the alias to a version of this pipeline, or remove it"
+            f"version {version} of model {registry.name!r} has the alias {CHAMPION!r} but no usable tag {REF_TAG!r} "
+            f"({error}): it was registered by other means. Put a version of this pipeline in its place: "
+            f"mlops models promote {registry.name} VERSION --why ..."
         ) from error
     return Champion(version=version, checkpoint=report.parent)

@@ -1,4 +1,4 @@
-"""Register a model version exactly once, and make it the champion only of the contest it has won."""
+"""Register a model version exactly once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from mlops_provider.refs import ReportRef
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops_provider.step import BadConfigError
 from training.tracking.connection import allowed
 from training.tracking.model_registry import DIGEST_TAG, REF_TAG, ModelRegistry
 from training.tracking.provenance import lineage_tags
@@ -15,16 +15,11 @@ from training.tracking.provenance import lineage_tags
 logger = logging.getLogger(__name__)
 
 
-class ChampionChangedError(BadDataError):
-    """The report judges against a model that is no longer in production."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegisterConfig:
     """The ``register`` section of a pipeline."""
 
     registered_model: str
-    alias: str
 
 
 def register_once(registry: ModelRegistry, report: ReportRef, *, source: str, git_commit: str, run_key: str) -> str:
@@ -62,26 +57,3 @@ def register_once(registry: ModelRegistry, report: ReportRef, *, source: str, gi
         logger.info("version %s is a duplicate made at the same time as version %s: deleting it", version, keep)
         registry.delete(version)
     return keep
-
-
-def crown(registry: ModelRegistry, alias: str, version: str, report: ReportRef) -> None:
-    """
-    Point the alias at the version, if production is still as it was when the report was written.
-
-    :raises ChampionChangedError: where another model has been put into production since
-    """
-    current = registry.version_of_alias(alias)
-    if current == version:
-        return
-    if current != report.champion:
-        raise ChampionChangedError(
-            f"the champion changed since the evaluation: {registry.name} {alias!r} was "
-            f"{_named(report.champion)} and is {_named(current)} now. Version {version} stays registered, without the "
-            "alias. To have this night judged against the new champion, trigger it with another setting (a seed, say)"
-        )
-    registry.set_alias(alias, version)
-    logger.info("%s %r is version %s now, it was %s", registry.name, alias, version, _named(current))
-
-
-def _named(version: str | None) -> str:
-    return "not set" if version is None else f"version {version}"

@@ -7,6 +7,7 @@ import logging
 from dataclasses import asdict
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef, ReportRef, canonical_json
+from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadDataError
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
 from training.evaluation.report import render
@@ -31,7 +32,7 @@ def run(context: StepContext) -> ReportRef:
     check_metric(config.metric, description.objective, grouped=description.grouped)
     client = connect(context.deployment.tracking_uri)
     tracked = reopen_run(client, checkpoint.tracking_run)
-    champion = find_champion(ModelRegistry(client=client, name=config.registered_model), config.alias)
+    champion = find_champion(ModelRegistry(client=client, name=config.registered_model))
 
     rows = held_out(context.store, checkpoint.ancestor(FeaturesRef))
     candidate_scores = score_rows(context.store, checkpoint, rows, context.scratch)
@@ -43,7 +44,7 @@ def run(context: StepContext) -> ReportRef:
     champion_scores, seen = None, 0
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        named = f"{config.registered_model} version {champion.version} ({config.alias})"
+        named = f"{config.registered_model} version {champion.version} ({CHAMPION})"
         champion_scores = score_champion(context.store, champion.checkpoint, rows, context.scratch, named)
         seen = days_seen(context.store, champion.checkpoint, checkpoint)
     version = champion.version if champion else None

@@ -1,9 +1,11 @@
-"""Register: a passed evaluation in, a model version out."""
+"""Register: a passed evaluation in, a model version in staging out."""
 
 from __future__ import annotations
 
 from mlops_provider.refs import ModelVersionRef, ReportRef
-from training.registry.registration import RegisterConfig, crown, register_once
+from training.registry.promotion import Promotion
+from training.registry.registration import RegisterConfig, register_once
+from training.registry.transitions import Author
 from training.steps import StepContext
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
@@ -25,5 +27,8 @@ def run(context: StepContext) -> ModelVersionRef:
         git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
         run_key=context.run.run_key,
     )
-    crown(registry, config.alias, version, report)
+    artifact = report.artifacts.get("report")
+    Promotion.of(registry, context.store).stage(
+        version, Author(who=context.run.author, why=report.reason), report=artifact.key if artifact else None
+    )
     return ModelVersionRef(place=context.place, name=config.registered_model, version=version, parent=report)

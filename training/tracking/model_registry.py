@@ -29,8 +29,8 @@ class ModelRegistry:
     client: MlflowClient
     name: str
 
-    def version_of_alias(self, alias: str) -> str | None:
-        """The version that the alias names now; None where there is no such alias or no such model."""
+    def aliases(self) -> dict[str, str]:
+        """Alias to version, as they are now; none where there is no such model."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"cannot read model {self.name!r}"):
@@ -39,9 +39,18 @@ class ModelRegistry:
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-                return None
-        version = aliases.get(alias)
-        return None if version is None else str(version)
+                return {}
+        return {alias: str(version) for alias, version in aliases.items()}
+
+    def version_of_alias(self, alias: str) -> str | None:
+        """The version that the alias names now; None where there is no such alias or no such model."""
+        return self.aliases().get(alias)
+
+    def versions(self) -> list[ModelVersion]:
+        """The newest first."""
+        with translated(f"cannot search the versions of model {self.name!r}"):
+            found = self.client.search_model_versions(f"name = '{self.name}'")
+        return sorted(found, key=lambda version: -int(version.version))
 
     def tags_of(self, version: str) -> dict[str, str]:
         with translated(f"cannot read version {version} of model {self.name!r}"):
@@ -87,5 +96,27 @@ class ModelRegistry:
                     raise
 
     def set_alias(self, alias: str, version: str) -> None:
-        with translated(f"cannot set alias {alias!r} of model {self.name!r}"):
+        """One change in MLflow's database: a reader finds the version before or this one, never none."""
+        with translated(f"cannot set alias {alias!r} of model {self.name!r} to version {version}"):
             self.client.set_registered_model_alias(self.name, alias, version)
+
+    def delete_alias(self, alias: str) -> None:
+        with translated(f"cannot delete alias {alias!r} of model {self.name!r}"):
+            self.client.delete_registered_model_alias(self.name, alias)
+
+    def set_tag(self, version: str, tag: str, value: str) -> None:
+        """A version that is gone has no tags to keep."""
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"cannot set the tag {tag} of version {version} of model {self.name!r}"):
+            try:
+                self.client.set_model_version_tag(self.name, version, tag, value)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+
+
+def model_names(client: MlflowClient) -> list[str]:
+    """All registered models, by name."""
+    with translated("cannot search the models"):
+        return sorted(model.name for model in client.search_registered_models())

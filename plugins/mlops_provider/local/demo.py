@@ -176,7 +176,7 @@ def _result(night: Night, step: str, state: str) -> str:
     if state == "failed":
         return str(night.failures.get(step, {}).get("message", "see the task's log"))
     if state == "skipped":
-        return "not registered: the evaluation did not pass"
+        return f"not {step}{'d' if step == 'promote' else 'ed'}: the evaluation did not pass"
     ref = night.refs.get(step)
     return key_numbers(ref) if ref is not None else ""
 
@@ -226,7 +226,7 @@ def _verdict(night: Night) -> str:
     if not night.as_expected:
         failed = [f"{step}: {_result(night, step, 'failed')}" for step in night.failures]
         return "DID NOT GO AS PLANNED. " + ("; ".join(failed) or f"the run is {night.state}")
-    if version := night.refs.get("register"):
+    if version := night.refs.get("promote"):
         return f"{key_numbers(version)} registered, now champion. {night.refs['evaluate'].reason}"
     return f"trained, not registered. {night.refs['evaluate'].reason}"
 

@@ -157,6 +157,10 @@ class StepOperator(BaseOperator):
         """
         return {}
 
+    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the step's process is told: the settings, as they were checked."""
+        return dict(settings)
+
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         """Refs of other runs that the step holds its result against, by name. Not part of the run key."""
         return {}
@@ -223,7 +227,7 @@ class StepOperator(BaseOperator):
         overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
         settings = replaced_settings(self.settings, overrides)
         section = check_section(self.section, settings, f"task {self.task_id!r}")
-        config = section.model_dump(mode="json")
+        config = self.config(section.model_dump(mode="json"))
         consumes = STEPS[self.step].consumes
         ref = ref_of(consumes, self.upstream) if consumes else None
         start, end = data_interval(context)
@@ -247,6 +251,7 @@ class StepOperator(BaseOperator):
             task_id=self.task_id,
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
+            user=context["dag_run"].triggering_user_name or "",
         )
         return StepInput(
             step=self.step,

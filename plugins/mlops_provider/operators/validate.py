@@ -13,6 +13,7 @@ from mlops_provider.operators.base import StepOperator
 from mlops_provider.refs import Ref, ValidationRef
 from mlops_provider.registry import RegistryError, find_model_version
 from mlops_provider.spec import Validate
+from mlops_provider.stages import CHAMPION
 
 
 class ValidateOperator(StepOperator):
@@ -24,7 +25,6 @@ class ValidateOperator(StepOperator):
     :param dataset: the DatasetRef to validate (templated)
     :param registered_model: the model whose production version's data is the reference for drift; without it the
         reference is the previous snapshot alone
-    :param alias: the alias of the version in production
     """
 
     step = "validate"
@@ -36,17 +36,15 @@ class ValidateOperator(StepOperator):
         *,
         dataset: XComArg | Mapping[str, Any] | str,
         registered_model: str | None = None,
-        alias: str = "champion",
         **kwargs: Any,
     ) -> None:
         super().__init__(upstream=dataset, **kwargs)
         self.registered_model = registered_model
-        self.alias = alias
 
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         if self.registered_model is None:
             return {}
-        lookup = find_model_version(deployment.tracking_uri, self.registered_model, alias=self.alias)
+        lookup = find_model_version(deployment.tracking_uri, self.registered_model, alias=CHAMPION)
         try:
             champion = asyncio.run(lookup)
         except RegistryError as error:

@@ -11,6 +11,7 @@ from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.base import recipe_folder
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
+from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -117,8 +118,10 @@ def test_sensors_survive_the_deferral_race(dag: DAG, sensor: type) -> None:
 def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:
     ingest = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
     register = RegisterOperator(task_id="register", report=version_ref.parent.to_wire(), registered_model="ranker")
+    promote = PromoteOperator(task_id="promote", version=register.output, registered_model="ranker")
     assert [asset.name for asset in ingest.outlets] == ["dataset://wired"]
-    assert [asset.name for asset in register.outlets] == ["model://ranker"]
+    assert register.outlets == [], "what is registered is not in production yet"
+    assert [asset.name for asset in promote.outlets] == ["model://ranker"]
 
 
 def test_override_of_an_unknown_setting_is_an_error(dag: DAG) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from training.registry.champion import find_champion
-from training.registry.registration import crown, register_once
+from training.registry.registration import register_once
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import reopen_run
@@ -33,12 +33,12 @@ def test_processes_that_register_at_once_agree_on_one_version(registry: ModelReg
 
 
 def test_the_champion_is_found_with_its_checkpoint(registry: ModelRegistry, tracked_report: Any) -> None:
-    assert find_champion(registry, "champion") is None
+    assert find_champion(registry) is None
     report = tracked_report()
     source = f"{reopen_run(registry.client, report.parent.tracking_run).artifact_uri}/model"
     version = register_once(registry, report, source=source, git_commit="c", run_key="k")
-    assert find_champion(registry, "champion") is None, "registered, but not in production"
-    crown(registry, "champion", version, report)
-    champion = find_champion(registry, "champion")
+    assert find_champion(registry) is None, "registered, but not in production"
+    registry.set_alias("champion", version)
+    champion = find_champion(registry)
     assert champion is not None
     assert (champion.version, champion.checkpoint) == (version, report.parent)

@@ -101,7 +101,6 @@ def evaluate(project: Any, run_step: Any) -> Any:
     def run(checkpoint: CheckpointRef, key: str = "first", metric: str = "ndcg@10") -> ReportRef | Failure:
         section = {
             "registered_model": project.pipeline,
-            "alias": "champion",
             "metric": metric,
             "min_improvement": 0.005,
         }
@@ -113,7 +112,7 @@ def evaluate(project: Any, run_step: Any) -> Any:
 @pytest.fixture
 def register(project: Any, run_step: Any) -> Any:
     def run(report: ReportRef, key: str = "first") -> ModelVersionRef | Failure:
-        section = {"registered_model": project.pipeline, "alias": "champion"}
+        section = {"registered_model": project.pipeline}
         return run_step(project, project.step_input("register", section, report, key))
 
     return run

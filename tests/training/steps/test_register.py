@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 from typing import Any
@@ -14,7 +13,7 @@ from mlops_provider.step import Failure
 
 @pytest.fixture
 def section(project: Any) -> dict[str, str]:
-    return {"registered_model": project.pipeline, "alias": "champion"}
+    return {"registered_model": project.pipeline}
 
 
 def versions(project: Any) -> list[Any]:
@@ -70,24 +69,9 @@ def test_killed_after_a_change_and_retried_it_registers_once(
     (version,) = versions(project)
     assert ref.version == str(version.version) == "1"
     client = MlflowClient(tracking_uri=project.tracking_uri)
-    assert str(client.get_model_version_by_alias(project.pipeline, "champion").version) == "1"
-
-
-def test_another_champion_since_the_evaluation_stops_it(
-    project: Any, run_step: Any, section: dict[str, str], tracked_report: Any
-) -> None:
-    """Broken: a model would replace one that it was never compared with."""
-    first = run_step(project, project.step_input("register", section, tracked_report(), "first"))
-    assert isinstance(first, ModelVersionRef)
-    late = tracked_report(reason="Judged when there was no champion.")
-    failure = run_step(project, project.step_input("register", section, late, "late"))
-    assert isinstance(failure, Failure)
-    assert failure.type == "ChampionChangedError"
-    assert not failure.retryable
-    assert "is version 1 now" in failure.message
-    next_one = dataclasses.replace(late, champion="1")
-    second = run_step(project, project.step_input("register", section, next_one, "next"))
-    assert isinstance(second, ModelVersionRef)
+    assert client.get_registered_model(project.pipeline).aliases == {"staging": "1"}
+    assert project.store.folders("models"), "the audit trail"
+    assert len(list(project.store.list(f"models/{project.pipeline}/audit"))) == 1
 
 
 def test_a_report_that_did_not_pass_is_never_registered(

@@ -1,0 +1,18 @@
+"""The stages of a model version, and the registry's aliases that name who is in them. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+STAGING: Final = "staging"
+CANARY: Final = "canary"
+PRODUCTION: Final = "production"
+ARCHIVED: Final = "archived"
+
+CHAMPION: Final = "champion"
+"""The alias of the version in production: what servers load."""
+ALIASES: Final[Mapping[str, str]] = {PRODUCTION: CHAMPION, CANARY: "canary", STAGING: "staging"}
+"""Of the newest version in a stage. Production first: it is what readers wait for."""
+STAGE_TAG: Final = "mlops.stage"
+"""Tag of a version that has ever been in a stage."""

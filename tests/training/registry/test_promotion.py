@@ -1,0 +1,234 @@
+"""The stages of a model's versions, with a real MLflow server: what is refused, what is recorded, what comes back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from mlops_provider.step import BadConfigError, StepError
+from training.registry.audit import AuditError
+from training.registry.promotion import ApprovalMissingError, Promotion
+from training.registry.stages import CanaryBusyError, ChampionChangedError, TakenBackError
+from training.registry.transitions import AliasMovedError, Author
+from training.tracking.connection import connect
+from training.tracking.model_registry import ModelRegistry
+
+from .conftest import BY, tags
+
+NewVersion = Callable[..., str]
+
+
+def actions(promotion: Promotion) -> list[str]:
+    return [entry.action for entry in promotion.trail.newest_first()][::-1]
+
+
+def test_each_stage_has_its_alias_and_its_tag(promotion: Promotion, new_version: NewVersion) -> None:
+    first, second = new_version(), new_version()
+    assert promotion.registry.aliases() == {"staging": second}
+    promotion.promote(first, BY, judged_against=None)
+    assert promotion.registry.aliases() == {"champion": first}
+    assert tags(promotion) == {first: "production", second: "archived"}
+    third = new_version()
+    promotion.canary(third, BY)
+    assert promotion.registry.aliases() == {"champion": first, "canary": third}
+    promotion.promote(third, BY, judged_against=first)
+    assert promotion.registry.aliases() == {"champion": third}
+    assert tags(promotion) == {first: "archived", second: "archived", third: "production"}
+
+
+def test_an_entry_says_who_when_from_to_why_report_and_approver(promotion: Promotion, new_version: NewVersion) -> None:
+    promotion.promote(new_version(), BY, judged_against=None)
+    version = new_version()
+    promotion.approve(version, Author(who="approval", why="looks good"), approver="vera")
+    entry = promotion.promote(version, Author(who="nightly", why="better"), judged_against="1", approval=True)
+    document = json.loads(promotion.trail.store.get(f"models/{promotion.registry.name}/audit/000000000005.json"))
+    assert document.items() >= {
+        "number": 5, "model": promotion.registry.name, "version": version, "action": "promote", "from_stage": "staging",
+        "to_stage": "production", "former_champion": "1", "who": "nightly", "why": "better",
+        "report": f"reports/{version}.html", "approver": "vera", "at": entry.at,
+    }.items()  # fmt: skip
+    assert actions(promotion) == ["register", "promote", "register", "approve", "promote"]
+
+
+def test_done_again_it_leaves_no_second_entry(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: each retry would add to the trail, and nobody could count promotions."""
+    version = new_version()
+    promotion.stage(version, BY, report=None)
+    for _ in range(2):
+        promotion.approve(version, BY, approver="vera")
+        promotion.canary(version, BY)
+        promotion.promote(version, BY, judged_against=None)
+    assert actions(promotion) == ["register", "approve", "canary", "promote"]
+    promotion.promote(new_version(), BY, judged_against=version)
+    promotion.stage(version, BY, report=None)
+    assert promotion.registry.aliases() == {"champion": "2"}, "an archived version is not staged anew by a retry"
+
+
+def test_another_champion_since_the_evaluation_stops_it(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: a model would replace one that it was never compared with."""
+    first, late = new_version(), new_version()
+    promotion.promote(first, BY, judged_against=None)
+    with pytest.raises(ChampionChangedError, match=f"was not set and is version {first} now") as caught:
+        promotion.promote(late, BY, judged_against=None)
+    assert not caught.value.retryable
+
+
+def test_of_two_promotions_at_once_one_wins(promotion: Promotion, new_version: NewVersion, project: Any) -> None:
+    """Broken: both would believe that they are in production."""
+    versions = [new_version() for _ in range(4)]
+    begin = threading.Barrier(len(versions))
+
+    def promote(version: str) -> str:
+        registry = ModelRegistry(client=connect(project.tracking_uri), name=project.pipeline)
+        begin.wait()
+        try:
+            return Promotion.of(registry, project.store).promote(version, BY, judged_against=None).version
+        except ChampionChangedError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(versions)) as pool:
+        answers = list(pool.map(promote, versions))
+    (winner,) = {answer for answer in answers if answer in versions}
+    assert sum("the champion changed since the evaluation" in answer for answer in answers) == 3
+    assert promotion.registry.aliases() == {"champion": winner}
+    assert actions(promotion) == ["register"] * 4 + ["promote"]
+
+
+def test_what_somebody_took_back_is_not_promoted_by_a_pipeline(promotion: Promotion, new_version: NewVersion) -> None:
+    promotion.promote(new_version(), BY, judged_against=None)
+    rejected = new_version()
+    promotion.archive(rejected, Author(who="vera", why="too many late flights"))
+    with pytest.raises(TakenBackError, match=r"by entry 4 \(archive, .*, vera\): too many late flights"):
+        promotion.promote(rejected, BY, judged_against="1")
+    assert promotion.promote_anyhow(rejected, BY).to_stage == "production", "a person may"
+
+
+def test_an_approval_that_is_asked_for_is_needed(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: a DAG written by hand would go past the approvers."""
+    version = new_version()
+    with pytest.raises(ApprovalMissingError, match="waits for an approval"):
+        promotion.promote(version, BY, judged_against=None, approval=True)
+
+
+def test_one_canary_at_a_time(promotion: Promotion, new_version: NewVersion) -> None:
+    first, second = new_version(), new_version()
+    promotion.canary(first, BY)
+    with pytest.raises(CanaryBusyError, match=f"version {first} is the canary since") as caught:
+        promotion.canary(second, BY)
+    assert caught.value.retryable
+
+
+def test_rollbacks_lead_back_one_champion_each(promotion: Promotion, new_version: NewVersion) -> None:
+    champion = None
+    for _ in range(3):
+        version = new_version()
+        promotion.promote(version, BY, judged_against=champion)
+        champion = version
+    assert promotion.roll_back(BY).version == "2"
+    assert promotion.registry.aliases() == {"champion": "2"}
+    assert promotion.roll_back(BY, taken_back="3").version == "2", "3 is not in production: taken back already"
+    assert promotion.roll_back(BY).version == "1", "not version 3, which was taken back"
+    assert tags(promotion) == {"1": "production", "2": "archived", "3": "archived"}
+    with pytest.raises(BadConfigError, match="no former champion to go back to: version 1 is the first"):
+        promotion.roll_back(BY)
+    with pytest.raises(TakenBackError, match=r"by entry \d+ \(rollback"):
+        promotion.promote("3", BY, judged_against="1")
+
+
+def test_rollback_reads_no_artifact(
+    promotion: Promotion, new_version: NewVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: with MLflow's artifact store away, a bad model would stay in production."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    read: list[str] = []
+    original = requests.Session.request
+
+    def noted(self: requests.Session, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        read.append(url)
+        return original(self, method, url, *args, **kwargs)
+
+    monkeypatch.setattr(requests.Session, "request", noted)
+    promotion.roll_back(BY)
+    assert read
+    assert not [url for url in read if "artifact" in url]
+
+
+def test_a_former_champion_that_was_deleted_is_named(promotion: Promotion, new_version: NewVersion) -> None:
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    promotion.registry.delete("1")
+    with pytest.raises(BadConfigError, match="has no version 1; it has 2"):
+        promotion.roll_back(BY)
+    assert promotion.registry.aliases() == {"champion": "2"}
+
+
+@pytest.mark.parametrize(
+    ("alias", "version", "found"),
+    [
+        pytest.param("champion", "2", "'champion' is version 2, and should be version 1", id="moved"),
+        pytest.param("champion", None, "'champion' is not set, and should be version 1", id="removed"),
+        pytest.param("canary", "2", "'canary' is version 2, and should be not set", id="added"),
+    ],
+)
+def test_an_alias_moved_by_hand_is_refused_until_it_is_adopted(
+    promotion: Promotion, new_version: NewVersion, alias: str, version: str | None, found: str
+) -> None:
+    """Broken: a change behind our back would be written over, or taken for one of ours."""
+    promotion.promote(new_version(), BY, judged_against=None)
+    new_version()
+    if version is None:
+        promotion.registry.delete_alias(alias)
+    else:
+        promotion.registry.set_alias(alias, version)
+    with pytest.raises(AliasMovedError, match=found) as caught:
+        promotion.promote("2", BY, judged_against="1")
+    assert f"mlops models adopt {promotion.registry.name} --why" in str(caught.value)
+    assert not caught.value.retryable
+    as_found = promotion.registry.aliases()
+    entry = promotion.adopt(Author(who="vera", why="an emergency"))
+    assert (entry.action, entry.who, entry.why) == ("adopt", "vera", "an emergency")
+    assert promotion.registry.aliases() == entry.stages.aliases
+    assert entry.stages.champion == as_found.get("champion")
+    assert promotion.transitions.settled() == entry, "and all goes on from there"
+
+
+def test_a_champion_of_before_the_trail_is_adopted(promotion: Promotion, new_version: NewVersion) -> None:
+    version = new_version(into_staging=False)
+    promotion.registry.set_alias("champion", version)
+    with pytest.raises(AliasMovedError, match="after no entry"):
+        new_version()
+    assert promotion.adopt(BY).version == version
+    new_version()
+
+
+@pytest.mark.parametrize("harm", ["changed", "last changed", "removed", "last removed"])
+def test_a_trail_that_was_tampered_with_says_so(promotion: Promotion, new_version: NewVersion, harm: str) -> None:
+    promotion.promote(new_version(), BY, judged_against=None)
+    new_version()
+    folder = Path(promotion.trail.store.uri.removeprefix("file://"), "models", promotion.registry.name, "audit")
+    path = folder / ("000000000003.json" if "last" in harm else "000000000002.json")
+    if "changed" in harm:
+        path.write_text(path.read_text().replace("vera", "mallory"))
+    else:
+        path.unlink()
+    with pytest.raises(AuditError, match=path.name):
+        list(promotion.trail.newest_first())
+
+
+def test_what_is_not_there_gets_a_clear_message(promotion: Promotion, new_version: NewVersion) -> None:
+    with pytest.raises(BadConfigError, match="has no version 7; it has none"):
+        promotion.promote_anyhow("7", BY)
+    unstaged = new_version(into_staging=False)
+    new_version()
+    with pytest.raises(BadConfigError, match=f"version {unstaged} .* has never been in staging"):
+        promotion.promote(unstaged, BY, judged_against=None)
+    with pytest.raises(StepError, match="is in production: put the former champion"):
+        promotion.archive(promotion.promote("2", BY, judged_against=None).version, BY)

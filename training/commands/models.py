@@ -1,0 +1,168 @@
+"""``mlops models``: the stages of model versions and their audit trail; promote, roll back, archive, adopt."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import socket
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mlops_provider.stages import ALIASES, STAGE_TAG
+from mlops_provider.step import BadConfigError
+from training.commands import Places, Subparsers
+from training.registry.audit import AuditError, AuditTrail, Entry
+from training.registry.promotion import Promotion
+from training.registry.transitions import Author
+from training.tracking.connection import connect
+from training.tracking.model_registry import ModelRegistry, model_names
+
+_ACTIONS = {
+    "promote": "put a version into production, whatever its stage and whatever the champion",
+    "archive": "take a version back that is in staging or canary",
+    "rollback": "put the former champion into production again",
+    "adopt": "record aliases that were moved by other means, as they are",
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("models", help=__doc__, description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in (
+        ("list", _list, "all models: what is in which stage, and since when"),
+        ("show", _show, "the versions of a model"),
+        ("history", _history, "a model's audit trail; exit code 1 where it was tampered with"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        if name != "list":
+            sub.add_argument("model", metavar="NAME")
+    for name, text in _ACTIONS.items():
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=_move, action=name)
+        sub.add_argument("model", metavar="NAME")
+        if name in ("promote", "archive"):
+            sub.add_argument("version", metavar="VERSION")
+        sub.add_argument("--why", required=True, metavar="TEXT", help="for the audit trail")
+
+
+def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
+    client = connect(places.tracking_uri)
+    found = [
+        (name, ModelRegistry(client=client, name=name).aliases(), AuditTrail(places.store, name).last())
+        for name in model_names(client)
+    ]
+    if options.json:
+        _print_json(
+            console,
+            [
+                {"model": name, "aliases": aliases, "last": _wire(last) if last else None}
+                for name, aliases, last in found
+            ],
+        )
+        return 0
+    table = _table("model", *ALIASES.values(), "last transition")
+    for name, aliases, last in found:
+        said = f"{_minute(last.at)} {last.action} of {last.version} by {last.who}" if last else "none"
+        table.add_row(name, *(aliases.get(alias, "") for alias in ALIASES.values()), escape(said))
+    console.print(table)
+    return 0
+
+
+def _show(options: argparse.Namespace, places: Places, console: Console) -> int:
+    registry = _registry(options, places)
+    aliases = registry.aliases()
+    rows: list[dict[str, Any]] = [
+        {
+            "version": str(version.version),
+            "stage": version.tags.get(STAGE_TAG, ""),
+            "aliases": [alias for alias, named in aliases.items() if named == str(version.version)],
+            "created": datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
+            "reason": version.description or "",
+        }
+        for version in registry.versions()
+    ]
+    if not rows:
+        raise BadConfigError(f"there is no model {registry.name!r} in MLflow at {places.tracking_uri}")
+    if options.json:
+        _print_json(console, rows)
+        return 0
+    table = _table("version", "stage", "aliases", "registered", "why")
+    for row in rows:
+        table.add_row(
+            row["version"], row["stage"], ", ".join(row["aliases"]), _minute(row["created"]), escape(row["reason"])
+        )
+    console.print(table)
+    return 0
+
+
+def _history(options: argparse.Namespace, places: Places, console: Console) -> int:
+    entries: list[Entry] = []
+    problem: AuditError | None = None
+    try:
+        entries.extend(AuditTrail(places.store, options.model).newest_first())
+    except AuditError as error:
+        problem = error
+    if options.json:
+        _print_json(console, {"entries": [_wire(entry) for entry in entries], "problem": problem and str(problem)})
+    else:
+        table = _table("entry", "when", "action", "version", "from", "to", "champion before", "who", "approver", "why")
+        for entry in entries:
+            cells = (
+                *(str(entry.number), _minute(entry.at), entry.action, entry.version, entry.from_stage, entry.to_stage),
+                *(entry.former_champion, entry.who, entry.approver, entry.why),
+            )
+            table.add_row(*(escape(cell or "") for cell in cells))
+        console.print(table)
+        if problem is None:
+            console.print(f"{len(entries)} entries, none changed or missing")
+    if problem is not None:
+        Console(stderr=True).print(str(problem), style="red", markup=False, soft_wrap=True)
+    return 0 if problem is None else 1
+
+
+def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
+    promotion = Promotion.of(_registry(options, places), places.store)
+    by = Author(who=f"{getpass.getuser()}@{socket.gethostname()}", why=options.why)
+    match options.action:
+        case "promote":
+            entry = promotion.promote_anyhow(options.version, by)
+        case "archive":
+            entry = promotion.archive(options.version, by)
+        case "rollback":
+            entry = promotion.roll_back(by)
+        case _:
+            entry = promotion.adopt(by)
+    stages = ", ".join(f"{alias} {version}" for alias, version in entry.stages.aliases.items()) or "no version live"
+    console.print(f"{options.model}: {stages}; entry {entry.number} of the audit trail", soft_wrap=True)
+    return 0
+
+
+def _registry(options: argparse.Namespace, places: Places) -> ModelRegistry:
+    return ModelRegistry(client=connect(places.tracking_uri), name=options.model)
+
+
+def _wire(entry: Entry) -> dict[str, Any]:
+    return asdict(entry)
+
+
+def _minute(at: str) -> str:
+    return at[:16].replace("T", " ")
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
+def _print_json(console: Console, document: Any) -> None:
+    console.out(json.dumps(document, indent=1, ensure_ascii=False), highlight=False)

@@ -1,0 +1,156 @@
+"""
+The audit trail of a model: every transition between stages, append-only, in the object store.
+
+``models/<name>/audit/<number>.json`` is written by a conditional put: entry N exists once, which puts all transitions
+in one order, whoever makes them. An entry is written before the registry's aliases are moved;
+``models/<name>/applied/<number>`` says that they were. Each entry holds the digest of the one before, and the marker
+its own, so that no entry can be changed or taken away unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from mlops_provider.step import BadDataError
+from training.registry.stages import Stages
+from training.store import Store
+
+
+class AuditError(BadDataError):
+    """An entry of the audit trail is missing, or is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One transition, and the stages of the whole model after it."""
+
+    number: int
+    at: str
+    """ISO 8601, UTC, by the clock of the machine that wrote it; the number is the order."""
+    model: str
+    version: str
+    action: str
+    """``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback`` or ``adopt``."""
+    from_stage: str | None
+    """None for a version that is new."""
+    to_stage: str
+    former_champion: str | None
+    """The version in production before."""
+    who: str
+    """The Airflow task, and the user where one started its run; or a user of the machine."""
+    why: str
+    report: str | None
+    """Key of the gate's report in the store."""
+    approver: str | None
+    previous: str | None
+    """SHA-256 of the bytes of the entry before."""
+    stages: Stages
+    digest: str = field(default="", compare=False)
+    """SHA-256 of the entry's own bytes; not among them."""
+
+    def dump(self) -> bytes:
+        wire = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name != "digest"}
+        return json.dumps({**wire, "stages": self.stages.to_wire()}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        wire: Mapping[str, Any] = json.loads(data)
+        values = {**wire, "stages": Stages.from_wire(wire["stages"])}
+        return cls(**values, digest=hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTrail:
+    """
+    The entries of one model. Calls of who makes a transition, in order: ``last``, ``append``, ``mark_applied``.
+
+    :param model: its name in the registry
+    """
+
+    store: Store
+    model: str
+
+    def last(self) -> Entry | None:
+        """
+        The newest entry.
+
+        :raises AuditError: where it was taken away
+        """
+        written, applied = self._numbers("audit"), self._numbers("applied")
+        if not written and not applied:
+            return None
+        return self.read(max([*written, *applied]))
+
+    def read(self, number: int) -> Entry:
+        """:raises AuditError: where it is missing or cannot be read"""
+        key = self._key(number)
+        try:
+            return Entry.load(self.store.get(key))
+        except FileNotFoundError:
+            raise AuditError(f"{key} is missing from {self.store.uri}: restore it from a backup") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
+
+    def append(self, entry: Entry) -> bool:
+        """:return: False where another process has written an entry of that number"""
+        return self.store.put_new(self._key(entry.number), entry.dump())
+
+    def has(self, number: int) -> bool:
+        return self.store.exists(self._key(number))
+
+    def mark_applied(self, entry: Entry) -> None:
+        """Note that aliases and tags are as the entry says."""
+        self.store.put_new(self._marker(entry.number), self.read(entry.number).digest.encode())
+
+    def is_applied(self, number: int) -> bool:
+        return self.store.exists(self._marker(number))
+
+    def newest_first(self) -> Iterator[Entry]:
+        """
+        The entries, each checked against the one before.
+
+        :raises AuditError: at the first that is missing or was changed
+        """
+        entry = self.last()
+        if entry is None:
+            return
+        self._check(entry, self._applied_digest(entry.number))
+        while entry is not None:
+            yield entry
+            before = self.read(entry.number - 1) if entry.number > 1 else None
+            if before is not None:
+                self._check(before, entry.previous)
+            entry = before
+
+    def removal_of(self, version: str) -> Entry | None:
+        """The newest entry by which a version that was live is so no more."""
+        after: Entry | None = None
+        for entry in self.newest_first():
+            if version in entry.stages.live:
+                return after
+            after = entry
+        return None
+
+    def _check(self, entry: Entry, expected: str | None) -> None:
+        if expected is not None and entry.digest != expected:
+            raise AuditError(
+                f"{self._key(entry.number)} in {self.store.uri} was changed after it was written: its SHA-256 is "
+                f"{entry.digest[:12]}..., and was {expected[:12]}...; restore it from a backup"
+            )
+
+    def _applied_digest(self, number: int) -> str | None:
+        return self.store.get(self._marker(number)).decode() if self.is_applied(number) else None
+
+    def _numbers(self, folder: str) -> list[int]:
+        names = (key.rpartition("/")[2] for key in self.store.list(f"models/{self.model}/{folder}"))
+        return [int(name.removesuffix(".json")) for name in names]
+
+    def _key(self, number: int) -> str:
+        return f"models/{self.model}/audit/{number:012}.json"
+
+    def _marker(self, number: int) -> str:
+        return f"models/{self.model}/applied/{number:012}"

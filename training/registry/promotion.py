@@ -1,0 +1,176 @@
+"""What may be done with the versions of a model, and when it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlops_provider.stages import ARCHIVED, CANARY, PRODUCTION, STAGE_TAG, STAGING
+from mlops_provider.step import BadConfigError
+from training.registry.audit import AuditTrail, Entry
+from training.registry.stages import (
+    ChampionChangedError,
+    Stages,
+    TakenBackError,
+    adopted,
+    approved,
+    archived,
+    canaried,
+    promoted,
+    rolled_back,
+    staged,
+)
+from training.registry.transitions import Author, Transitions, named, ours
+from training.store import Store
+from training.tracking.model_registry import ModelRegistry
+
+
+class ApprovalMissingError(BadConfigError):
+    """The pipeline asks for an approval that nobody has given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """One registered model. Each call returns the newest entry of its audit trail when it is done."""
+
+    transitions: Transitions
+
+    @classmethod
+    def of(cls, registry: ModelRegistry, store: Store) -> Promotion:
+        return cls(Transitions(registry=registry, trail=AuditTrail(store, registry.name)))
+
+    @property
+    def registry(self) -> ModelRegistry:
+        return self.transitions.registry
+
+    @property
+    def trail(self) -> AuditTrail:
+        return self.transitions.trail
+
+    def stage(self, version: str, by: Author, *, report: str | None) -> Entry:
+        """Put a new version into staging, once: where it has been in a stage before, nothing happens."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            if version in stages.live or STAGE_TAG in self.registry.tags_of(version):
+                return None
+            return version, staged(stages, version, at=at, report=report)
+
+        return self.transitions.move("register", by, decide)
+
+    def approve(self, version: str, by: Author, *, approver: str) -> Entry:
+        """Note who approved a version that is in staging."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            self._check_live(stages, version)
+            known = stages.live[version]
+            if known.stage == PRODUCTION or known.approver is not None:
+                return None
+            return version, approved(stages, version, approver=approver)
+
+        return self.transitions.move("approve", by, decide)
+
+    def canary(self, version: str, by: Author) -> Entry:
+        """Give a version the alias ``canary``."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            self._check_live(stages, version)
+            if stages.stage_of(version) in (PRODUCTION, CANARY):
+                return None
+            return version, canaried(stages, version, at=at)
+
+        return self.transitions.move("canary", by, decide)
+
+    def promote(self, version: str, by: Author, *, judged_against: str | None, approval: bool = False) -> Entry:
+        """
+        Put a version into production, if that is still as it was when the version was judged.
+
+        :param judged_against: the champion of its evaluation; None where there was none
+        :param approval: whether somebody must have approved it
+        :raises ChampionChangedError: where another model has been put into production since
+        :raises TakenBackError: where somebody archived it
+        """
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            if stages.champion == version:
+                return None
+            self._check_contest(stages, version, judged_against)
+            self._check_live(stages, version)
+            if approval and stages.live[version].approver is None:
+                raise ApprovalMissingError(
+                    f"version {version} of {self.registry.name} waits for an approval that is not in the audit trail: "
+                    "wire promote to the output of an ApproveOperator"
+                )
+            return version, promoted(stages, version, at=at)
+
+        return self.transitions.move("promote", by, decide)
+
+    def promote_anyhow(self, version: str, by: Author) -> Entry:
+        """A person's own decision: from whatever stage, against whatever champion."""
+        self._check_registered(version)
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            return None if stages.champion == version else (version, promoted(stages, version, at=at))
+
+        return self.transitions.move("promote", by, decide)
+
+    def archive(self, version: str, by: Author) -> Entry:
+        """Take a version back that is in staging or canary."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            return (version, archived(stages, version)) if version in stages.live else None
+
+        return self.transitions.move("archive", by, decide)
+
+    def roll_back(self, by: Author, *, taken_back: str | None = None) -> Entry:
+        """
+        Put the former champion into production again and archive the present one. Reads the database of MLflow and
+        the audit trail only, no artifact.
+
+        :param taken_back: the champion that is meant; nothing happens where it is not in production any more
+        """
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            if taken_back is not None and stages.champion != taken_back:
+                return None
+            version, after = rolled_back(stages, at=at)
+            self._check_registered(version)
+            return version, after
+
+        return self.transitions.move("rollback", by, decide)
+
+    def adopt(self, by: Author) -> Entry:
+        """Record the aliases as they are in the registry, whoever moved them there."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            found = ours(self.registry.aliases())
+            after = adopted(stages, found, at=at)
+            version = after.champion or stages.champion or after.newest_in(STAGING)
+            return None if version is None or found == stages.aliases else (version, after)
+
+        return self.transitions.move("adopt", by, decide, settle=self.trail.last)
+
+    def _check_contest(self, stages: Stages, version: str, judged_against: str | None) -> None:
+        if stages.champion != judged_against:
+            raise ChampionChangedError(
+                f"the champion changed since the evaluation: of {self.registry.name} it was {named(judged_against)} "
+                f"and is {named(stages.champion)} now. Version {version} stays registered, and out of production. To "
+                "have this night judged against the new champion, trigger it with another setting (a seed, say)"
+            )
+
+    def _check_live(self, stages: Stages, version: str) -> None:
+        if version in stages.live:
+            return
+        name, removal = self.registry.name, self.trail.removal_of(version)
+        if removal is None:
+            raise BadConfigError(f"version {version} of {name} has never been in staging: register puts it there")
+        raise TakenBackError(
+            f"version {version} of {name} was {ARCHIVED} by entry {removal.number} ({removal.action}, "
+            f"{removal.at[:16]}, {removal.who}): {removal.why}. To put it into production after all: "
+            f"mlops models promote {name} {version} --why ..."
+        )
+
+    def _check_registered(self, version: str) -> None:
+        known = [str(found.version) for found in self.registry.versions()]
+        if version not in known:
+            raise BadConfigError(
+                f"model {self.registry.name!r} has no version {version}; it has {', '.join(known) or 'none'}"
+            )

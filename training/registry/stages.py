@@ -1,0 +1,148 @@
+"""Which versions of a model are in which stage, and which moves there are. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
+
+from mlops_provider.stages import ALIASES, ARCHIVED, CANARY, PRODUCTION, STAGING
+from mlops_provider.step import BadConfigError, BadDataError, StepError
+
+MOST_FORMER: Final = 20
+"""So many rollbacks in a row are possible; each entry of the audit trail holds the list."""
+
+
+class ChampionChangedError(BadDataError):
+    """The report judges against a model that is no longer in production."""
+
+
+class TakenBackError(BadDataError):
+    """The version was archived by somebody's decision: only a person puts it into production after all."""
+
+
+class CanaryBusyError(StepError):
+    """Another version is the canary just now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Live:
+    """A version that is not archived."""
+
+    stage: str
+    since: str
+    """When it came into the stage, ISO 8601, UTC."""
+    report: str | None = None
+    """Key of the gate's report in the store."""
+    approver: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """All versions of one model that are not archived."""
+
+    live: Mapping[str, Live] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+    """Versions that were in production before the one that is, the latest last: where rollbacks lead to."""
+
+    def stage_of(self, version: str) -> str:
+        return self.live[version].stage if version in self.live else ARCHIVED
+
+    def newest_in(self, stage: str) -> str | None:
+        """There is at most one in canary and in production."""
+        return max((version for version, live in self.live.items() if live.stage == stage), key=int, default=None)
+
+    @property
+    def champion(self) -> str | None:
+        return self.newest_in(PRODUCTION)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """What the registry's aliases have to name."""
+        found = {alias: self.newest_in(stage) for stage, alias in ALIASES.items()}
+        return {alias: version for alias, version in found.items() if version is not None}
+
+    def without(self, *versions: str | None) -> Stages:
+        return replace(self, live={version: live for version, live in self.live.items() if version not in versions})
+
+    def with_(self, version: str, live: Live) -> Stages:
+        return replace(self, live={**self.live, version: live})
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"live": {version: asdict(live) for version, live in self.live.items()}, "former": list(self.former)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        live = {version: Live(**values) for version, values in wire["live"].items()}
+        return cls(live=live, former=tuple(wire["former"]))
+
+
+def staged(stages: Stages, version: str, *, at: str, report: str | None) -> Stages:
+    """A new version, in staging beside others: each may win, the first that does archives the rest."""
+    return stages.with_(version, Live(stage=STAGING, since=at, report=report))
+
+
+def approved(stages: Stages, version: str, *, approver: str) -> Stages:
+    return stages.with_(version, replace(stages.live[version], approver=approver))
+
+
+def canaried(stages: Stages, version: str, *, at: str) -> Stages:
+    """:raises CanaryBusyError: where another one is being watched"""
+    if (other := stages.newest_in(CANARY)) is not None:
+        raise CanaryBusyError(
+            f"version {other} is the canary since {stages.live[other].since}, there is one at a time: wait, or take it "
+            f"back with `mlops models archive NAME {other} --why ...`"
+        )
+    return stages.with_(version, replace(stages.live[version], stage=CANARY, since=at))
+
+
+def promoted(stages: Stages, version: str, *, at: str) -> Stages:
+    """
+    The version in production, and nothing else live: what is in staging was judged against the former champion, or
+    not chosen.
+    """
+    known = stages.live.get(version, Live(stage=STAGING, since=at))
+    return Stages(
+        live={version: replace(known, stage=PRODUCTION, since=at)}, former=_and(stages.former, stages.champion)
+    )
+
+
+def archived(stages: Stages, version: str) -> Stages:
+    """:raises BadConfigError: where it is in production"""
+    if stages.stage_of(version) == PRODUCTION:
+        raise BadConfigError(
+            f"version {version} is in production: put the former champion in its place with `mlops models rollback`"
+        )
+    return stages.without(version)
+
+
+def rolled_back(stages: Stages, *, at: str) -> tuple[str, Stages]:
+    """
+    The former champion in production again.
+
+    :return: and its version
+    :raises BadConfigError: where there is none
+    """
+    if not stages.former:
+        raise BadConfigError(
+            f"there is no former champion to go back to: version {stages.champion or 'none'} is the first in "
+            "production; name another with `mlops models promote NAME VERSION --why ...`"
+        )
+    version = stages.former[-1]
+    after = stages.without(stages.champion).with_(version, Live(stage=PRODUCTION, since=at))
+    return version, replace(after, former=stages.former[:-1])
+
+
+def adopted(stages: Stages, found: Mapping[str, str], *, at: str) -> Stages:
+    """What the registry's aliases name, by alias, whoever moved them."""
+    live = {
+        version: replace(stages.live.get(version, Live(stage=stage, since=at)), stage=stage)
+        for stage, alias in reversed(list(ALIASES.items()))
+        if (version := found.get(alias)) is not None
+    }
+    after = Stages(live=live, former=stages.former)
+    return after if after.champion == stages.champion else replace(after, former=_and(stages.former, stages.champion))
+
+
+def _and(former: tuple[str, ...], champion: str | None) -> tuple[str, ...]:
+    return former if champion is None else (*former, champion)[-MOST_FORMER:]

@@ -1,0 +1,69 @@
+"""Promote: move a model version between its stages. Also what approval, canary and rollback run when they decided."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, replace
+
+from mlops_provider.refs import ModelVersionRef, ReportRef
+from mlops_provider.step import BadConfigError
+from training.registry.promotion import Promotion
+from training.registry.transitions import Author
+from training.steps import StepContext
+from training.tracking.connection import connect
+from training.tracking.model_registry import REF_TAG, ModelRegistry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromoteConfig:
+    """What an operator asks for."""
+
+    action: str
+    """``promote``, ``approve``, ``canary``, ``archive`` or ``rollback``."""
+    why: str
+    """In a sentence; empty takes the gate's."""
+    approver: str | None
+    """Who approved, for ``approve``."""
+    approval: bool
+    """Whether ``promote`` needs an approval."""
+    request: str | None
+    """Makes equal work of two runs different work; else a second rollback would be taken for the first."""
+
+
+def run(context: StepContext) -> ModelVersionRef:
+    config = PromoteConfig(**context.config)
+    ref = context.input.ref
+    assert isinstance(ref, ModelVersionRef)
+    registry = ModelRegistry(client=connect(context.deployment.tracking_uri), name=ref.name)
+    promotion = Promotion.of(registry, context.store)
+    by = Author(who=context.run.author, why=config.why or ref.parent.reason)
+    match config.action:
+        case "promote":
+            promotion.promote(ref.version, by, judged_against=ref.parent.champion, approval=config.approval)
+        case "approve":
+            assert config.approver is not None
+            promotion.approve(ref.version, by, approver=config.approver)
+        case "canary":
+            promotion.canary(ref.version, by)
+        case "archive":
+            promotion.archive(ref.version, by)
+        case "rollback":
+            champion = promotion.roll_back(by, taken_back=ref.version).stages.champion
+            assert champion is not None, "a rollback ends with a champion"
+            return _version(registry, champion, context.place)
+        case _:
+            raise BadConfigError(f"promote knows no action {config.action!r}")
+    return replace(ref, place=context.place)
+
+
+def _version(registry: ModelRegistry, version: str, place: str) -> ModelVersionRef:
+    document = json.loads(registry.tags_of(version).get(REF_TAG, "null"))
+    if document is None:
+        raise BadConfigError(
+            f"version {version} of {registry.name} is in production again, but was not registered by a pipeline: "
+            f"it has no tag {REF_TAG}, hence no ref that could be handed on"
+        )
+    return ModelVersionRef(place=place, name=registry.name, version=version, parent=ReportRef.from_wire(document))
