@@ -26,8 +26,10 @@ Program = Annotated[str, StringConstraints(pattern=PROGRAM_PATTERN)]
 NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
-Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
-"""``ndcg@K`` (per query, averaged) or ``auc``."""
+METRIC_PATTERN = r"^(ndcg@[1-9]\d*|mrr|auc|log_loss|f1|calibration_error)$"
+Metric = Annotated[str, StringConstraints(pattern=METRIC_PATTERN)]
+"""Of a ranking ``ndcg@K`` or ``mrr`` (per query, averaged); of a classification ``auc``, ``log_loss``, ``f1`` or
+``calibration_error``."""
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
 """Of Kubernetes: ``500m`` CPUs, ``4Gi`` bytes."""
@@ -81,7 +83,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
-            r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+            METRIC_PATTERN: "must be ndcg@K (ndcg@10, say), mrr, auc, log_loss, f1 or calibration_error",
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",

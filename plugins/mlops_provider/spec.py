@@ -8,7 +8,7 @@ is what the step's process is told (:class:`mlops_provider.step.StepInput`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
@@ -24,17 +24,21 @@ from pydantic import (
     model_validator,
 )
 
+from mlops_provider.gate_spec import AnyRule, Fairness, Improvement, Threshold
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.promote_spec import Promote
 from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
 
+_METRICS = {"ranking": ("ndcg@K", "mrr"), "binary": ("auc", "log_loss", "f1", "calibration_error")}
+_LOWER_IS_BETTER = ("log_loss", "calibration_error")
 
-def _check_metric(metric: str, objective: str) -> None:
-    fitting = "auc" if objective == "binary" else "ndcg@K"
-    if metric.partition("@")[0] != fitting.partition("@")[0]:
-        raise ValueError(f"measured by {fitting}, for the objective is {objective}")
+
+def _check_metric(metric: str, objective: str, fitting: Sequence[str] = ()) -> None:
+    fitting = fitting or _METRICS[objective]
+    if metric.partition("@")[0] not in {name.partition("@")[0] for name in fitting}:
+        raise ValueError(f"measured by {' or '.join(fitting)}, for the objective is {objective}")
 
 
 class TimeSplit(Section):
@@ -319,8 +323,10 @@ class Train(TunedSection):
     @field_validator("metric")
     @classmethod
     def _metric_of_the_objective(cls, value: str, info: ValidationInfo) -> str:
-        if "objective" in info.data:
-            _check_metric(value, info.data["objective"])
+        if (objective := info.data.get("objective")) is not None:
+            # The best epoch is the one of the highest.
+            rising = [name for name in _METRICS[objective] if name not in _LOWER_IS_BETTER]
+            _check_metric(value, objective, rising)
         return value
 
     @field_validator("logical_shards")
@@ -415,13 +421,51 @@ class Trial(Study):
 
 
 class Evaluate(Section):
-    """Measure the candidate and the production model on the same held-out rows; decide."""
+    """Measure the candidate and the production model on the same held-out rows; decide by rules."""
+
+    operational: ClassVar[frozenset[str]] = frozenset({"price_per_gpu_hour"})
 
     registered_model: Name
     """Name in the model registry."""
     metric: Metric
-    min_improvement: float = Field(default=0.005, ge=0)
-    """Relative: 0.005 asks for a metric more than 0.5% better than the champion's."""
+    """What the slices and, where they name none, the rules are about."""
+    metrics: list[Metric] = []
+    """Further ones to be measured."""
+    metric_function: ImportPath | None = None
+    """``function(labels, scores, offsets) -> dict[str, float]``: further ones of the recipe's own, of which a higher
+    value is better; scores are logits where the objective is binary."""
+    rules: list[AnyRule] = [Improvement(improvement=0.005)]
+    """All must hold. Those given stand instead of the default, which asks for an improvement of 0.5%. A rule that needs
+    a champion holds where there is none."""
+    slices: list[str] = []
+    """Columns of few values: the metric is measured on each value's rows. None given: all text columns of few."""
+    fairness: list[str] = []
+    """Columns of groups that are to be treated alike; with objective binary."""
+    price_per_gpu_hour: float | None = Field(default=None, ge=0)
+    """In whatever currency: what the training cost is then in the report."""
+
+    @field_validator("rules")
+    @classmethod
+    def _some_rule(cls, value: list[AnyRule]) -> list[AnyRule]:
+        if not value:
+            raise ValueError("at least one rule; leave it out for the default")
+        return value
+
+    @model_validator(mode="after")
+    def _rules_of_what_is_measured(self) -> Evaluate:
+        measured = [self.metric, *self.metrics]
+        for rule in self.rules:
+            named = rule.metric if isinstance(rule, (Improvement, Threshold)) else None
+            # Which ones the recipe's own function gives is known when it is called.
+            if named is not None and named not in measured and self.metric_function is None:
+                raise ValueError(
+                    f"consistent: a rule is about {named!r}, but measured are {', '.join(measured)}; add it to metrics"
+                )
+            if isinstance(rule, Fairness) and not self.fairness:
+                raise ValueError(
+                    "consistent: a rule is about fairness, but no groups are named; give fairness: [column]"
+                )
+        return self
 
 
 class Register(Section):
@@ -503,7 +547,11 @@ class Pipeline(Section):
     @classmethod
     def _metric_of_the_objective(cls, value: Evaluate, info: ValidationInfo) -> Evaluate:
         if "train" in info.data:
-            _check_metric(value.metric, info.data["train"].objective)
+            objective = info.data["train"].objective
+            for metric in (value.metric, *value.metrics):
+                _check_metric(metric, objective)
+            if value.fairness and objective != "binary":
+                raise ValueError(f"without fairness: it compares predicted classes, and the objective is {objective}")
         return value
 
     @field_validator("register_")

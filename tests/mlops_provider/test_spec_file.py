@@ -89,6 +89,22 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
                      "or a file such as include/my_pipeline/dataset.sql", id="transform"),
         pytest.param("against_days: 1", "against_days: 30", "validate must be content with a window of 30 days",
                      id="volume and window"),
+        pytest.param("{improvement: 0.005}", "{improvment: 0.005}",
+                     ":44:7: evaluate.rules.0 must be a rule, told by its key: improvement, at_least,", id="rule"),
+        pytest.param("{improvement: 0.005}", "{improvement: 0.005, seed_noise: {deviation: 0.1, trainings: 2}}",
+                     ":44:68: evaluate.rules.0.seed_noise.trainings must be >= 3, got 2", id="seed noise"),
+        pytest.param("{improvement: 0.005}", "{metric: mrr, at_least: 0.5}",
+                     "a rule is about 'mrr', but measured are ndcg@10; add it to metrics", id="rule's metric"),
+        pytest.param("{improvement: 0.005}", "{fairness: 0.1}", "but no groups are named; give fairness:",
+                     id="rule without groups"),
+        pytest.param("  rules:\n    - {improvement: 0.005}", "  rules: []",
+                     ":43:10: evaluate.rules must be at least one rule", id="no rule"),
+        pytest.param("  rules:", "  fairness: [carrier]\n  rules:",
+                     "evaluate must be without fairness: it compares predicted classes", id="fairness of a ranking"),
+        pytest.param("  rules:", "  metrics: [accuracy]\n  rules:",
+                     ":43:13: evaluate.metrics.0 must be ndcg@K (ndcg@10, say), mrr, auc, log_loss,", id="metrics"),
+        pytest.param("  rules:", "  metrics: [auc]\n  rules:", "evaluate must be measured by ndcg@K or mrr",
+                     id="metrics of another objective"),
         pytest.param("pipeline: flight_ranking", "pipeline: other", "must be called other.pipeline.yaml", id="file"),
     ],
 )  # fmt: skip
@@ -106,7 +122,7 @@ def test_evaluate_and_register_mean_one_contest(edit) -> None:
     evaluate = text[text.index("\nevaluate:") : text.index("\nregister:")]
     with pytest.raises(SpecError, match=r"register must be for the model of evaluate: other"):
         edit(evaluate, evaluate.replace("registered_model: flight_ranking", "registered_model: other"))
-    with pytest.raises(SpecError, match=r"evaluate must be measured by ndcg@K, for the objective is ranking"):
+    with pytest.raises(SpecError, match=r"evaluate must be measured by ndcg@K or mrr, for the objective is ranking"):
         edit(evaluate, evaluate.replace("metric: ndcg@10", "metric: auc"))
 
 

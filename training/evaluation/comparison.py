@@ -2,70 +2,121 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from training.evaluation.gate import Interval, Verdict, bootstrap, decide
+from mlops_provider.step import BadConfigError
+from training.evaluation.bias import group_differences
+from training.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
+from training.evaluation.gate import Measured, Rule, Verdict, judge
+from training.evaluation.rules import rule_of
 from training.evaluation.scoring import Scored, aligned
-from training.evaluation.slices import Slice, slice_columns, slices
-from training.trainer.metrics import IntArray, cutoff_of, log_loss, measure, ndcg
+from training.evaluation.serving import Serving
+from training.evaluation.slices import slice_columns, slices
+from training.trainer.metrics import IntArray, check_metric, fits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateConfig:
-    """The ``evaluate`` section of a pipeline."""
+    """The ``evaluate`` section of a pipeline; meanings and defaults are in ``mlops_provider.spec.Evaluate``."""
 
     registered_model: str
     metric: str
-    min_improvement: float
+    metrics: Sequence[str]
+    metric_function: str | None
+    rules: Sequence[Rule]
+    slices: Sequence[str]
+    fairness: Sequence[str]
+    price_per_gpu_hour: float | None
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> EvaluateConfig:
+        """Read the section from a step's input document."""
+        return cls(**{**section, "rules": [rule_of(rule) for rule in section["rules"]]})
+
+    def check(self, objective: str, *, grouped: bool) -> None:
+        """:raises BadConfigError: where something does not fit the model's objective"""
+        for metric in (self.metric, *self.metrics):
+            check_metric(metric, objective, grouped=grouped)
+        if self.fairness and objective != "binary":
+            raise BadConfigError(
+                f"evaluate.fairness compares predicted classes, and the objective is {objective!r}; remove it"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """All that was measured; N rows, Q queries. Where there is no champion its parts are None."""
+    """All that was measured, and what follows; N rows. Where there is no champion its parts are None."""
 
-    metric: str
     grouped: bool
-    champion_version: str | None
     labels: npt.NDArray[np.float32]
     offsets: IntArray
     candidate: npt.NDArray[np.float32]
     """``[N]`` scores"""
     champion: npt.NDArray[np.float32] | None
-    intervals: dict[str, Interval]
-    """Of ``candidate``, ``champion`` and ``difference``."""
+    measured: Measured
     verdict: Verdict
-    slices: list[Slice]
-    num_unmeasured: int
-    """Queries without any relevant document, left out of the mean."""
     num_apart: int
     """Rows that only the candidate's feature set keeps, left out."""
+
+    @property
+    def metric(self) -> str:
+        return self.measured.metric
+
+    @property
+    def is_ranking(self) -> bool:
+        return fits(self.metric, "ranking")
 
     @property
     def num_samples(self) -> int:
         return len(self.offsets) - 1
 
-    def log_losses(self) -> dict[str, float]:
-        """Log loss by model; empty for a ranking."""
-        if self.grouped:
-            return {}
-        models = {"candidate": self.candidate, "champion": self.champion}
-        return {name: log_loss(self.labels, scores) for name, scores in models.items() if scores is not None}
+    @property
+    def num_unmeasured(self) -> int:
+        """Queries without any relevant document, left out of the mean."""
+        return int((np.add.reduceat(self.labels > 0, self.offsets[:-1]) == 0).sum()) if self.is_ranking else 0
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers, for the ref and for MLflow."""
-        found = {f"{name}.log_loss": value for name, value in self.log_losses().items()}
-        found[self.metric] = self.intervals["candidate"].value
-        for name, interval in self.intervals.items():
-            found |= {
-                f"{name}.{self.metric}": interval.value,
-                f"{name}.{self.metric}.low": interval.low,
-                f"{name}.{self.metric}.high": interval.high,
-            }
+        found = {self.metric: self.measured.estimate(None).candidate.value}
+        for metric, each in self.measured.estimates.items():
+            for name, interval in each.intervals().items():
+                found |= {
+                    f"{name}.{metric}": interval.value,
+                    f"{name}.{metric}.low": interval.low,
+                    f"{name}.{metric}.high": interval.high,
+                }
         return found
+
+    def latency(self) -> dict[str, float]:
+        """Apart from :meth:`metrics`: it is another each time it is measured."""
+        serving = self.measured.serving
+        return {"latency_p50_ms": serving.latency_p50_ms, "latency_p99_ms": serving.latency_p99_ms}
+
+    def document(self) -> dict[str, Any]:
+        """JSON of all but the scores."""
+        measured = self.measured
+        return {
+            "metric": self.metric,
+            "verdict": asdict(self.verdict),
+            "champion": measured.champion_version,
+            "metrics": {name: _intervals(each) for name, each in measured.estimates.items()},
+            "num_rows": len(self.labels),
+            "num_samples": self.num_samples,
+            "num_unmeasured": self.num_unmeasured,
+            "slices": [
+                {"column": each.column, "value": each.value, "num_samples": each.num_samples}
+                | _intervals(each.estimate)
+                for each in measured.slices
+            ],
+            "fairness": [asdict(each) for each in measured.groups],
+            "serving": asdict(measured.serving),
+        }
 
 
 def compare(
@@ -74,51 +125,63 @@ def compare(
     scored: Scored,
     champion: Scored | None,
     champion_version: str | None,
+    serving: Serving,
     *,
     grouped: bool,
+    own_metrics: MetricFunction | None = None,
     days_seen: int = 0,
 ) -> Comparison:
     """
     Measure, resample, slice and decide.
 
     :param rows: the raw held-out rows that ``scored.rows`` points into
+    :param own_metrics: the recipe's function
     :param days_seen: held-out days that the champion was trained on
-    :raises BadDataError: where the metric cannot be measured on these rows
+    :raises BadDataError: where a metric cannot be measured on these rows
+    :raises BadConfigError: where a rule or a slice is about something that is not there
     """
     num_rows, champion_scores = len(scored.rows), None
     if champion is not None:
         scored, champion_scores = aligned(scored, champion)
-    models = [scored.scores] + ([] if champion_scores is None else [champion_scores])
-    values = [measure(config.metric, scored.labels, scores, scored.offsets) for scores in models]
-    cutoff = cutoff_of(config.metric)
-    per_query = ndcg(scored.labels, scored.scores, scored.offsets, cutoff) if cutoff else np.empty(0)
-    kept = rows[scored.rows]
-    return Comparison(
+    labels, offsets, kept = scored.labels, scored.offsets, rows[scored.rows]
+    estimates: dict[str, Estimate] = {
+        metric: estimate(metric, labels, offsets, scored.scores, champion_scores)
+        for metric in dict.fromkeys([config.metric, *config.metrics])
+    }
+    if own_metrics is not None:
+        own = estimate_own(own_metrics, labels, offsets, scored.scores, champion_scores)
+        if twice := sorted(estimates.keys() & {each.metric for each in own}):
+            raise BadConfigError(f"evaluate.metric_function returns {twice[0]!r}, which is measured already; rename it")
+        estimates |= {each.metric: each for each in own}
+    measured = Measured(
         metric=config.metric,
-        grouped=grouped,
         champion_version=champion_version,
-        labels=scored.labels,
-        offsets=scored.offsets,
-        candidate=scored.scores,
-        champion=champion_scores,
-        intervals=bootstrap(config.metric, scored.labels, scored.offsets, scored.scores, champion_scores),
-        verdict=decide(
-            metric=config.metric,
-            candidate=values[0],
-            champion=values[1] if champion is not None else None,
-            champion_version=champion_version,
-            min_improvement=config.min_improvement,
-            days_seen=days_seen,
-        ),
+        estimates=estimates,
         slices=slices(
             config.metric,
             kept,
-            slice_columns(kept),
-            labels=scored.labels,
-            offsets=scored.offsets,
+            config.slices or slice_columns(kept),
+            labels=labels,
+            offsets=offsets,
             candidate=scored.scores,
             champion=champion_scores,
         ),
-        num_unmeasured=int(np.isnan(per_query).sum()),
+        groups=group_differences(
+            kept, config.fairness, labels=labels, candidate=scored.scores, champion=champion_scores
+        ),
+        serving=serving,
+    )
+    return Comparison(
+        grouped=grouped,
+        labels=labels,
+        offsets=offsets,
+        candidate=scored.scores,
+        champion=champion_scores,
+        measured=measured,
+        verdict=judge(config.rules, measured, days_seen),
         num_apart=num_rows - len(scored.rows),
     )
+
+
+def _intervals(found: Estimate) -> dict[str, Any]:
+    return {name: asdict(interval) for name, interval in found.intervals().items()}

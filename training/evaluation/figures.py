@@ -12,10 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.metrics import roc_curve
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import precision_recall_curve, roc_curve
 
 from training.evaluation.comparison import Comparison
-from training.trainer.metrics import cutoff_of, ndcg
+from training.trainer.metrics import CALIBRATION_BINS, cutoff_of, ndcg, probabilities
 
 # Drawn in colours that nothing else has, each then replaced by a CSS value of the page.
 INK, SOFT, CANDIDATE, CHAMPION = "#010101", "#020202", "#030303", "#040404"
@@ -47,14 +48,18 @@ STYLE: Final[dict[Any, Any]] = {
     "figure.figsize": (4.8, 3.3),
 }
 COLOURS: Final = {"candidate": CANDIDATE, "champion": CHAMPION}
+CUTOFF: Final = 10
+"""Where the metric names none."""
 MAX_CUTOFF: Final = 20
+MAX_POINTS: Final = 400
 
 
 def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric: str) -> list[tuple[str, str]]:
     """:return: title and SVG of each figure"""
+    draw_quality = _ranking if comparison.is_ranking else _classification
     with mpl.rc_context(STYLE):
-        figures = [_quality(comparison), _spread(comparison)]
-        return [(title, _svg(figure)) for title, figure in [*figures, _training(history, metric)]]
+        figures = [*draw_quality(comparison), _training(history, metric)]
+        return [(title, _svg(figure)) for title, figure in figures]
 
 
 def _models(comparison: Comparison) -> dict[str, Any]:
@@ -62,16 +67,73 @@ def _models(comparison: Comparison) -> dict[str, Any]:
     return {name: scores for name, scores in models.items() if scores is not None}
 
 
-def _quality(comparison: Comparison) -> tuple[str, Figure]:
+def _classification(comparison: Comparison) -> list[tuple[str, Figure]]:
+    return [
+        ("ROC curve", _roc(comparison)),
+        ("Precision and recall", _precision(comparison)),
+        ("Calibration", _calibration(comparison)),
+        ("Scores by label", _spread(comparison)),
+    ]
+
+
+def _roc(comparison: Comparison) -> Figure:
     figure, axes = _axes()
-    if (cutoff := cutoff_of(comparison.metric)) is None:
-        for name, scores in _models(comparison).items():
-            false_rate, true_rate, _ = roc_curve(comparison.labels > 0, scores)
-            axes.plot(false_rate, true_rate, color=COLOURS[name], label=name)
-        axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="chance")
-        axes.set(xlabel="false positive rate", ylabel="true positive rate")
-        axes.legend(loc="lower right")
-        return "ROC curve", figure
+    for name, scores in _models(comparison).items():
+        false_rate, true_rate, _ = roc_curve(comparison.labels > 0, scores)
+        axes.plot(*_thinned(false_rate, true_rate), color=COLOURS[name], label=name)
+    axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="chance")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def _precision(comparison: Comparison) -> Figure:
+    figure, axes = _axes()
+    for name, scores in _models(comparison).items():
+        precision, recall, _ = precision_recall_curve(comparison.labels > 0, scores)
+        axes.plot(*_thinned(recall, precision), color=COLOURS[name], label=name)
+    axes.axhline(float((comparison.labels > 0).mean()), color=SOFT, linestyle="--", label="chance")
+    axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.02))
+    axes.legend(loc="upper right")
+    return figure
+
+
+def _calibration(comparison: Comparison) -> Figure:
+    figure, axes = _axes()
+    axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="perfect")
+    reach = 0.0
+    for name, scores in _models(comparison).items():
+        observed, predicted = calibration_curve(
+            comparison.labels > 0, probabilities(scores), n_bins=CALIBRATION_BINS, strategy="quantile"
+        )
+        axes.plot(predicted, observed, color=COLOURS[name], label=name, marker="o", markersize=3)
+        reach = max(reach, *observed, *predicted)
+    reach = min(1.0, 1.05 * reach)
+    axes.set(xlabel="predicted probability", ylabel="share that is positive", xlim=(0, reach), ylim=(0, reach))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _spread(comparison: Comparison) -> Figure:
+    figure, axes = _axes()
+    probability = probabilities(comparison.candidate)
+    bins = np.linspace(0, 1, 31).tolist()
+    for positive, colour in ((False, CHAMPION), (True, CANDIDATE)):
+        share = probability[(comparison.labels > 0) == positive]
+        label = f"label {int(positive)} ({len(share):,} rows)"
+        axes.hist(share, bins, density=True, color=colour, alpha=0.55, label=label)
+    axes.set(xlabel="candidate's probability", ylabel="density")
+    axes.legend(loc="upper right")
+    return figure
+
+
+def _ranking(comparison: Comparison) -> list[tuple[str, Figure]]:
+    return [("NDCG by depth", _depths(comparison)), _per_query(comparison)]
+
+
+def _depths(comparison: Comparison) -> Figure:
+    figure, axes = _axes()
+    cutoff = cutoff_of(comparison.metric) or CUTOFF
     longest = int(np.diff(comparison.offsets).max())
     cutoffs = range(1, min(MAX_CUTOFF, max(longest, cutoff)) + 1)
     for name, scores in _models(comparison).items():
@@ -81,25 +143,16 @@ def _quality(comparison: Comparison) -> tuple[str, Figure]:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="K, documents from the top", ylabel="NDCG@K")
     axes.legend(loc="lower right")
-    return "NDCG by depth", figure
+    return figure
 
 
-def _spread(comparison: Comparison) -> tuple[str, Figure]:
+def _per_query(comparison: Comparison) -> tuple[str, Figure]:
     figure, axes = _axes()
-    if (cutoff := cutoff_of(comparison.metric)) is None:
-        probability = 1 / (1 + np.exp(-comparison.candidate.astype(np.float64)))
-        bins = np.linspace(0, 1, 31).tolist()
-        for positive, colour in ((False, CHAMPION), (True, CANDIDATE)):
-            share = probability[(comparison.labels > 0) == positive]
-            label = f"label {int(positive)} ({len(share):,} rows)"
-            axes.hist(share, bins, density=True, color=colour, alpha=0.55, label=label)
-        axes.set(xlabel="candidate's probability", ylabel="density")
-        axes.legend(loc="upper right")
-        return "Scores by label", figure
+    cutoff = cutoff_of(comparison.metric) or CUTOFF
     values = ndcg(comparison.labels, comparison.candidate, comparison.offsets, cutoff)
     if comparison.champion is None:
         axes.hist(values[np.isfinite(values)], np.linspace(0, 1, 31).tolist(), color=CANDIDATE)
-        axes.set(xlabel=f"{comparison.metric.upper()} of a query", ylabel="queries")
+        axes.set(xlabel=f"NDCG@{cutoff} of a query", ylabel="queries")
         return "Quality per query", figure
     difference = values - ndcg(comparison.labels, comparison.champion, comparison.offsets, cutoff)
     difference = difference[np.isfinite(difference)]
@@ -110,9 +163,15 @@ def _spread(comparison: Comparison) -> tuple[str, Figure]:
     axes.hist(changed[changed > 0], bins, color=CANDIDATE)
     axes.hist(changed[changed < 0], bins, color=CHAMPION)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set(xlabel=f"difference in {comparison.metric.upper()}; right: candidate better", ylabel="queries")
+    axes.set(xlabel=f"difference in NDCG@{cutoff}; right: candidate better", ylabel="queries")
     better, worse = int((changed > 0).sum()), int((changed < 0).sum())
     return f"Per query: {better:,} better, {worse:,} worse, {len(difference) - len(changed):,} the same", figure
+
+
+def _thinned(*curves: Any) -> list[Any]:
+    """A million points draw the same line as some hundreds, in a page of 40 MB."""
+    kept = np.unique(np.linspace(0, len(curves[0]) - 1, MAX_POINTS).astype(np.int64))
+    return [curve[kept] for curve in curves]
 
 
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:

@@ -1,101 +1,82 @@
-"""Better than production, or not: the decision, and how sure the numbers are."""
+"""Whether a candidate may replace the model in production: pure functions of what was measured."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
+from mlops_provider.step import BadConfigError
+from training.evaluation.bias import GroupDifference
+from training.evaluation.bootstrap import Estimate
+from training.evaluation.serving import Serving
+from training.evaluation.slices import Slice
 
-from training.trainer.metrics import Floats, IntArray, WeightedAuc, cutoff_of, ndcg
 
-RESAMPLES: Final = 1000
-CONFIDENCE: Final = 0.95
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """All that rules are about."""
+
+    metric: str
+    """The first of ``estimates``, which slices are about too."""
+    champion_version: str | None
+    estimates: Mapping[str, Estimate]
+    slices: Sequence[Slice]
+    groups: Sequence[GroupDifference]
+    serving: Serving
+
+    def estimate(self, metric: str | None) -> Estimate:
+        """:raises BadConfigError: where that metric is not measured"""
+        name = metric or self.metric
+        if name not in self.estimates:
+            raise BadConfigError(
+                f"evaluate.rules: a rule is about {name!r}, but measured are {', '.join(self.estimates)}; add it to "
+                "evaluate.metrics, or have evaluate.metric_function return it"
+            )
+        return self.estimates[name]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of one rule."""
+
+    title: str
+    passed: bool
+    sentence: str
+    """For people: value, threshold, and what follows."""
+    note: str = ""
+    """What the rule does not see."""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Where the value may lie; None where it is what it is."""
+    threshold: float | None = None
+    must_exceed: bool = True
+    """Whether the good side of the threshold is above it."""
+
+
+class Rule(Protocol):
+    def outcome(self, measured: Measured) -> Outcome:
+        """:raises BadConfigError: where the rule is about something that is not measured"""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     passed: bool
     reason: str
+    outcomes: Sequence[Outcome]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A value and its 95% bootstrap interval (percentile method)."""
-
-    value: float
-    low: float
-    high: float
-
-
-def decide(
-    *,
-    metric: str,
-    candidate: float,
-    champion: float | None,
-    champion_version: str | None,
-    min_improvement: float,
-    days_seen: int = 0,
-) -> Verdict:
+def judge(rules: Sequence[Rule], measured: Measured, days_seen: int = 0) -> Verdict:
     """
-    The gate: more than ``min_improvement`` better, relative to the champion; anything passes where there is none.
-
-    Both values are measured on the same rows.
+    All rules must hold; the reason tells those that do not, or all.
 
     :param days_seen: held-out days that the champion was trained on, as when an old night is run again
     """
-    name = metric.upper()
-    if champion is None:
-        return Verdict(passed=True, reason=f"No champion to beat: {name} is {candidate:.4f} on the held-out data.")
-    needed = champion * (1 + min_improvement)
-    passed = candidate > needed
-    change = f" ({(candidate / champion - 1) * 100:+.2f}%)" if champion else ""
-    return Verdict(
-        passed=passed,
-        reason=f"{name} {candidate:.4f} against {champion:.4f} of the champion, version {champion_version}{change}: "
-        f"{'more' if passed else 'not more'} than the {min_improvement:.2%} improvement that is asked for."
-        + (f" The champion was trained on {days_seen} of the held-out days, which favours it." if days_seen else ""),
-    )
-
-
-def bootstrap(
-    metric: str, labels: Floats, offsets: IntArray, candidate: Floats, champion: Floats | None, seed: int = 0
-) -> dict[str, Interval]:
-    """
-    Intervals of the candidate, the champion and their difference, each resample drawn alike for both (paired).
-
-    Resampled are queries for NDCG, rows for AUC.
-
-    :return: by ``candidate`` and, where there is a champion, ``champion`` and ``difference``
-    """
-    rng = np.random.default_rng(seed)
-    cutoff = cutoff_of(metric)
-    models = {"candidate": candidate} | ({} if champion is None else {"champion": champion})
-    if cutoff is not None:
-        per_query = {name: ndcg(labels, scores, offsets, cutoff) for name, scores in models.items()}
-        per_query = {name: values[np.isfinite(values)] for name, values in per_query.items()}
-        size = len(per_query["candidate"])
-        counts = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES)
-        values = {name: float(value.mean()) for name, value in per_query.items()}
-        resampled = {name: counts @ value / size for name, value in per_query.items()}
-    else:
-        size = len(labels)
-        aucs = {name: WeightedAuc(labels, scores) for name, scores in models.items()}
-        values = {name: measure(np.ones(size)) for name, measure in aucs.items()}
-        resampled = {name: np.empty(RESAMPLES) for name in models}
-        for index in range(RESAMPLES):
-            weights = np.bincount(rng.integers(size, size=size), minlength=size)
-            for name, measure in aucs.items():
-                resampled[name][index] = measure(weights)
-    if champion is not None:
-        values["difference"] = values["candidate"] - values["champion"]
-        resampled["difference"] = resampled["candidate"] - resampled["champion"]
-    return {name: _interval(values[name], resampled[name]) for name in values}
-
-
-def _interval(value: float, resampled: npt.NDArray[np.float64]) -> Interval:
-    # A resample of a tiny hold-out may hold one class only, and then has no AUC.
-    tail = (1 - CONFIDENCE) / 2 * 100
-    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
-    return Interval(value=value, low=float(low), high=float(high))
+    outcomes = [rule.outcome(measured) for rule in rules]
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    reason = " ".join(outcome.sentence for outcome in failed or outcomes)
+    if days_seen:
+        reason += f" The champion was trained on {days_seen} of the held-out days, which favours it."
+    return Verdict(passed=not failed, reason=reason, outcomes=outcomes)

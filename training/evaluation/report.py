@@ -10,80 +10,143 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
 from mlops_provider.step import RunIdentity
+from training.evaluation.bootstrap import CONFIDENCE, RESAMPLES
 from training.evaluation.comparison import Comparison
+from training.evaluation.cost import Cost, cost_of
+from training.evaluation.drift import ColumnDrift
 from training.evaluation.figures import draw
-from training.evaluation.gate import CONFIDENCE, RESAMPLES
+from training.evaluation.gate import Outcome
 
 MAX_SLICES = 24
+MAX_DRIFTS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Background:
+    """Where a comparison stands: what was run, and what the candidate comes from."""
+
+    run: RunIdentity
+    checkpoint: CheckpointRef
+    history: Sequence[Mapping[str, float]]
+    """The ``history`` artifact of the checkpoint."""
+    training_metric: str
+    drifts: Sequence[ColumnDrift]
+    """Since the champion; none without one."""
+    gpu: str
+    """Name of the device that it was trained on, or ``none``."""
+    price_per_gpu_hour: float | None
+    git_commit: str
+    tracking_uri: str
+    registered_model: str
+
+    @property
+    def cost(self) -> Cost | None:
+        return cost_of(self.history, self.checkpoint.world_size, self.gpu, self.price_per_gpu_hour)
+
+    def lineage(self) -> dict[str, str]:
+        checkpoint, run = self.checkpoint, self.run
+        dataset, features = checkpoint.ancestor(DatasetRef), checkpoint.ancestor(FeaturesRef)
+        return {
+            "Data": f"{dataset.name}, {dataset.num_rows:,} rows, {dataset.interval_start} to {dataset.interval_end}",
+            "Snapshot": dataset.version,
+            "Features": features.version,
+            "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {self.history[-1]['epoch']}, "
+            f"seed {checkpoint.seed}, {checkpoint.world_size} processes",
+            "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,
+            "Code": self.git_commit,
+            "MLflow run": f"{checkpoint.tracking_run} at {self.tracking_uri}",
+            "Airflow run": f"{run.dag_id}, {run.run_id}",
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """A rule's value beside its threshold; places in percent of the bar's width."""
+
+    value: float
+    low: float
+    high: float
+    threshold: float
+    good_from: float
+    good_to: float
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Bar | None:
+        """None where there is nothing to compare, as without a champion."""
+        value, threshold = outcome.value, outcome.threshold
+        if value is None or threshold is None:
+            return None
+        low = value if outcome.low is None else outcome.low
+        high = value if outcome.high is None else outcome.high
+        first, last = min(low, threshold), max(high, threshold)
+        # What is compared with nothing at all begins at nothing.
+        first, last = (0.0, last) if outcome.low is None else (first, last)
+        reach = (last - first) or 1.0
+        first, last = (first if outcome.low is None else first - reach / 10), last + reach / 10
+
+        def place(number: float) -> float:
+            return round(100 * (number - first) / (last - first), 2)
+
+        mark = place(threshold)
+        return cls(
+            value=place(value),
+            low=place(low),
+            high=place(high),
+            threshold=mark,
+            good_from=mark if outcome.must_exceed else 0.0,
+            good_to=100.0 if outcome.must_exceed else mark,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """A line of the metric table."""
 
-    name: str
+    metric: str
+    model: str
     value: str
     interval: str
+    is_first: bool
 
 
-def render(
-    comparison: Comparison,
-    *,
-    run: RunIdentity,
-    checkpoint: CheckpointRef,
-    history: Sequence[Mapping[str, float]],
-    training_metric: str,
-    git_commit: str,
-    tracking_uri: str,
-    registered_model: str,
-) -> str:
-    """:param history: the ``history`` artifact of the checkpoint"""
+def render(comparison: Comparison, background: Background) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    dataset, features = checkpoint.ancestor(DatasetRef), checkpoint.ancestor(FeaturesRef)
+    serving, found = comparison.measured.serving, comparison.measured.slices
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
-        run=run,
-        registered_model=registered_model,
+        measured=comparison.measured,
+        background=background,
+        rules=[(outcome, Bar.of(outcome)) for outcome in comparison.verdict.outcomes],
         rows=_rows(comparison),
         counts=_counts(comparison),
-        figures=draw(comparison, history, training_metric),
-        slices=comparison.slices[:MAX_SLICES],
-        num_more_slices=max(0, len(comparison.slices) - MAX_SLICES),
-        lineage={
-            "Data": f"{dataset.name}, {dataset.num_rows:,} rows, {dataset.interval_start} to {dataset.interval_end}",
-            "Snapshot": dataset.version,
-            "Features": features.version,
-            "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {history[-1]['epoch']}, "
-            f"seed {checkpoint.seed}, {checkpoint.world_size} processes",
-            "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,
-            "Code": git_commit,
-            "MLflow run": f"{checkpoint.tracking_run} at {tracking_uri}",
-            "Airflow run": f"{run.dag_id}, {run.run_id}",
-        },
+        figures=draw(comparison, background.history, background.training_metric),
+        slices=found[:MAX_SLICES],
+        num_more_slices=max(0, len(found) - MAX_SLICES),
+        serving=serving,
+        odd=[each for each in serving.disturbances if each.is_bad],
+        num_refused=sum(bool(each.num_refused) for each in serving.disturbances),
+        drifts=background.drifts[:MAX_DRIFTS],
+        num_more_drifts=max(0, len(background.drifts) - MAX_DRIFTS),
+        confidence=CONFIDENCE,
     )
 
 
 def _rows(comparison: Comparison) -> list[Row]:
-    names = {
-        "candidate": "Candidate",
-        "champion": f"Champion, version {comparison.champion_version}",
-        "difference": "Difference",
-    }
-    metric = comparison.metric.upper()
     rows = []
-    for name, interval in comparison.intervals.items():
-        sign = "+" if name == "difference" else ""
-        rows.append(
-            Row(
-                name=f"{names[name]}, {metric}",
-                value=f"{interval.value:{sign}.4f}",
-                interval=f"{interval.low:{sign}.4f} to {interval.high:{sign}.4f}",
+    for metric, found in comparison.measured.estimates.items():
+        for name, interval in found.intervals().items():
+            sign = "+" if name == "difference" else ""
+            rows.append(
+                Row(
+                    metric=metric.upper() + (", lower is better" if found.direction < 0 else ""),
+                    model=f"champion, version {comparison.measured.champion_version}" if name == "champion" else name,
+                    value=f"{interval.value:{sign}.4f}",
+                    interval=f"{interval.low:{sign}.4f} to {interval.high:{sign}.4f}",
+                    is_first=name == "candidate",
+                )
             )
-        )
-    for name, value in comparison.log_losses().items():
-        rows.append(Row(name=f"{names[name]}, log loss", value=f"{value:.4f}", interval=""))
     return rows
 
 

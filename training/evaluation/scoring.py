@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
+from torch import nn
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
+from training.data.feature_table import FeatureTable
 from training.data.snapshots import Snapshot
+from training.features.applied import FittedFeatures
 from training.features.fitted import load_fitted
 from training.store import Store
 from training.trainer.checkpoint.weights import deserialise
@@ -22,7 +27,8 @@ from training.trainer.config import build_model
 from training.trainer.metrics import IntArray
 from training.trainer.objectives import score
 
-ROW: str = "__row"
+ROW: Final = "__row"
+CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,32 +86,63 @@ def describe(store: Store, checkpoint: CheckpointRef) -> ModelDescription:
     return ModelDescription(**json.loads(store.read(checkpoint.artifacts["model"])))
 
 
-def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path) -> Scored:
-    """
-    Score raw rows.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedModel:
+    """A checkpoint with its own features, code and weights, ready to score."""
 
-    :param rows: as they are in a snapshot
-    :param scratch: folder for the unpacked code
-    :raises BadDataError: where the model's features cannot be made of these rows
-    """
-    description = describe(store, checkpoint)
-    fitted = load_fitted(store, checkpoint.ancestor(FeaturesRef), scratch)
-    table = fitted.apply(rows)
-    if table.features.shape[1] != description.num_features:
-        raise BadDataError(
-            f"the model of {checkpoint.place} takes {description.num_features} features, "
-            f"its feature set gives {table.features.shape[1]}; train it again"
+    description: ModelDescription
+    fitted: FittedFeatures
+    model: nn.Module
+    num_bytes: int
+    """Of what a server needs: weights, fitted state, and the code of both."""
+
+    @classmethod
+    def open(cls, store: Store, checkpoint: CheckpointRef, scratch: Path) -> TrainedModel:
+        """
+        :param scratch: folder for the unpacked code; must stay as long as the model is in use
+        :raises BadConfigError: where its features or its code cannot be used here
+        """
+        description = describe(store, checkpoint)
+        factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
+        model = build_model(factory, description.model, description.num_features, description.model_args)
+        model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), CPU))
+        served = [checkpoint.artifacts[name] for name in ("weights", "code")]
+        served += [checkpoint.ancestor(FeaturesRef).artifacts[name] for name in ("state", "code")]
+        return cls(
+            description=description,
+            fitted=load_fitted(store, checkpoint.ancestor(FeaturesRef), scratch),
+            model=model,
+            num_bytes=sum({artifact.sha256: artifact.num_bytes for artifact in served}.values()),
         )
-    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
-    model = build_model(factory, description.model, description.num_features, description.model_args)
-    device = torch.device("cpu")
-    model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), device))
-    return Scored(
-        rows=fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
-        scores=score(model, table, device, grouped=description.grouped),
-        labels=table.labels,
-        offsets=table.offsets,
-    )
+
+    def score(self, rows: pl.DataFrame) -> Scored:
+        """
+        :param rows: raw ones, as they are in a snapshot
+        :raises BadDataError: where the model's features cannot be made of these rows
+        """
+        table = self.fitted.apply(rows)
+        return Scored(
+            rows=self.fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
+            scores=self._score(table),
+            labels=table.labels,
+            offsets=table.offsets,
+        )
+
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
+        """
+        The scores of a request, as a server makes them.
+
+        :raises BadDataError: where the model's features cannot be made of it
+        """
+        return self._score(self.fitted.serve(request))
+
+    def _score(self, table: FeatureTable) -> npt.NDArray[np.float32]:
+        if table.num_features != self.description.num_features:
+            raise BadDataError(
+                f"the model takes {self.description.num_features} features, its feature set gives "
+                f"{table.num_features}; train it again"
+            )
+        return score(self.model, table, CPU, grouped=self.description.grouped)
 
 
 def score_champion(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path, named: str) -> Scored:
@@ -116,7 +153,7 @@ def score_champion(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, 
     :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
     """
     try:
-        return score_rows(store, checkpoint, rows, scratch)
+        return TrainedModel.open(store, checkpoint, scratch).score(rows)
     except (BadConfigError, BadDataError) as error:
         raise BadDataError(
             f"the model in production, {named}, cannot be scored on this data, so there is nothing to compare with: "

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from training.trainer.metrics import Floats, IntArray, auc, cutoff_of, ndcg
+from mlops_provider.step import BadConfigError
+from training.data.feature_table import offsets_of
+from training.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
+from training.trainer.metrics import Floats, IntArray, weighted
 
 MAX_VALUES: Final = 40
 """A column of more values is a key, not a group of rows."""
@@ -23,14 +28,32 @@ class Slice:
     value: str
     num_samples: int
     """Queries with at least one row of that value, or rows."""
-    candidate: float
-    champion: float | None
+    estimate: Estimate
 
 
 def slice_columns(rows: pl.DataFrame) -> list[str]:
     """Text columns that sort the rows into a handful of groups."""
     text = [name for name, dtype in rows.schema.items() if dtype in (pl.String, pl.Categorical)]
     return [name for name in text if 2 <= rows[name].n_unique() <= MAX_VALUES]
+
+
+def values_of(rows: pl.DataFrame, column: str, setting: str) -> npt.NDArray[Any]:
+    """
+    Each row's value as text.
+
+    :param setting: of ``evaluate``, for the message
+    :raises BadConfigError: where there is no such column, or it has too many values
+    """
+    if column not in rows.columns:
+        near = difflib.get_close_matches(column, rows.columns, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(rows.columns)}"
+        raise BadConfigError(f"evaluate.{setting}: the snapshot has no column {column!r}; {hint}")
+    if (count := rows[column].n_unique()) > MAX_VALUES:
+        raise BadConfigError(
+            f"evaluate.{setting}: column {column!r} has {count} values in the held-out rows, and at most {MAX_VALUES} "
+            "are groups; make a column of fewer values in ingest.transform"
+        )
+    return rows[column].cast(pl.String).fill_null("(missing)").to_numpy()
 
 
 def slices(
@@ -47,31 +70,41 @@ def slices(
     The metric per value of each column, worst for the candidate first; slices that cannot be measured are left out.
 
     :param rows: raw rows in the order of ``labels``
+    :raises BadConfigError: where there is no such column, or it has too many values
     """
     found = []
+    models = [candidate] if champion is None else [candidate, champion]
     for column in columns:
-        names, codes = np.unique(rows[column].cast(pl.String).fill_null("(missing)").to_numpy(), return_inverse=True)
+        names, codes = np.unique(values_of(rows, column, "slices"), return_inverse=True)
         for code, name in enumerate(names):
-            of_value = codes == code
-            num_samples, measured = _measure(metric, of_value, labels, offsets, candidate)
-            if num_samples < MIN_SAMPLES or not np.isfinite(measured):
-                continue
-            found.append(
-                Slice(
-                    column=column,
-                    value=str(name),
-                    num_samples=num_samples,
-                    candidate=measured,
-                    champion=None if champion is None else _measure(metric, of_value, labels, offsets, champion)[1],
+            part = _Part.of(codes == code, offsets, labels, models)
+            if part is not None and part.measurable(metric):
+                measured = estimate(metric, part.labels, part.offsets, *part.scores, resamples=FEWER_RESAMPLES)
+                found.append(
+                    Slice(column=column, value=str(name), num_samples=len(part.offsets) - 1, estimate=measured)
                 )
-            )
-    return sorted(found, key=lambda entry: entry.candidate)
+    return sorted(found, key=lambda each: each.estimate.direction * each.estimate.candidate.value)
 
 
-def _measure(metric: str, of_value: np.ndarray, labels: Floats, offsets: IntArray, scores: Floats) -> tuple[int, float]:
-    cutoff = cutoff_of(metric)
-    if cutoff is None:
-        return int(of_value.sum()), auc(labels[of_value], scores[of_value])
-    per_query = ndcg(labels, scores, offsets, cutoff)[np.add.reduceat(of_value, offsets[:-1]) > 0]
-    per_query = per_query[np.isfinite(per_query)]
-    return len(per_query), float(per_query.mean()) if len(per_query) else float("nan")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """The samples that have a row in the slice, with all their rows: a query is ranked as a whole."""
+
+    labels: Floats
+    offsets: IntArray
+    scores: Sequence[Floats]
+
+    @classmethod
+    def of(
+        cls, rows: npt.NDArray[np.bool_], offsets: IntArray, labels: Floats, scores: Sequence[Floats]
+    ) -> _Part | None:
+        lengths = np.diff(offsets)
+        chosen = np.add.reduceat(rows, offsets[:-1]) > 0
+        kept = np.repeat(chosen, lengths)
+        if chosen.sum() < MIN_SAMPLES:
+            return None
+        return cls(labels=labels[kept], offsets=offsets_of(lengths[chosen]), scores=[each[kept] for each in scores])
+
+    def measurable(self, metric: str) -> bool:
+        whole = np.ones((1, len(self.offsets) - 1))
+        return all(np.isfinite(weighted(metric, self.labels, each, self.offsets)(whole)[0]) for each in self.scores)

@@ -4,73 +4,56 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef, ReportRef, canonical_json
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ReportRef, canonical_json
 from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadDataError
+from training.data.snapshots import Snapshot
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
-from training.evaluation.report import render
-from training.evaluation.scoring import days_seen, describe, score_champion, score_rows
+from training.evaluation.drift import ColumnDrift, column_drifts
+from training.evaluation.own_metrics import load_own
+from training.evaluation.report import Background, render
+from training.evaluation.scoring import TrainedModel, days_seen, describe, score_champion
+from training.evaluation.serving import measure_serving
 from training.features.fitted import held_out
-from training.registry.champion import find_champion
+from training.registry.champion import Champion, find_champion
 from training.steps import StepContext
 from training.tracking.connection import allowed, connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.provenance import git_commit
 from training.tracking.run import reopen_run
-from training.trainer.metrics import check_metric
 
 logger = logging.getLogger(__name__)
 
 
 def run(context: StepContext) -> ReportRef:
-    config = EvaluateConfig(**context.config)
+    config = EvaluateConfig.of(context.config)
     checkpoint = context.input.ref
     assert isinstance(checkpoint, CheckpointRef)
-    description = describe(context.store, checkpoint)
-    check_metric(config.metric, description.objective, grouped=description.grouped)
     client = connect(context.deployment.tracking_uri)
     tracked = reopen_run(client, checkpoint.tracking_run)
     champion = find_champion(ModelRegistry(client=client, name=config.registered_model))
+    comparison, drifts = _compared(context, config, checkpoint, champion)
+    verdict = comparison.verdict
+    logger.info("%s: %s", "passed" if verdict.passed else "not passed", verdict.reason)
 
-    rows = held_out(context.store, checkpoint.ancestor(FeaturesRef))
-    candidate_scores = score_rows(context.store, checkpoint, rows, context.scratch)
-    if not len(candidate_scores.rows):
-        raise BadDataError(
-            f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
-            "hold out more by ingest.split, or look at the feature set's where and min_group_size"
-        )
-    champion_scores, seen = None, 0
-    if champion is not None:
-        logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        named = f"{config.registered_model} version {champion.version} ({CHAMPION})"
-        champion_scores = score_champion(context.store, champion.checkpoint, rows, context.scratch, named)
-        seen = days_seen(context.store, champion.checkpoint, checkpoint)
-    version = champion.version if champion else None
-    comparison = compare(
-        config, rows, candidate_scores, champion_scores, version, grouped=description.grouped, days_seen=seen
-    )
-    logger.info("%s: %s", "passed" if comparison.verdict.passed else "not passed", comparison.verdict.reason)
-
-    report = render(
-        comparison,
+    background = Background(
         run=context.run,
         checkpoint=checkpoint,
         history=json.loads(context.store.read(checkpoint.artifacts["history"])),
-        training_metric=description.metric,
+        training_metric=describe(context.store, checkpoint).metric,
+        drifts=drifts,
+        gpu=tracked.tag("mlops.hardware.gpu") or "none",
+        price_per_gpu_hour=config.price_per_gpu_hour,
         git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
         tracking_uri=context.deployment.tracking_uri,
         registered_model=config.registered_model,
-    ).encode()
-    metrics = canonical_json(_document(comparison))
+    )
+    report, metrics = render(comparison, background).encode(), canonical_json(comparison.document())
     tracked.log_bytes("evaluation", {"report.html": report, "metrics.json": metrics})
     tracked.log_values(
-        {allowed(f"test_{name}"): value for name, value in comparison.metrics().items()},
-        {
-            "mlops.evaluation.passed": str(comparison.verdict.passed),
-            "mlops.evaluation.reason": comparison.verdict.reason,
-        },
+        {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},
+        {"mlops.evaluation.passed": str(verdict.passed), "mlops.evaluation.reason": verdict.reason},
     )
     return ReportRef(
         place=context.place,
@@ -78,23 +61,46 @@ def run(context: StepContext) -> ReportRef:
             "report": context.publish("report.html", report),
             "metrics": context.publish("metrics.json", metrics),
         },
-        passed=comparison.verdict.passed,
-        reason=comparison.verdict.reason,
+        passed=verdict.passed,
+        reason=verdict.reason,
         metrics=comparison.metrics(),
-        champion=version,
+        champion=champion.version if champion else None,
         parent=checkpoint,
     )
 
 
-def _document(comparison: Comparison) -> dict[str, object]:
-    return {
-        "metric": comparison.metric,
-        "verdict": asdict(comparison.verdict),
-        "champion": comparison.champion_version,
-        "intervals": {name: asdict(interval) for name, interval in comparison.intervals.items()},
-        "log_loss": comparison.log_losses(),
-        "num_rows": len(comparison.labels),
-        "num_samples": comparison.num_samples,
-        "num_unmeasured": comparison.num_unmeasured,
-        "slices": [asdict(entry) for entry in comparison.slices],
-    }
+def _compared(
+    context: StepContext, config: EvaluateConfig, checkpoint: CheckpointRef, champion: Champion | None
+) -> tuple[Comparison, list[ColumnDrift]]:
+    """Both models on the rows that are held out, and how these differ from the champion's own."""
+    store, scratch = context.store, context.scratch
+    candidate = TrainedModel.open(store, checkpoint, scratch)
+    grouped = candidate.description.grouped
+    config.check(candidate.description.objective, grouped=grouped)
+    rows = held_out(store, checkpoint.ancestor(FeaturesRef))
+    scored = candidate.score(rows)
+    if not len(scored.rows):
+        raise BadDataError(
+            f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
+            "hold out more by ingest.split, or look at the feature set's where and min_group_size"
+        )
+    champion_scores, seen, drifts = None, 0, []
+    if champion is not None:
+        logger.info("the champion is version %s of %s", champion.version, config.registered_model)
+        named = f"{config.registered_model} version {champion.version} ({CHAMPION})"
+        champion_scores = score_champion(store, champion.checkpoint, rows, scratch, named)
+        seen = days_seen(store, champion.checkpoint, checkpoint)
+        before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
+        drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []
+    comparison = compare(
+        config,
+        rows,
+        scored,
+        champion_scores,
+        champion.version if champion else None,
+        measure_serving(candidate, rows),
+        grouped=grouped,
+        own_metrics=load_own(config.metric_function, context.deployment.home) if config.metric_function else None,
+        days_seen=seen,
+    )
+    return comparison, drifts

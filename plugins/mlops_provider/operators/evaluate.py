@@ -7,7 +7,7 @@ from airflow.sdk import XComArg
 
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ReportLink, TrackingLink
-from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.base import StepOperator, recipe_folder
 from mlops_provider.refs import CheckpointRef, Ref
 from mlops_provider.spec import Evaluate
 
@@ -30,6 +30,9 @@ class EvaluateOperator(StepOperator):
 
     def __init__(self, *, checkpoint: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=checkpoint, **kwargs)
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return [recipe_folder(settings["metric_function"])] if settings["metric_function"] else []
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run

@@ -1,66 +1,176 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from training.evaluation.gate import bootstrap, decide
-from training.trainer.metrics import ndcg
+from mlops_provider.step import BadConfigError
+from training.evaluation.bias import GroupDifference
+from training.evaluation.bootstrap import Estimate, Interval
+from training.evaluation.gate import Measured, judge
+from training.evaluation.rules import rule_of
+from training.evaluation.serving import Serving
+from training.evaluation.slices import Slice
+
+IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}
+
+
+def estimated(candidate: float, champion: float | None, error: float = 0.0, metric: str = "auc") -> Estimate:
+    """A metric with a normal error of the difference."""
+
+    def interval(value: float) -> Interval:
+        return Interval(value=value, low=value - 2 * error, high=value + 2 * error)
+
+    if champion is None:
+        return Estimate(metric=metric, direction=1, candidate=interval(candidate))
+    sign = -1 if metric == "log_loss" else 1
+    noise = error * np.random.default_rng(0).normal(size=20_000)
+    return Estimate(
+        metric=metric,
+        direction=sign,
+        candidate=interval(candidate),
+        champion=interval(champion),
+        difference=interval(candidate - champion),
+        gains=sign * (candidate - champion) + noise,
+    )
+
+
+def measured(first: Estimate, **changes: Any) -> Measured:
+    serving = Serving(
+        latency_p50_ms=1.0, latency_p99_ms=4.0, num_requests=9, rows_per_request=1.0, num_bytes=2_000_000,
+        disturbances=[],
+    )  # fmt: skip
+    fields = {
+        "metric": first.metric,
+        "champion_version": None if first.champion is None else "3",
+        "estimates": {first.metric: first},
+        "slices": [],
+        "groups": [],
+        "serving": serving,
+    }
+    return Measured(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
-    ("candidate", "champion", "passed"),
+    ("candidate", "champion", "error", "passed"),
     [
-        (0.7, None, True),
-        (0.8039, 0.8, False),
-        (0.80401, 0.8, True),
-        (0.79, 0.8, False),
-        (0.8, 0.8, False),
-        (0.1, 0.0, True),
+        pytest.param(0.7, None, 0.0, True, id="no champion"),
+        pytest.param(0.8039, 0.8, 0.0, False, id="below the margin"),
+        pytest.param(0.8041, 0.8, 0.0, True, id="above the margin"),
+        pytest.param(0.79, 0.8, 0.0, False, id="worse"),
+        pytest.param(0.8, 0.8, 0.0, False, id="equal"),
+        pytest.param(0.1, 0.0, 0.0, True, id="champion at zero"),
+        pytest.param(0.81, 0.8, 0.001, True, id="surely above the margin"),
+        pytest.param(0.81, 0.8, 0.005, False, id="above it, and perhaps not"),
     ],
-    ids=["no champion", "below the margin", "above the margin", "worse", "equal", "champion at zero"],
 )
-def test_the_gate_asks_for_more_than_the_margin(candidate: float, champion: float | None, passed: bool) -> None:
-    verdict = decide(
-        metric="ndcg@10", candidate=candidate, champion=champion, champion_version="3", min_improvement=0.005
-    )
+def test_an_improvement_is_more_than_the_margin_and_more_than_noise(
+    candidate: float, champion: float | None, error: float, passed: bool
+) -> None:
+    verdict = judge([rule_of(IMPROVEMENT)], measured(estimated(candidate, champion, error)))
     assert verdict.passed is passed
     assert f"{candidate:.4f}" in verdict.reason
 
 
+def test_without_a_margin_equal_models_do_not_pass() -> None:
+    """Broken: the same weights, registered twice, would be promoted each night."""
+    assert not judge([rule_of({**IMPROVEMENT, "improvement": 0.0})], measured(estimated(0.8, 0.8))).passed
+
+
+@pytest.mark.parametrize(("candidate", "passed"), [(0.45, True), (0.55, False)])
+def test_of_a_loss_less_is_better(candidate: float, passed: bool) -> None:
+    verdict = judge([rule_of(IMPROVEMENT)], measured(estimated(candidate, 0.5, 0.001, "log_loss")))
+    assert verdict.passed is passed
+
+
+def test_luck_of_the_seed_widens_the_interval() -> None:
+    """By Student's t of as few trainings as it was found from, times the root of two for two models."""
+    data = measured(estimated(0.82, 0.8, 0.0))
+    for trainings, deviation, passed in ((8, 0.0050, True), (8, 0.0065, False), (100, 0.0065, True)):
+        noise = {"deviation": deviation, "trainings": trainings}
+        outcome = judge([rule_of({**IMPROVEMENT, "seed_noise": noise})], data).outcomes[0]
+        assert outcome.passed is passed, (trainings, deviation, outcome)
+    assert outcome.note == ""
+    assert "no seed_noise" in judge([rule_of(IMPROVEMENT)], data).outcomes[0].note
+
+
+@pytest.mark.parametrize(
+    ("bounds", "passed"),
+    [
+        ({"at_least": 0.7, "at_most": None}, True),
+        ({"at_least": 0.71, "at_most": None}, False),
+        ({"at_least": None, "at_most": 0.7}, True),
+        ({"at_least": None, "at_most": 0.69}, False),
+        ({"at_least": 0.6, "at_most": 0.65}, False),
+    ],
+)
+def test_a_threshold_needs_no_champion(bounds: dict[str, Any], passed: bool) -> None:
+    verdict = judge([rule_of({"metric": "auc", **bounds})], measured(estimated(0.7, None)))
+    assert verdict.passed is passed
+    assert "0.7000" in verdict.reason
+
+
+def slice_of(value: str, num_samples: int, candidate: float, error: float) -> Slice:
+    return Slice(column="city", value=value, num_samples=num_samples, estimate=estimated(candidate, 0.8, error))
+
+
+@pytest.mark.parametrize(
+    ("slices", "passed"),
+    [
+        pytest.param([("A", 500, 0.70, 0.01)], False, id="clearly worse"),
+        pytest.param([("A", 500, 0.79, 0.001)], True, id="worse within what is allowed"),
+        pytest.param([("A", 500, 0.70, 0.1)], True, id="worse within noise"),
+        pytest.param([("A", 99, 0.70, 0.01)], True, id="too small to count"),
+        pytest.param([("A", 500, 0.744, 0.02), *[(f"B{i}", 500, 0.8, 0.02) for i in range(30)]], True,
+                     id="the worst of many"),
+        pytest.param([("A", 500, 0.744, 0.02)], False, id="the only one"),
+    ],
+)  # fmt: skip
+def test_no_slice_may_be_clearly_worse(slices: list[tuple[str, int, float, float]], passed: bool) -> None:
+    """Of thirty slices one looks as bad as the second to last case by chance."""
+    rule = rule_of({"slices": 0.02, "min_samples": 100, "confidence": 0.95})
+    data = measured(estimated(0.8, 0.8), slices=[slice_of(*each) for each in slices])
+    verdict = judge([rule], data)
+    assert verdict.passed is passed
+    if not passed:
+        assert "city A (500 samples" in verdict.reason
+
+
+def test_latency_size_and_fairness_have_bounds() -> None:
+    group = GroupDifference(
+        column="origin", num_groups=3, demographic_parity=0.2, equalised_odds=0.1,
+        champion_demographic_parity=None, champion_equalised_odds=None,
+    )  # fmt: skip
+    data = measured(estimated(0.7, None), groups=[group])
+    for rule, passed in (
+        ({"latency_p99_ms": 5.0}, True),
+        ({"latency_p99_ms": 3.0}, False),
+        ({"size_mb": 2.0}, True),
+        ({"size_mb": 1.9}, False),
+        ({"fairness": 0.15, "measure": "equalised_odds"}, True),
+        ({"fairness": 0.15, "measure": "demographic_parity"}, False),
+    ):
+        assert judge([rule_of(rule)], data).passed is passed, rule
+
+
+def test_all_rules_must_hold_and_those_that_do_not_are_told() -> None:
+    rules = [rule_of(each) for each in (IMPROVEMENT, {"size_mb": 1.0}, {"latency_p99_ms": 1.0})]
+    verdict = judge(rules, measured(estimated(0.9, 0.8, 0.001)))
+    assert not verdict.passed
+    assert [outcome.passed for outcome in verdict.outcomes] == [True, False, False]
+    assert "Size" in verdict.reason
+    assert "Latency" in verdict.reason
+    assert "AUC" not in verdict.reason
+
+
+def test_a_rule_about_what_is_not_measured_is_refused() -> None:
+    with pytest.raises(BadConfigError, match="about 'profit', but measured are auc; add it to evaluate.metrics"):
+        judge([rule_of({**IMPROVEMENT, "metric": "profit"})], measured(estimated(0.7, None)))
+
+
 def test_a_champion_that_knows_the_held_out_days_is_pointed_out() -> None:
     """An old night run again is judged against a model that was trained on its test days."""
-    arguments = {"metric": "auc", "candidate": 0.7, "champion": 0.8, "champion_version": "9", "min_improvement": 0.0}
-    assert "trained on 4 of the held-out days" in decide(**arguments, days_seen=4).reason
-    assert "held-out days" not in decide(**arguments).reason
-
-
-@pytest.mark.parametrize("metric", ["ndcg@10", "auc"])
-def test_the_interval_tells_a_real_improvement_from_noise(metric: str) -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 3000).astype(np.float64)
-    offsets = np.arange(0, 3001, 10)
-    informed, other = labels + rng.normal(size=3000), labels * 0.5 + rng.normal(size=3000)
-    difference = bootstrap(metric, labels, offsets, informed, other)["difference"]
-    assert 0 < difference.low < difference.value < difference.high
-    same = labels + rng.normal(size=3000)
-    noise = bootstrap(metric, labels, offsets, informed, same)["difference"]
-    assert noise.low < 0 < noise.high
-
-
-def test_the_bootstrap_is_paired() -> None:
-    """Broken: two equal models would seem to differ."""
-    rng = np.random.default_rng(0)
-    labels, scores = rng.integers(0, 2, 300).astype(float), rng.normal(size=300)
-    difference = bootstrap("auc", labels, np.arange(301), scores, scores)["difference"]
-    assert (difference.low, difference.value, difference.high) == (0, 0, 0)
-
-
-def test_the_standard_error_is_that_of_the_mean() -> None:
-    """Against the textbook formula, s / sqrt(n), for the mean of the per-query values."""
-    rng = np.random.default_rng(0)
-    labels, scores = rng.integers(0, 5, 4000).astype(float), rng.normal(size=4000)
-    offsets = np.arange(0, 4001, 8)
-    values = ndcg(labels, scores, offsets, 10)
-    interval = bootstrap("ndcg@10", labels, offsets, scores, None)["candidate"]
-    expected = 2 * 1.96 * values.std(ddof=1) / np.sqrt(len(values))
-    assert interval.high - interval.low == pytest.approx(expected, rel=0.1)
+    rules, data = [rule_of(IMPROVEMENT)], measured(estimated(0.7, 0.8, 0.01))
+    assert "trained on 4 of the held-out days" in judge(rules, data, days_seen=4).reason
+    assert "held-out days" not in judge(rules, data).reason

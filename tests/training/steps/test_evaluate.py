@@ -98,11 +98,19 @@ def trained(project: Any, run_step: Any, config: Any) -> Any:
 
 @pytest.fixture
 def evaluate(project: Any, run_step: Any) -> Any:
-    def run(checkpoint: CheckpointRef, key: str = "first", metric: str = "ndcg@10") -> ReportRef | Failure:
+    def run(
+        checkpoint: CheckpointRef, key: str = "first", metric: str = "ndcg@10", **changes: Any
+    ) -> ReportRef | Failure:
         section = {
             "registered_model": project.pipeline,
             "metric": metric,
-            "min_improvement": 0.005,
+            "metrics": [],
+            "metric_function": None,
+            "rules": [{"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}],
+            "slices": [],
+            "fairness": [],
+            "price_per_gpu_hour": None,
+            **changes,
         }
         return run_step(project, project.step_input("evaluate", section, checkpoint, key))
 
@@ -167,7 +175,7 @@ def test_the_report_is_complete_in_itself(project: Any, trained: Any, evaluate: 
 
 
 def test_a_binary_model_is_measured_by_auc_and_log_loss(trained: Any, evaluate: Any, register: Any) -> None:
-    first = evaluate(trained(["good"], binary=True), metric="auc")
+    first = evaluate(trained(["good"], binary=True), metric="auc", metrics=["log_loss", "f1", "calibration_error"])
     assert isinstance(first, ReportRef), first
     assert first.metrics["auc"] > 0.8
     assert first.metrics["candidate.log_loss"] < np.log(2)

@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from mlops_provider.step import BadConfigError, BadDataError
-from training.trainer.metrics import WeightedAuc, auc, check_metric, log_loss, measure, ndcg
+from training.trainer.metrics import WeightedAuc, auc, check_metric, direction, measure, ndcg, weighted
 
 
 @pytest.fixture
@@ -49,7 +49,48 @@ def test_auc_equals_scikit_learn_with_ties_and_weights() -> None:
 def test_log_loss_equals_scikit_learn() -> None:
     rng = np.random.default_rng(2)
     labels, logits = rng.integers(0, 2, 200).astype(float), rng.normal(size=200) * 3
-    assert log_loss(labels, logits) == pytest.approx(sklearn_metrics.log_loss(labels, 1 / (1 + np.exp(-logits))))
+    measured = measure("log_loss", labels, logits, np.arange(201))
+    assert measured == pytest.approx(sklearn_metrics.log_loss(labels, 1 / (1 + np.exp(-logits))))
+
+
+def test_f1_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(3)
+    labels, logits = rng.integers(0, 2, 200).astype(float), rng.normal(size=200)
+    expected = sklearn_metrics.f1_score(labels > 0, logits > 0)
+    assert measure("f1", labels, logits, np.arange(201)) == pytest.approx(expected)
+
+
+def test_calibration_error_is_the_distance_of_probability_and_frequency() -> None:
+    """Of 15,000 rows in bins of one probability each, of which 10 points more turn out positive than was said."""
+    said = np.repeat(np.linspace(0.1, 0.8, 15), 1000)
+    labels = np.concatenate([np.arange(1000) < round(1000 * (share + 0.1)) for share in said[::1000]]).astype(float)
+    logits = np.log(said / (1 - said))
+    assert measure("calibration_error", labels, logits, np.arange(15_001)) == pytest.approx(0.1, abs=1e-3)
+
+
+def test_mrr_is_the_place_of_the_first_relevant_document() -> None:
+    labels = np.array([0.0, 1, 2, 1, 0, 0, 0, 0, 1, 0])
+    scores = np.array([3.0, 2, 1, 5, 4, 9, 8, 7, 7, 7])
+    offsets = np.array([0, 3, 5, 7, 10])  # second, first, none to be found, last of three equals
+    assert measure("mrr", labels, scores, offsets) == pytest.approx((1 / 2 + 1 + 1 / 3) / 3)
+
+
+@pytest.mark.parametrize("metric", ["ndcg@3", "mrr", "auc", "log_loss", "f1", "calibration_error"])
+def test_weights_count_samples_as_often(metric: str) -> None:
+    """Broken: the bootstrap would resample something else than it says."""
+    rng = np.random.default_rng(4)
+    labels, scores = rng.integers(0, 2, 90).astype(float), rng.normal(size=90)
+    offsets, counts = np.arange(0, 91, 3), rng.integers(0, 4, 30)
+    rows = (3 * np.repeat(np.arange(30), counts)[:, None] + np.arange(3)).ravel()
+    drawn = measure(metric, labels[rows], scores[rows], np.arange(0, len(rows) + 1, 3))
+    by_weight = weighted(metric, labels, scores, offsets)(counts[None].astype(float))
+    # The bins are those of the rows before they were drawn.
+    assert by_weight[0] == pytest.approx(drawn, rel=0.5 if metric == "calibration_error" else 1e-9)
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("calibration_error", -1)])
+def test_the_direction_says_which_way_is_better(metric: str, sign: int) -> None:
+    assert direction(metric) == sign
 
 
 @pytest.mark.parametrize(
@@ -57,7 +98,8 @@ def test_log_loss_equals_scikit_learn() -> None:
     [
         ("accuracy", "binary", False, "unknown metric 'accuracy'"),
         ("ndcg@0", "ranking", True, "unknown metric"),
-        ("auc", "ranking", True, "use ndcg@K"),
+        ("auc", "ranking", True, "use ndcg@K, mrr"),
+        ("mrr", "binary", True, "use auc, log_loss"),
         ("ndcg@10", "binary", False, "use auc"),
         ("ndcg@10", "ranking", False, "group_by"),
         ("auc", "regression", False, "unknown objective"),
@@ -74,6 +116,9 @@ def test_a_metric_that_does_not_fit_is_refused(metric: str, objective: str, grou
         ("auc", [], [], "no rows"),
         ("auc", [1, 1], [0.1, 0.2], "all 2 labels are 1"),
         ("ndcg@5", [0, 0], [0.1, 0.2], "none of the 1 queries"),
+        ("mrr", [0, 0], [0.1, 0.2], "none of the 1 queries"),
+        ("f1", [0, 0], [-0.1, -0.2], "no label and no prediction of the 2 rows is positive"),
+        ("log_loss", [], [], "no rows"),
         ("ndcg@5", [1, 0], [float("nan"), float("nan")], "2 of 2 scores are not finite"),
     ],
 )

@@ -1,0 +1,62 @@
+"""How differently groups are treated: by what is predicted for them, and by how often that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
+
+from training.evaluation.slices import MIN_SAMPLES, values_of
+from training.trainer.metrics import Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupDifference:
+    """Between those groups of a column that differ most; 0: all are treated alike. Without a champion its are None."""
+
+    column: str
+    num_groups: int
+    demographic_parity: float
+    """Of the share predicted positive, that is, more probable than not."""
+    equalised_odds: float
+    """Of the true or the false positive rate, whichever differs more (Hardt et al. 2016)."""
+    champion_demographic_parity: float | None
+    champion_equalised_odds: float | None
+
+    def of(self, measure: str) -> float:
+        return self.demographic_parity if measure == "demographic_parity" else self.equalised_odds
+
+
+def group_differences(
+    rows: pl.DataFrame, columns: Sequence[str], *, labels: Floats, candidate: Floats, champion: Floats | None
+) -> list[GroupDifference]:
+    """
+    :param rows: raw rows in the order of ``labels``, of a binary objective; groups of few rows are left out
+    :raises BadConfigError: where there is no such column, or it has too many values
+    """
+    found = []
+    for column in columns:
+        names = values_of(rows, column, "fairness")
+        _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
+        kept = counts[codes] >= MIN_SAMPLES
+        models = [candidate] if champion is None else [candidate, champion]
+        measures = (demographic_parity_difference, equalized_odds_difference)
+        values = [
+            float(measure(labels[kept] > 0, scores[kept] > 0, sensitive_features=names[kept]))
+            for scores in models
+            for measure in measures
+        ]
+        found.append(
+            GroupDifference(
+                column=column,
+                num_groups=int((counts >= MIN_SAMPLES).sum()),
+                demographic_parity=values[0],
+                equalised_odds=values[1],
+                champion_demographic_parity=values[2] if champion is not None else None,
+                champion_equalised_odds=values[3] if champion is not None else None,
+            )
+        )
+    return found

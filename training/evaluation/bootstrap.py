@@ -1,0 +1,149 @@
+"""How sure a metric is: the held-out samples drawn again and again, alike for both models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from training.data.feature_table import offsets_of
+from training.trainer.metrics import Floats, IntArray, Weighted, direction, measure, weighted
+
+RESAMPLES: Final = 1000
+FEWER_RESAMPLES: Final = 200
+"""For a function of the recipe's own, which is called for each, and for each of many slices."""
+CONFIDENCE: Final = 0.95
+_CHUNK: Final = 50
+"""Resamples held at once; of a million samples they are 400 MB."""
+
+Array = npt.NDArray[np.float64]
+MetricFunction = Callable[[Floats, Floats, IntArray], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A value and its 95% bootstrap interval (percentile method)."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A metric of both models on the same samples."""
+
+    metric: str
+    direction: int
+    candidate: Interval
+    champion: Interval | None = None
+    difference: Interval | None = None
+    """Candidate less champion, in the metric's own direction."""
+    gains: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    """``[R]``: the difference of each resample, above 0 where the candidate is better."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the candidate is better, whichever way the metric goes."""
+        assert self.difference is not None, "there is a champion"
+        return self.direction * self.difference.value
+
+    def lowest_gain(self, confidence: float) -> float:
+        """One-sided lower bound."""
+        return float(np.nanquantile(self.gains, 1 - confidence))
+
+    @property
+    def standard_error(self) -> float:
+        """Of the gain."""
+        return float(np.nanstd(self.gains))
+
+    def intervals(self) -> dict[str, Interval]:
+        parts = {"candidate": self.candidate, "champion": self.champion, "difference": self.difference}
+        return {name: interval for name, interval in parts.items() if interval is not None}
+
+
+def estimate(
+    metric: str,
+    labels: Floats,
+    offsets: IntArray,
+    candidate: Floats,
+    champion: Floats | None = None,
+    *,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """
+    A known metric. Resampled are samples: queries where rows are grouped, else rows.
+
+    :raises BadDataError: where the metric cannot be measured on these rows
+    """
+    models = [candidate] if champion is None else [candidate, champion]
+    values = [measure(metric, labels, scores, offsets) for scores in models]
+    ready = [weighted(metric, labels, scores, offsets) for scores in models]
+    return _estimate(metric, direction(metric), values, _resampled(ready, len(offsets) - 1, resamples))
+
+
+def estimate_own(
+    function: MetricFunction, labels: Floats, offsets: IntArray, candidate: Floats, champion: Floats | None
+) -> list[Estimate]:
+    """
+    Each metric of a recipe's own function; a higher value counts as better.
+
+    :param function: returns finite numbers, the same names each time
+    """
+    models = [candidate] if champion is None else [candidate, champion]
+    values = [function(labels, scores, offsets) for scores in models]
+    resampled: dict[str, list[list[float]]] = {name: [[] for _ in models] for name in values[0]}
+    lengths = np.diff(offsets)
+    for counts in _counts(len(offsets) - 1, FEWER_RESAMPLES):
+        for drawn in counts:
+            samples = np.repeat(np.arange(len(lengths)), drawn.astype(np.int64))
+            found = offsets_of(lengths[samples])
+            rows = np.arange(found[-1]) + np.repeat(offsets[:-1][samples] - found[:-1], lengths[samples])
+            for number, scores in enumerate(models):
+                for name, value in function(labels[rows], scores[rows], found).items():
+                    resampled[name][number].append(value)
+    return [
+        _estimate(name, 1, [each[name] for each in values], [np.array(each) for each in resampled[name]])
+        for name in values[0]
+    ]
+
+
+def _estimate(metric: str, sign: int, values: list[float], resampled: list[Array]) -> Estimate:
+    intervals = [_interval(value, found) for value, found in zip(values, resampled, strict=True)]
+    if len(values) == 1:
+        return Estimate(metric=metric, direction=sign, candidate=intervals[0])
+    difference = resampled[0] - resampled[1]
+    return Estimate(
+        metric=metric,
+        direction=sign,
+        candidate=intervals[0],
+        champion=intervals[1],
+        difference=_interval(values[0] - values[1], difference),
+        gains=sign * difference,
+    )
+
+
+def _resampled(ready: list[Weighted], num_samples: int, resamples: int) -> list[Array]:
+    """``[R]`` for each."""
+    parts = [[each(counts) for each in ready] for counts in _counts(num_samples, resamples)]
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def _counts(num_samples: int, resamples: int) -> Iterator[Array]:
+    """How often each sample was drawn, ``[R, S]`` in chunks; the same ones for every metric, model and retry."""
+    chance = np.random.default_rng(0)
+    for first in range(0, resamples, _CHUNK):
+        drawn = chance.integers(num_samples, size=(min(_CHUNK, resamples - first), num_samples))
+        yield np.stack([np.bincount(each, minlength=num_samples) for each in drawn]).astype(np.float64)
+
+
+def _interval(value: float, resampled: Array) -> Interval:
+    # A resample of a tiny hold-out may hold one class only, and then has no AUC.
+    tail = (1 - CONFIDENCE) / 2 * 100
+    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
+    assert math.isfinite(low), "some resample can be measured, as the whole can"
+    return Interval(value=value, low=float(low), high=float(high))

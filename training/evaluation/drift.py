@@ -1,0 +1,83 @@
+"""How the data changed since the champion: today's held-out rows beside those that it was judged on itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy.spatial.distance import jensenshannon
+
+NUM_BINS: Final = 10
+MAX_TEXTS: Final = 50
+"""Values of a text column that are told apart; the others count as one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnDrift:
+    column: str
+    distance: float
+    """Jensen-Shannon divergence to base 2: 0 for equal distributions, 1 for those with nothing in common."""
+    before: str
+    now: str
+    """A number's mean, or a text's most frequent value, and how often there is none."""
+
+
+def column_drifts(before: pl.DataFrame, now: pl.DataFrame) -> list[ColumnDrift]:
+    """
+    Numbers, texts and truth values that both tables have, the most changed first.
+
+    Numbers are counted in bins of the deciles that they had before, rows without a value in one of their own. Small
+    samples differ by chance: this is to be read, nothing is decided by it. The validate step's drift check decides.
+    """
+    found = []
+    for name in before.columns:
+        if name not in now.columns:
+            continue
+        first, second = before[name], now[name]
+        if first.dtype.is_numeric() and second.dtype.is_numeric():
+            counts = _numbers(first), _numbers(second, first)
+        elif first.dtype == second.dtype and first.dtype in (pl.String, pl.Categorical, pl.Boolean):
+            counts = _texts(first, second)
+        else:
+            continue
+        distance = float(jensenshannon(*counts, base=2) ** 2)
+        found.append(ColumnDrift(column=name, distance=distance, before=_told(first), now=_told(second)))
+    return sorted(found, key=lambda each: (-each.distance, each.column))
+
+
+def _numbers(values: pl.Series, reference: pl.Series | None = None) -> npt.NDArray[np.float64]:
+    """:param reference: whose deciles are the edges; the values' own where None"""
+    marks = _known(values if reference is None else reference)
+    edges = np.unique(np.quantile(marks, np.linspace(0, 1, NUM_BINS + 1)[1:-1])) if len(marks) else np.empty(0)
+    known = _known(values)
+    counts = np.bincount(np.searchsorted(edges, known), minlength=NUM_BINS)
+    return np.append(counts, len(values) - len(known)).astype(np.float64)
+
+
+def _known(values: pl.Series) -> npt.NDArray[np.float64]:
+    numbers = values.cast(pl.Float64).to_numpy()
+    known: npt.NDArray[np.float64] = numbers[np.isfinite(numbers)]
+    return known
+
+
+def _texts(before: pl.Series, now: pl.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    told = before.cast(pl.String).value_counts(sort=True).head(MAX_TEXTS)[before.name].to_list()
+    counts = []
+    for values in (before, now):
+        of_value = dict(values.cast(pl.String).value_counts().iter_rows())
+        parts = [of_value.pop(name, 0) for name in told]
+        counts.append(np.array([*parts, sum(of_value.values())], dtype=np.float64))
+    return counts[0], counts[1]
+
+
+def _told(values: pl.Series) -> str:
+    known = values.drop_nulls()
+    if not len(known):
+        return "none"
+    number = values.dtype.is_numeric()
+    text = f"{float(_known(known).mean()):.4g}" if number else str(known.cast(pl.String).mode().sort()[0])
+    missing = values.null_count() / len(values)
+    return f"{text} ({missing:.1%} missing)" if missing else text

@@ -1,0 +1,39 @@
+"""Metrics by a recipe's own function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+
+from mlops_provider.step import BadConfigError
+from training.code import load_attribute
+from training.evaluation.bootstrap import MetricFunction
+from training.trainer.metrics import Floats, IntArray
+
+
+def load_own(import_path: str, home: Path) -> MetricFunction:
+    """
+    The recipe's function; what it returns is checked at each call.
+
+    :raises BadConfigError: where it is none, or returns anything but finite numbers, the same names each time
+    """
+    function = load_attribute(import_path, home)
+    if not callable(function):
+        raise BadConfigError(f"evaluate.metric_function: {import_path} is a {type(function).__name__}, not a function")
+    names: set[str] = set()
+
+    def checked(labels: Floats, scores: Floats, offsets: IntArray) -> Mapping[str, float]:
+        found = function(labels, scores, offsets)
+        if not isinstance(found, Mapping) or not all(isinstance(each, Real) for each in found.values()):
+            raise BadConfigError(f"evaluate.metric_function must return a dict of numbers, got {found!r}")
+        names.update(found)
+        if missing := sorted(names - set(found)):
+            raise BadConfigError(f"evaluate.metric_function must return {missing[0]!r} each time, as at first")
+        for name, each in found.items():
+            if not math.isfinite(each):
+                raise BadConfigError(f"evaluate.metric_function: {name} is {each}; leave out what cannot be measured")
+        return {name: float(each) for name, each in found.items()}
+
+    return checked

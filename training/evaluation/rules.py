@@ -1,0 +1,210 @@
+"""The rules of the gate. Their settings and defaults are in ``mlops_provider.gate_spec``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Final
+
+from scipy.special import stdtrit
+
+from training.evaluation.gate import Measured, Outcome, Rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeedNoise:
+    deviation: float
+    trainings: int
+
+    def half_width(self, confidence: float) -> float:
+        """
+        Of a one-sided interval of the difference of two trainings, by Student's t: the deviation is an estimate.
+
+        A bootstrap of the rows says nothing of this (Bouthillier et al. 2021, "Accounting for variance in machine
+        learning benchmarks"): it asks how the same two models would do on other rows.
+        """
+        return float(stdtrit(self.trainings - 1, confidence)) * math.sqrt(2) * self.deviation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Improvement:
+    """
+    The candidate is better by more than a margin, and more than noise: superiority by a margin (Chow, Shao & Wang,
+    "Sample size calculations in clinical research").
+
+    The lower bound of the gain must exceed the margin itself. Were it held against 0, and the margin against the
+    value found, the margin would be met by luck half of the time where the true gain equals it.
+
+    Bounds are percentiles of a paired bootstrap (Efron & Tibshirani 1993; of queries: Sakai 2006); the seed's part is
+    independent of the rows' and is added to it in quadrature.
+    """
+
+    improvement: float
+    metric: str | None
+    confidence: float
+    seed_noise: SeedNoise | None
+
+    def outcome(self, measured: Measured) -> Outcome:
+        found = measured.estimate(self.metric)
+        name = found.metric.upper()
+        title = f"{name}: improvement over the champion"
+        if found.champion is None:
+            sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
+            return Outcome(title=title, passed=True, sentence=sentence)
+        gain, champion = found.gain, abs(found.champion.value)
+        by_seed = self.seed_noise.half_width(self.confidence) if self.seed_noise else 0.0
+        low = gain - math.hypot(gain - found.lowest_gain(self.confidence), by_seed)
+        high = gain + math.hypot(found.lowest_gain(1 - self.confidence) - gain, by_seed)
+        threshold = self.improvement * champion
+        passed = low > threshold
+        change = f" ({gain / champion:+.2%})" if champion else ""
+        surely = f"{low / champion:+.2%}" if champion else f"{low:+.4f}"
+        return Outcome(
+            title=title,
+            passed=passed,
+            sentence=f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
+            f"{measured.champion_version}{change}: with {self.confidence:.0%} confidence {surely} or more, "
+            f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
+            note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
+            value=gain,
+            low=low,
+            high=high,
+            threshold=threshold,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Threshold:
+    """The value found on the hold-out, not the end of its interval: a floor against what is plainly broken."""
+
+    metric: str
+    at_least: float | None
+    at_most: float | None
+
+    def outcome(self, measured: Measured) -> Outcome:
+        found = measured.estimate(self.metric).candidate
+        above = self.at_least is None or found.value >= self.at_least
+        below = self.at_most is None or found.value <= self.at_most
+        bounds = {"at least": self.at_least, "at most": self.at_most}
+        asked = " and ".join(f"{side} {bound:g}" for side, bound in bounds.items() if bound is not None)
+        passed = above and below
+        # The bound that was missed, where there are two.
+        lower = self.at_least is not None and (self.at_most is None or below)
+        return Outcome(
+            title=f"{self.metric.upper()}: {asked}",
+            passed=passed,
+            sentence=f"{self.metric.upper()} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            threshold=self.at_least if lower else self.at_most,
+            must_exceed=lower,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SliceLoss:
+    """
+    No slice on which the candidate is worse than the champion by more than a share, beyond what chance does: the upper
+    bound of its gain, by the normal distribution, at a level that holds for all slices together (Bonferroni).
+    """
+
+    slices: float
+    min_samples: int
+    confidence: float
+
+    def outcome(self, measured: Measured) -> Outcome:
+        name = measured.metric.upper()
+        title = f"{name}: no slice more than {self.slices:.2%} worse"
+        if measured.champion_version is None:
+            return Outcome(title=title, passed=True, sentence="No champion whose slices could be better.")
+        counted = [each for each in measured.slices if each.num_samples >= self.min_samples]
+        if not counted:
+            sentence = f"No slice has {self.min_samples} samples, so none is held against the champion's."
+            return Outcome(title=title, passed=True, sentence=sentence)
+        z = NormalDist().inv_cdf(1 - (1 - self.confidence) / len(counted))
+        margins = []
+        for each in counted:
+            assert each.estimate.champion is not None, "there is a champion"
+            allowed = -self.slices * abs(each.estimate.champion.value)
+            margins.append(each.estimate.gain + z * each.estimate.standard_error - allowed)
+        worst = counted[margins.index(min(margins))]
+        champion = worst.estimate.champion
+        assert champion is not None, "there is a champion"
+        num_worse = sum(margin < 0 for margin in margins)
+        noise = z * worst.estimate.standard_error
+        what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {worst.estimate.gain:+.4f})"
+        share = f"more than {self.slices:.2%} worse in {name}"
+        return Outcome(
+            title=title,
+            passed=not num_worse,
+            sentence=f"{num_worse} of {len(counted)} slices are clearly {share}, above all {what}."
+            if num_worse
+            else f"None of {len(counted)} slices is clearly {share}; the nearest to it is {what}.",
+            value=worst.estimate.gain,
+            low=worst.estimate.gain - noise,
+            high=worst.estimate.gain + noise,
+            threshold=-self.slices * abs(champion.value),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Latency:
+    latency_p99_ms: float
+
+    def outcome(self, measured: Measured) -> Outcome:
+        return _at_most("Latency of a request, p99", measured.serving.latency_p99_ms, self.latency_p99_ms, "ms")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    size_mb: float
+
+    def outcome(self, measured: Measured) -> Outcome:
+        return _at_most("Size of the served model", measured.serving.num_bytes / 1e6, self.size_mb, "MB")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fairness:
+    fairness: float
+    measure: str
+
+    def outcome(self, measured: Measured) -> Outcome:
+        named = self.measure.replace("_", " ")
+        worst = max(measured.groups, key=lambda each: each.of(self.measure))
+        return _at_most(f"Fairness: {named} between groups of {worst.column}", worst.of(self.measure), self.fairness)
+
+
+RULES: Final[Mapping[str, type[Any]]] = {
+    "improvement": Improvement,
+    "at_least": Threshold,
+    "slices": SliceLoss,
+    "latency_p99_ms": Latency,
+    "size_mb": Size,
+    "fairness": Fairness,
+}
+"""By the key that tells them apart."""
+
+
+def rule_of(section: Mapping[str, Any]) -> Rule:
+    """Read one of the step's input document."""
+    kind = next(rule for key, rule in RULES.items() if key in section)
+    settings = dict(section)
+    if settings.get("seed_noise") is not None:
+        settings["seed_noise"] = SeedNoise(**settings["seed_noise"])
+    rule: Rule = kind(**settings)
+    return rule
+
+
+def _at_most(title: str, value: float, bound: float, unit: str = "") -> Outcome:
+    passed, unit = value <= bound, f" {unit}" if unit else ""
+    return Outcome(
+        title=title,
+        passed=passed,
+        sentence=f"{title}: {value:.3g}{unit}, {'no more' if passed else 'more'} than the {bound:g}{unit} allowed.",
+        value=value,
+        threshold=bound,
+        must_exceed=False,
+    )

@@ -1,0 +1,134 @@
+"""How the model does when it is asked: how quickly, how large it is, and what it makes of odd requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from mlops_provider.step import BadDataError
+from training.evaluation.scoring import TrainedModel
+
+NUM_REQUESTS: Final = 300
+NUM_WARM_UP: Final = 20
+"""Requests that are not measured: the first ones load and compile."""
+NUM_ODD: Final = 32
+"""Requests of which one value each is made odd."""
+_FAR: Final = 10
+"""How many ranges of a column beyond its largest and smallest value."""
+
+Request = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disturbance:
+    """What became of requests in which one raw column had a value that it never has."""
+
+    column: str
+    value: str
+    num_requests: int
+    num_refused: int
+    """With a message that says what is wrong."""
+    num_not_finite: int
+    num_failed: int
+    """With any other error, as a server would answer 500."""
+    error: str = ""
+    """The first of those."""
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.num_not_finite or self.num_failed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """Features and model on one request, warm, in this process; no network, no queue."""
+
+    latency_p50_ms: float
+    latency_p99_ms: float
+    num_requests: int
+    rows_per_request: float
+    num_bytes: int
+    disturbances: Sequence[Disturbance]
+
+
+def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> Serving:
+    """
+    Ask for held-out samples one by one: the rows of a query, or a row.
+
+    :param rows: raw ones, at least one of which the feature set keeps
+    """
+    known, offsets = model.fitted.arranged(rows)
+    known = known.select(model.fitted.columns.names())
+    picked = np.linspace(0, len(offsets) - 2, min(NUM_REQUESTS, len(offsets) - 1), dtype=np.int64)
+    bounds = list(pairwise(offsets.tolist()))
+    requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
+    for request in requests[:NUM_WARM_UP]:
+        model.serve(request)
+    milliseconds = []
+    for request in requests:
+        begin = time.perf_counter()
+        model.serve(request)
+        milliseconds.append(1000 * (time.perf_counter() - begin))
+    return Serving(
+        latency_p50_ms=float(np.percentile(milliseconds, 50)),
+        latency_p99_ms=float(np.percentile(milliseconds, 99)),
+        num_requests=len(requests),
+        rows_per_request=sum(map(len, requests)) / len(requests),
+        num_bytes=model.num_bytes,
+        disturbances=[
+            _disturb(model, requests[:: max(1, len(requests) // NUM_ODD)], name, said, value)
+            for name in known.columns
+            for said, value in _odd_values(known[name])
+        ],
+    )
+
+
+def _odd_values(column: pl.Series) -> Iterator[tuple[str, Any]]:
+    yield "missing", None
+    dtype = column.dtype
+    if dtype.is_integer():
+        largest, smallest = column.upper_bound().item(), column.lower_bound().item()
+        yield from (("largest of its type", largest), ("smallest of its type", smallest))
+    elif dtype.is_float():
+        known = column.drop_nulls().drop_nans().to_numpy()
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        reach = _FAR * max(high - low, 1.0)
+        yield from (("far above", high + reach), ("far below", low - reach))
+        largest = float(np.finfo(np.float32 if dtype == pl.Float32 else np.float64).max)
+        yield from (("largest of its type", largest), ("not a number", float("nan")))
+    elif dtype in (pl.String, pl.Categorical):
+        yield from (("never seen", "\N{SNOWMAN} never seen"), ("empty", ""), ("very long", "x" * 100_000))
+    elif dtype == pl.Date:
+        yield from (("first day of the calendar", date.min), ("last day of the calendar", date.max))
+    elif isinstance(dtype, pl.Datetime):
+        zone = UTC if dtype.time_zone else None
+        yield from (("year 1", datetime(1, 1, 2, tzinfo=zone)), ("year 9999", datetime(9999, 12, 30, tzinfo=zone)))
+
+
+def _disturb(model: TrainedModel, requests: Sequence[Request], column: str, said: str, value: Any) -> Disturbance:
+    counts = {"refused": 0, "not_finite": 0, "failed": 0}
+    first = ""
+    for request in requests:
+        odd: list[Mapping[str, Any]] = [{**request[0], column: value}, *request[1:]]
+        try:
+            with np.errstate(all="ignore"):
+                counts["not_finite"] += not np.isfinite(model.serve(odd)).all()
+        except BadDataError:
+            counts["refused"] += 1
+        except Exception as error:  # of the recipe's code: that it comes is what is measured
+            counts["failed"] += 1
+            first = first or f"{type(error).__name__}: {error}".splitlines()[0]
+    return Disturbance(
+        column=column,
+        value=said,
+        num_requests=len(requests),
+        **{f"num_{name}": count for name, count in counts.items()},
+        error=first,
+    )
