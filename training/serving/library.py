@@ -8,7 +8,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -93,22 +93,29 @@ def requirements(packages: Collection[str]) -> list[str]:
     :raises BadConfigError: where one is a file of this machine
     """
     pins = dict(re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
-    distributions = packages_distributions()
     found = {}
     for package in {*packages, *_ALWAYS}:
-        if package not in distributions:
-            if (spec := find_spec(package)) is None:
-                continue
+        names = _distributions(package)
+        if not names and (spec := find_spec(package)) is not None:
             raise BadConfigError(
                 f"the recipe imports {package!r} from {spec.origin or spec.submodule_search_locations}, which a server "
                 "does not have: move it into the recipe's folder and import it relatively, or install it as a package"
             )
-        names = set(distributions[package])
-        for name in {package} & names or names:
+        for name in names:
             canonical = re.sub(r"[-_.]+", "-", name).lower()
             # Without the build (+cpu, +cu130): the server's machine may have another.
             found[canonical] = pins.get(canonical) or version(name).partition("+")[0]
     return [f"{name}=={pin}" for name, pin in sorted(found.items())]
+
+
+def _distributions(package: str) -> set[str]:
+    """What is installed that holds a package; none where it is not."""
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        # Reads the lists of files of all that is installed: half a second.
+        return set(packages_distributions().get(package, ()))
+    return {package}
 
 
 def _file(path: Path) -> Path | None:
