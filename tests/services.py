@@ -98,6 +98,20 @@ def mlflow_server() -> Iterator[str]:
 
 
 @contextmanager
+def model_server(model_uri: str, tracking_uri: str) -> Iterator[str]:
+    """Address of MLflow's own server of a registered model; it has the installed packages and none of our files."""
+    port = free_port()
+    command = [str(TRAINING_PYTHON), "-m", "mlflow", "models", "serve", "--model-uri", model_uri]
+    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with tempfile.TemporaryDirectory(prefix="served-") as name:
+        # It starts uvicorn by name: the environment is activated.
+        path = f"{TRAINING_PYTHON.parent}:{os.environ['PATH']}"
+        settings = {"MLFLOW_TRACKING_URI": tracking_uri, "PYTHONPATH": "", "PATH": path}
+        with _running(command, port, Path(name), environment=settings):
+            yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
 def _running(
     command: Sequence[str],
     port: int,

@@ -23,7 +23,7 @@ from mlops_provider.step import BadConfigError, StepError, code_files
 RECIPES = "include"
 """Top-level package of the recipes; within a recipe, imports of it must be relative."""
 # The oldest date a zip can hold: with it, equal files give equal bytes.
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def recipe_folder(home: Path, import_path: str) -> Path:
@@ -64,7 +64,7 @@ def bundle(folder: Path) -> bytes:
         for file in code_files(folder):
             if file.suffix == ".py":
                 _check_imports(file)
-            archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix(), _ZIP_DATE), file.read_bytes())
+            archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix(), ZIP_DATE), file.read_bytes())
     return buffer.getvalue()
 
 

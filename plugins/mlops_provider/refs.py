@@ -227,6 +227,9 @@ class ModelVersionRef(Ref):
 
     name: str
     version: str
+    """MLflow's."""
+    semantic_version: str
+    """major.minor.patch: what a caller has to change, what may answer differently, what was only trained again."""
     parent: ReportRef
 
 

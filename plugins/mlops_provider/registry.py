@@ -7,11 +7,12 @@ from typing import Any
 
 import httpx
 
-from mlops_provider.refs import ModelVersionRef
+from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.stages import CHAMPION
 
 REF_TAG = "mlops.ref"
 """Tag of a model version that holds its whole ref chain as JSON."""
+VERSION_TAG = "mlops.semantic_version"
 
 
 class RegistryError(RuntimeError):
@@ -34,18 +35,13 @@ async def find_model_version(
         raise RegistryError(
             f"version {found['version']} of {model!r} has no tag {REF_TAG}: it was not registered by a pipeline"
         )
-    wire = json.loads(tags[REF_TAG])
-    if wire["kind"] == ModelVersionRef.kind:
-        return ModelVersionRef.from_wire(wire)
-    return ModelVersionRef.from_wire(
-        {
-            "kind": "model_version",
-            "place": "",
-            "artifacts": {},
-            "name": model,
-            "version": found["version"],
-            "parent": wire,
-        }
+    return ModelVersionRef(
+        place="",
+        name=model,
+        version=str(found["version"]),
+        # Given in a second step: one that was registered this moment may have none yet.
+        semantic_version=tags.get(VERSION_TAG, ""),
+        parent=ReportRef.from_wire(json.loads(tags[REF_TAG])),
     )
 
 

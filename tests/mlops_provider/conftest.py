@@ -56,4 +56,6 @@ def version_ref() -> ModelVersionRef:
         champion=None,
         parent=checkpoint,
     )
-    return ModelVersionRef(place="pipelines/p/register/k6", name="p", version="1", parent=report)
+    return ModelVersionRef(
+        place="pipelines/p/register/k6", name="p", version="1", semantic_version="1.0.0", parent=report
+    )

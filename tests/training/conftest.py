@@ -311,26 +311,38 @@ def features_ref(store: Store, manifest: bytes, num_samples: Mapping[str, int]) 
 
 
 @pytest.fixture
-def tracked_report(project: Project, toy_features: FeaturesRef) -> Any:
-    """Makes reports of evaluations of a run that MLflow has."""
-    from mlops_provider.refs import CheckpointRef, ReportRef
-    from training.tracking.connection import connect
-    from training.tracking.run import open_run
+def toy_checkpoint(project: Project, run_step: Any) -> Any:
+    """Trains ``include/toy`` on the rows of :mod:`toy_model`, and more columns."""
+    import toy_model  # not in the validation runtime
 
-    run = open_run(
-        connect(project.tracking_uri), experiment=project.pipeline, run_key="train", name="toy", params={}, tags={}
-    )
-    checkpoint = CheckpointRef(
-        place="train/toy",
-        epoch=1,
-        metrics={"ndcg@10": 0.8},
-        seed=7,
-        world_size=1,
-        tracking_run=run.run_id,
-        parent=toy_features,
-    )
+    def train(*, binary: bool = False, columns: Sequence[Any] = (), key: str = "train", **changes: Any) -> Any:
+        (project.home / "include/toy/features.py").write_text(toy_model.features(grouped=not binary))
+        section = {"feature_set": "include.toy.features:FEATURES", "online": None}
+        rows = toy_model.rows(binary=binary).with_columns(columns)
+        data = toy_model.snapshot(project.store, project.home, rows)
+        features = run_step(project, project.step_input("features", section, data, key))
+        assert isinstance(features, FeaturesRef), features
+        objective = {"objective": "binary", "metric": "auc"} if binary else {}
+        section = train_config(processes=1, epochs=1, **objective, **changes)
+        checkpoint = run_step(project, project.step_input("train", section, features, key))
+        assert not isinstance(checkpoint, Failure), checkpoint
+        return checkpoint
+
+    return train
+
+
+@pytest.fixture
+def tracked_report(toy_checkpoint: Any) -> Any:
+    """Makes reports of evaluations of a model that was trained."""
+    from mlops_provider.refs import ReportRef
+
     report = ReportRef(
-        place="evaluate/toy", passed=True, reason="Good.", metrics={"ndcg@10": 0.8}, champion=None, parent=checkpoint
+        place="evaluate/toy",
+        passed=True,
+        reason="Good.",
+        metrics={"ndcg@10": 0.8},
+        champion=None,
+        parent=toy_checkpoint(),
     )
     return lambda **changes: dataclasses.replace(report, **changes)
 

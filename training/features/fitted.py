@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from mlops_provider.refs import DatasetRef, FeaturesRef, digest_of
 from mlops_provider.step import BadConfigError
 from training.code import load_bundled
 from training.data.snapshots import Snapshot
-from training.features.applied import STATE_FORMAT, FittedFeatures
+from training.features.applied import FittedFeatures
 from training.features.feature_set import FeatureSet
+from training.features.release import check_engine, engine
 from training.store import Store
 
 
@@ -37,7 +37,7 @@ def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures
     :raises BadConfigError: where they were made with another engine or release, so that values could differ
     """
     manifest = read_manifest(store, ref)
-    _check_engine(ref, manifest.get("engine", {}))
+    check_engine(f"the features at {ref.place}", manifest.get("engine", {}))
     import_path = manifest["feature_set"]
     code = ref.artifacts["code"]
     features = as_feature_set(load_bundled(store.read(code), import_path, scratch), import_path)
@@ -50,26 +50,10 @@ def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures
     return fitted
 
 
-def engine() -> dict[str, str]:
-    """What besides the recipe's code decides the bits of a feature."""
-    return {"polars": pl.__version__, "transforms": str(STATE_FORMAT)}
-
-
 def version(code_sha256: str, fitted: FittedFeatures) -> str:
     """SHA-256 of what decides the meaning of a feature column: code, state schema, engine."""
     schema = [[part["transform"], sorted(part)] for part in fitted.state["transforms"]]
     return digest_of([code_sha256, fitted.feature_names, fitted.state["columns"], schema, engine()])
-
-
-def _check_engine(ref: FeaturesRef, made_with: Mapping[str, str]) -> None:
-    if made_with == (here := engine()):
-        return
-    then, now = (", ".join(f"{name} {part[name]}" for name in sorted(part)) for part in (made_with, here))
-    raise BadConfigError(
-        f"the features at {ref.place} were made with {then or 'an earlier release'}, and here are {now}: a value could "
-        "differ from the one that the model was trained on. Install training/requirements.txt of the release that made "
-        "them, or run features and training again with this one"
-    )
 
 
 def held_out(store: Store, ref: FeaturesRef, split: str = "test") -> pl.DataFrame:

@@ -15,9 +15,10 @@ from training.data.snapshots import Snapshot
 from training.data.splits import SPLITS
 from training.features.applied import FittedFeatures
 from training.features.batches import batches_of
-from training.features.fitted import as_feature_set, engine, version
+from training.features.fitted import as_feature_set, version
 from training.features.fitting import fit
 from training.features.materialise import check_stored, materialise
+from training.features.release import engine
 from training.steps import StepContext
 
 logger = logging.getLogger(__name__)

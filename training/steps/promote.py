@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.step import BadConfigError
 from training.registry.promotion import Promotion
+from training.registry.semantic_version import VERSION_TAG
 from training.registry.transitions import Author
 from training.steps import StepContext
 from training.tracking.connection import connect
@@ -60,10 +61,17 @@ def run(context: StepContext) -> ModelVersionRef:
 
 
 def _version(registry: ModelRegistry, version: str, place: str) -> ModelVersionRef:
-    document = json.loads(registry.tags_of(version).get(REF_TAG, "null"))
+    tags = registry.tags_of(version)
+    document = json.loads(tags.get(REF_TAG, "null"))
     if document is None:
         raise BadConfigError(
             f"version {version} of {registry.name} is in production again, but was not registered by a pipeline: "
             f"it has no tag {REF_TAG}, hence no ref that could be handed on"
         )
-    return ModelVersionRef(place=place, name=registry.name, version=version, parent=ReportRef.from_wire(document))
+    return ModelVersionRef(
+        place=place,
+        name=registry.name,
+        version=version,
+        semantic_version=tags[VERSION_TAG],
+        parent=ReportRef.from_wire(document),
+    )

@@ -79,7 +79,7 @@ def publish(
     timeout: float,
 ) -> CheckpointRef:
     """
-    Done by rank 0: all that evaluation needs, into the store and beside the MLflow run.
+    Done by rank 0: all that evaluation needs, into the store. MLflow gets the model when it is registered.
 
     :param manifest: of the features
     :param timeout: seconds for MLflow to come back
@@ -101,7 +101,6 @@ def publish(
         "model.json": canonical_json(description),
     }
     run_id = tracked.wait_until_open(timeout)
-    tracked.log_bytes("model", files)
     files["history.json"] = canonical_json(list(trained.history))
     return CheckpointRef(
         place=context.place,

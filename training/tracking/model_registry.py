@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from training.tracking.run import translated
+from training.tracking.stored_model import StoredModel
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -65,12 +66,20 @@ class ModelRegistry:
             )
         return sorted((str(version.version) for version in found), key=int)
 
-    def create(self, *, source: str, run_id: str, tags: Mapping[str, str], description: str) -> str:
-        """
-        Make a version.
+    def tags_before(self, version: str) -> Iterator[dict[str, str]]:
+        """Tags of the versions before that one, newest first."""
+        token = None
+        while True:
+            with translated(f"cannot search the versions of model {self.name!r}"):
+                page = self.client.search_model_versions(
+                    f"name = '{self.name}'", max_results=50, order_by=["version_number DESC"], page_token=token
+                )
+            yield from (found.tags for found in page if int(found.version) < int(version))
+            if not (token := page.token):
+                return
 
-        :param source: artifact URI of the run
-        """
+    def create(self, *, model: StoredModel, run_id: str, tags: Mapping[str, str], description: str) -> str:
+        """Make a version."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"cannot create a version of model {self.name!r}"):
@@ -80,7 +89,13 @@ class ModelRegistry:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             version = self.client.create_model_version(
-                self.name, source, run_id=run_id, tags=dict(tags), description=description, await_creation_for=0
+                self.name,
+                model.uri,
+                run_id=run_id,
+                model_id=model.model_id,
+                tags=dict(tags),
+                description=description,
+                await_creation_for=0,
             )
         return str(version.version)
 

@@ -199,7 +199,7 @@ def key_numbers(ref: object) -> str:
         case ReportRef():
             return ref.reason
         case ModelVersionRef():
-            return f"version {ref.version} of {ref.name}"
+            return f"version {ref.version} of {ref.name}, {ref.semantic_version}"
     raise TypeError(f"not a ref: {ref!r}")
 
 

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from mlops_provider.refs import ReportRef
 from training.registry.champion import find_champion
-from training.registry.registration import register_once
+from training.registry.registration import Registered, register_once
+from training.registry.semantic_version import Contract
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import reopen_run
+from training.tracking.stored_model import StoredModel, store_model
 
 
 @pytest.fixture
@@ -17,26 +22,69 @@ def registry(project: Any) -> ModelRegistry:
     return ModelRegistry(client=connect(project.tracking_uri), name=project.pipeline)
 
 
-def test_processes_that_register_at_once_agree_on_one_version(registry: ModelRegistry, tracked_report: Any) -> None:
+@pytest.fixture
+def register(registry: ModelRegistry, tmp_path: Path) -> Any:
+    """Registers a report with files that nobody loads here."""
+
+    def run(report: ReportRef, signature: str = "1", architecture: str = "1") -> Registered:
+        def store() -> StoredModel:
+            run = reopen_run(registry.client, report.parent.tracking_run)
+            folder = tmp_path / "folder"
+            folder.mkdir(exist_ok=True)
+            (folder / "MLmodel").write_text("{}")
+            return store_model(run, registry.name, folder, "1")
+
+        contract = Contract(signature=signature, raw_schema="1", architecture=architecture)
+        return register_once(registry, report, contract=contract, store=store, git_commit="c", run_key="k")
+
+    return run
+
+
+def test_processes_that_register_at_once_agree_on_one_version(
+    registry: ModelRegistry, tracked_report: Any, register: Any
+) -> None:
     """Broken: two schedulers, or a task that was thought dead, would register one model twice."""
     report = tracked_report()
-    source = f"{reopen_run(registry.client, report.parent.tracking_run).artifact_uri}/model"
-
-    def register(_: int) -> str:
-        return register_once(registry, report, source=source, git_commit="c", run_key="k")
-
-    register_once(registry, tracked_report(reason="Another."), source=source, git_commit="c", run_key="k")
+    register(tracked_report(reason="Another."))
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(register, range(4)))
-    assert registry.versions_with_digest(report.digest()) == [answers[0]]
+        answers = list(pool.map(register, [report] * 4))
+    assert registry.versions_with_digest(report.digest()) == [answers[0].version]
     assert set(answers) == {answers[0]}
 
 
-def test_the_champion_is_found_with_its_checkpoint(registry: ModelRegistry, tracked_report: Any) -> None:
+def test_models_that_are_registered_at_once_get_numbers_of_their_own(
+    registry: ModelRegistry, tracked_report: Any, register: Any
+) -> None:
+    """Broken: two versions would have one number, or a later one a lower one, and a caller would take the wrong one."""
+    reports = [tracked_report(reason=f"Number {number}.") for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(register, reports, "111111", "111222"))
+    ordered = sorted(answers, key=lambda answer: int(answer.version))
+    numbers = [tuple(map(int, answer.semantic_version.split("."))) for answer in ordered]
+    assert numbers == sorted(set(numbers)), ordered
+    assert [registry.tags_of(answer.version)["mlops.semantic_version"] for answer in ordered] == [
+        answer.semantic_version for answer in ordered
+    ]
+
+
+def test_a_number_that_was_not_given_before_a_kill_is_given_by_the_retry(
+    registry: ModelRegistry, tracked_report: Any, register: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the version would stay without its number, or take one that a later version has by now."""
+    register(tracked_report(reason="First."))
+    late = tracked_report(reason="Late.")
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelRegistry, "set_tag", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            register(late)
+    assert register(tracked_report(reason="Third."), architecture="2").semantic_version == "1.1.0"
+    assert register(late) == Registered(version="2", semantic_version="1.0.1")
+
+
+def test_the_champion_is_found_with_its_checkpoint(registry: ModelRegistry, tracked_report: Any, register: Any) -> None:
     assert find_champion(registry) is None
     report = tracked_report()
-    source = f"{reopen_run(registry.client, report.parent.tracking_run).artifact_uri}/model"
-    version = register_once(registry, report, source=source, git_commit="c", run_key="k")
+    version = register(report).version
     assert find_champion(registry) is None, "registered, but not in production"
     registry.set_alias("champion", version)
     champion = find_champion(registry)

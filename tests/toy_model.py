@@ -1,0 +1,86 @@
+"""A small recipe with columns of every kind, and the snapshot that it is trained on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+
+from mlops_provider.refs import DatasetRef, ValidationRef
+from training.data.snapshots import write_snapshot
+from training.data.window import Window
+from training.store import Store
+
+START = datetime(2013, 1, 9, tzinfo=UTC)
+DAYS = 10
+FEATURES = """
+import narwhals as nw
+
+from training.features.feature_set import FeatureSet
+from training.features.transforms import Passthrough, Standardise, Vocabulary
+
+FEATURES = FeatureSet(
+    label="label", group_by={group_by}, min_group_size={min_group_size}, order_by=("at", "item"),
+    derived={{"hour": nw.col("at").dt.hour(), "month": nw.col("day").dt.month()}},
+    transforms=[
+        Standardise("good", missing="indicator"), Standardise("seats", missing="indicator"),
+        Passthrough("weekend", missing="indicator"), Vocabulary("city", missing="indicator"),
+        Standardise("hour"), Passthrough("month"),
+    ],
+)
+"""
+
+
+def features(*, grouped: bool) -> str:
+    """The recipe's ``features.py``."""
+    group_by, size = ('("query",)', 2) if grouped else ("()", 1)
+    return FEATURES.format(group_by=group_by, min_group_size=size)
+
+
+def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy") -> ValidationRef:
+    window = Window.before(START + timedelta(days=DAYS), DAYS, "UTC")
+    manifest = write_snapshot(
+        store, nw.from_native(frame.lazy()), name=name, window=window, event_time="at", sources={},
+        split={"validation_days": 2, "test_days": 3}, creator={}, engine="polars", scratch=scratch,
+    )  # fmt: skip
+    dataset = DatasetRef(
+        place=f"ingest/{name}",
+        artifacts={"manifest": store.put_artifact(f"ingest/{name}", "manifest.json", manifest.to_json())},
+        name=name,
+        version=manifest.version,
+        schema_hash=manifest.schema_hash,
+        num_rows=manifest.num_rows,
+        num_bytes=manifest.num_bytes,
+        interval_start=START.isoformat(),
+        interval_end=(START + timedelta(days=DAYS)).isoformat(),
+    )
+    return ValidationRef(place=f"validate/{name}", schema_sha256="0" * 64, num_checks=1, parent=dataset)
+
+
+def rows(*, binary: bool = False) -> pl.DataFrame:
+    """Queries of 1 to 5 items; of each kind of column some values are missing."""
+    rng = np.random.default_rng(0)
+    table = []
+    for query in range(DAYS * 40):
+        at = START + timedelta(days=query // 40, minutes=11 * (query % 40))
+        for item in range(int(rng.integers(1, 6))):
+            good = rng.normal()
+            relevance = int(np.clip(round(2 + good + rng.normal() / 2), 0, 4))
+            table.append(
+                {
+                    "at": at,
+                    "day": at.date(),
+                    "query": query,
+                    "item": item,
+                    "city": rng.choice(["A", "B", "Zürich", None]),
+                    "seats": int(rng.integers(2, 9)) if rng.random() > 0.1 else None,
+                    "weekend": bool(rng.random() > 0.5) if rng.random() > 0.1 else None,
+                    "good": good if rng.random() > 0.1 else None,
+                    "label": int(relevance > 2) if binary else relevance,
+                }
+            )
+    schema = {"at": pl.Datetime("us", "UTC"), "day": pl.Date, "seats": pl.Int64, "weekend": pl.Boolean}
+    return pl.DataFrame(table, schema_overrides=schema)

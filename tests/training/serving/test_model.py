@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import requests
+import services
+
+from mlops_provider.refs import ModelVersionRef
+from training.evaluation.scoring import score_rows
+from training.features.fitted import held_out
+
+ASK = """
+import sys
+
+import mlflow
+import pandas as pd
+
+model = mlflow.pyfunc.load_model(sys.argv[1])
+rows = pd.read_parquet(sys.argv[2])
+model.predict(rows).to_parquet(sys.argv[3])
+model.predict(rows.to_dict("records")).to_parquet(sys.argv[4])
+import training
+print(training.__path__[0])
+print(model.metadata.signature.inputs.to_json())
+print(model.input_example is not None and model.predict(model.input_example).score.notna().any())
+"""
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["ranking", "binary"])
+def test_a_machine_without_our_files_gives_the_scores_of_the_evaluation(
+    project: Any, toy_checkpoint: Any, register: Any, elsewhere: Any, tmp_path: Path, binary: bool
+) -> None:
+    """Broken: what is served would not be what was measured, or only where our checkout is."""
+    checkpoint = toy_checkpoint(binary=binary)
+    version = register(checkpoint)
+    assert isinstance(version, ModelVersionRef), version
+    expected = score_rows(project.store, checkpoint, held_out(project.store, checkpoint.parent), tmp_path)
+    rows = held_out(project.store, checkpoint.parent).drop("label")
+    files = [str(tmp_path / name) for name in ("rows", "frame", "records")]
+    # Another order than the feature set's, and a column that it does not know.
+    order = np.random.default_rng(0).permutation(rows.height)
+    rows[order].with_columns(note=pl.lit("x")).write_parquet(files[0])
+    said = elsewhere(ASK, f"models:/{version.name}/{version.version}", *files).splitlines()
+    assert said[-3].endswith("library.zip/training"), said
+    assert said[-1] == "True"
+    scores = np.full(rows.height, np.nan, np.float32)
+    scores[expected.rows] = expected.scores
+    for file in files[1:]:
+        answer = pl.read_parquet(file)
+        np.testing.assert_array_equal(answer["score"].cast(pl.Float32).to_numpy(), scores[order])
+        assert answer.columns == (["score", "probability"] if binary else ["score"])
+    assert np.isnan(scores).any() != binary, "queries of one item cannot be ranked"
+
+
+def ask(address: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    answer = requests.post(f"{address}/invocations", json=body, timeout=60)
+    return answer.status_code, answer.json()
+
+
+def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, register: Any, tmp_path: Path) -> None:
+    """Broken: a request could not be made by hand, or a wrong one would look like a fault of the server."""
+    checkpoint = toy_checkpoint(binary=True)
+    version = register(checkpoint)
+    assert isinstance(version, ModelVersionRef), version
+    scored = score_rows(project.store, checkpoint, held_out(project.store, checkpoint.parent), tmp_path)
+    held = held_out(project.store, checkpoint.parent)[scored.rows].drop("label")
+    document = json.loads(held.write_json())
+    # As a caller in another language writes them.
+    good = [{**row, "at": row["at"].replace(" ", "T").removesuffix("Z").split("+")[0] + "Z"} for row in document]
+    assert any(row["seats"] is None for row in good)
+    assert any(row["weekend"] is None for row in good)
+    with services.model_server(f"models:/{version.name}/{version.version}", project.tracking_uri) as address:
+        status, answer = ask(address, {"dataframe_records": good})
+        assert status == 200, answer
+        np.testing.assert_array_equal(np.float32([row["score"] for row in answer["predictions"]]), scored.scores)
+        names = list(good[0])
+        split = {"columns": names, "data": [[row[name] for name in names] for row in good]}
+        assert ask(address, {"dataframe_split": split}) == (200, answer)
+        unknown = {**dict.fromkeys(names), "at": good[0]["at"], "day": good[0]["day"], "item": 0}
+        assert ask(address, {"dataframe_records": [unknown]})[0] == 200
+
+        for wrong, said in {
+            "seats": ("two", "Int64"),
+            "weekend": ("yes", "Boolean"),
+            "at": ("2013-01-17T05:00:00", "without an offset"),
+            "day": ("yesterday", "day"),
+            "good": ("high", "good"),
+            "item": (1.5, "no whole number"),
+            "city": (7, "String"),
+        }.items():
+            value, message = said
+            status, answer = ask(address, {"dataframe_records": [{**good[0], wrong: value}]})
+            assert status == 400, (wrong, answer)
+            assert message in answer["message"], answer
+            assert "Traceback" not in json.dumps(answer), answer
+        lacking = {name: value for name, value in good[0].items() if name != "seats"}
+        status, answer = ask(address, {"dataframe_records": [lacking]})
+        assert status == 400, answer
+        assert "seats" in answer["message"]
+        print(answer)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from mlflow import MlflowClient
+
+from mlops_provider.refs import ModelVersionRef
+from mlops_provider.step import Failure
+from training.serving.library import LOCK, closure, packed
+from training.serving.package import digest_of_folder, package
+
+
+def versions(project: Any) -> list[Any]:
+    return MlflowClient(tracking_uri=project.tracking_uri).search_model_versions(f"name = '{project.pipeline}'")
+
+
+def test_one_content_is_stored_once(project: Any, toy_checkpoint: Any, register: Any) -> None:
+    """Broken: each report on one training, and each retry, would store the whole model again."""
+    checkpoint = toy_checkpoint()
+    first, second = register(checkpoint), register(checkpoint, reason="Judged again.")
+    assert (first.version, second.version) == ("1", "2")
+    third = register(toy_checkpoint(key="again", seed=8))
+    assert third.version == "3"
+    sources = [version.source for version in sorted(versions(project), key=lambda version: int(version.version))]
+    assert sources[0] == sources[1] != sources[2]
+
+
+def test_equal_checkpoints_give_equal_bytes(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:
+    """Broken: nothing would ever be shared, and a retry would store what an attempt before it has stored."""
+    digests = set()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        checkpoint = toy_checkpoint()
+        digests.add(digest_of_folder(package(project.store, checkpoint, tmp_path / name)))
+    assert len(digests) == 1
+
+
+def test_the_number_says_what_a_caller_has_to_change(project: Any, toy_checkpoint: Any, register: Any) -> None:
+    """Broken: a model that takes other columns would pass for a mere retraining, or every night for a new one."""
+    model = project.home / "include/toy/model.py"
+    assert register(toy_checkpoint()).semantic_version == "1.0.0"
+    assert register(toy_checkpoint(key="retrained", seed=8)).semantic_version == "1.0.1"
+    assert register(toy_checkpoint(key="wider", model_args={"hidden": 9})).semantic_version == "1.1.0"
+    model.write_text(model.read_text().replace("nn.Tanh()", "nn.ReLU()"))
+    assert register(toy_checkpoint(key="new code", model_args={"hidden": 9})).semantic_version == "1.2.0"
+    more = [pl.lit("x").alias("note")]
+    version = register(toy_checkpoint(key="new schema", columns=more, model_args={"hidden": 9}))
+    assert version.semantic_version == "2.0.0"
+    binary = register(toy_checkpoint(key="new signature", binary=True, columns=more))
+    assert binary.semantic_version == "3.0.0"
+    assert {entry.tags["mlops.semantic_version"] for entry in versions(project)} >= {"1.2.0", "2.0.0", "3.0.0"}
+
+
+def test_what_a_server_has_to_install_is_pinned_as_here(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:
+    """Broken: another version of a library would make other features of a row, or the model would not load."""
+    folder = package(project.store, toy_checkpoint(), tmp_path)
+    pinned = (folder / "requirements.txt").read_text().split()
+    assert {line.partition("==")[0] for line in pinned} == {
+        "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "torch", "zstandard"
+    }  # fmt: skip
+    locked = set(re.findall(r"^[\w.-]+==[^\s;]+", LOCK.read_text(), re.MULTILINE))
+    assert [line for line in pinned if line not in locked and not line.startswith("torch==")] == []
+    assert "python: 3.11" in (folder / "python_env.yaml").read_text()
+
+
+def test_only_what_serving_imports_travels() -> None:
+    """Broken: each model would carry the whole library, or lack a part that is imported late."""
+    modules, _ = closure({"training.serving.model"})
+    assert {"training.serving.model", "training.features.applied", "mlops_provider.step"} <= modules.keys()
+    assert not [name for name in modules if name.startswith(("training.steps", "training.evaluation"))]
+    with zipfile.ZipFile(io.BytesIO(packed(modules))) as archive:
+        assert {"training/__init__.py", "training/serving/model.py", "mlops_provider/__init__.py"} <= set(
+            archive.namelist()
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import beside\n", "imports 'beside' from"),
+        ("import os\nif 'step' in os.environ.get('TOY', ''): import not_there\n", "No module named 'not_there'"),
+        ("", "the model is too small for 9"),
+    ],
+    ids=["a file beside the recipes", "a package that is not there", "rows that it cannot score"],
+)
+def test_a_model_that_no_server_could_run_is_not_registered(
+    project: Any, toy_checkpoint: Any, register: Any, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    """Broken: the failure would be found by whoever deploys it, with a version that says all is well."""
+    (project.home / "beside.py").write_text("")
+    model = project.home / "include/toy/model.py"
+    failing = model.read_text().replace("    return nn.Sequential(first,", "    return Picky(first,") + (
+        "\n\nclass Picky(nn.Sequential):\n"
+        "    def forward(self, features):\n"
+        "        if features.shape[0] < 9 and not self.training:\n"
+        "            raise RuntimeError('the model is too small for 9')\n"
+        "        return super().forward(features)\n"
+    )
+    model.write_text(code + (model.read_text() if code else failing))
+    checkpoint = toy_checkpoint()
+    monkeypatch.setenv("TOY", "step")
+    failure = register(checkpoint)
+    assert isinstance(failure, Failure), failure
+    assert not failure.retryable
+    assert said in failure.message
+    assert versions(project) == []
+
+
+def test_an_import_that_may_fail_is_no_requirement(project: Any, toy_checkpoint: Any, register: Any) -> None:
+    """Broken: a recipe could not use a faster library where there is one."""
+    model = project.home / "include/toy/model.py"
+    model.write_text("try:\n    import not_there\nexcept ImportError:\n    pass\n" + model.read_text())
+    assert isinstance(register(toy_checkpoint()), ModelVersionRef)

@@ -1,0 +1,147 @@
+"""A checkpoint as a folder that MLflow serves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, canonical_json, digest_of
+from mlops_provider.step import BadConfigError
+from training.features.applied import FittedFeatures
+from training.features.fitted import held_out, load_fitted, read_manifest
+from training.registry.semantic_version import Contract
+from training.serving import model
+from training.serving.library import closure, imports_of, packed, requirements
+from training.serving.model import DOCUMENT, ServedModel
+from training.store import Store
+from training.tracking.model_folder import Column, write_model_folder
+
+EXAMPLE_ROWS: Final = 5
+"""At least; whole groups."""
+
+
+def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
+    features = checkpoint.ancestor(FeaturesRef)
+    state = json.loads(store.read(features.artifacts["state"]))
+    described = json.loads(store.read(checkpoint.artifacts["model"]))
+    codes = [checkpoint.artifacts["code"].sha256, features.artifacts["code"].sha256]
+    return Contract(
+        signature=digest_of([state["columns"], [column.name for column in outputs(described["objective"])]]),
+        raw_schema=checkpoint.ancestor(DatasetRef).schema_hash,
+        architecture=digest_of([described, read_manifest(store, features)["feature_set"], codes]),
+    )
+
+
+def outputs(objective: str) -> list[Column]:
+    names = ["score", "probability"] if objective == "binary" else ["score"]
+    return [Column(name=name, type="float") for name in names]
+
+
+def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
+    """
+    Write the folder, and ask the model in it for some of the held-out rows.
+
+    :return: a folder below ``scratch``; equal checkpoints give equal bytes
+    :raises BadConfigError: where a server could not load the model, or the model cannot score these rows
+    """
+    features = checkpoint.ancestor(FeaturesRef)
+    data = scratch / "model"
+    document = _write_data(store, checkpoint, data)
+    example = _example(load_fitted(store, features, scratch), held_out(store, features))
+    _try(data, example, checkpoint)
+    recipes = {data / document[part]["code"] for part in ("model", "features")}
+    modules, packages = closure({model.__name__, *_imported(recipes)})
+    folder = scratch / "served"
+    write_model_folder(
+        folder,
+        loader_module=model.__name__,
+        data=data,
+        library=packed(modules),
+        requirements=requirements(packages),
+        inputs=[Column(name=name, type=_type(dtype)) for name, dtype in example.schema.items()],
+        outputs=outputs(document["model"]["objective"]),
+        example=example.to_pandas(),
+        metadata={
+            "mlops.checkpoint_digest": checkpoint.digest(),
+            "mlops.columns": {name: str(dtype) for name, dtype in example.schema.items()},
+        },
+    )
+    return folder
+
+
+def digest_of_folder(folder: Path) -> str:
+    """SHA-256 over the names and contents of its files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return digest_of(
+        [[path.relative_to(folder).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    )
+
+
+def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[str, Any]:
+    """The files that :class:`ServedModel` is made of."""
+    features = checkpoint.ancestor(FeaturesRef)
+    manifest = read_manifest(store, features)
+    description = json.loads(store.read(checkpoint.artifacts["model"]))
+    # Most often one recipe has both: its code is there once.
+    code = {ref.kind: f"{ref.artifacts['code'].sha256[:12]}.zip" for ref in (checkpoint, features)}
+    document = {
+        "model": {**description, "path": description["model"], "code": code["checkpoint"]},
+        "features": {
+            "path": manifest["feature_set"],
+            "code": code["features"],
+            "state": json.loads(store.read(features.artifacts["state"])),
+        },
+        "engine": manifest["engine"],
+    }
+    folder.mkdir()
+    for ref in (checkpoint, features):
+        (folder / code[ref.kind]).write_bytes(store.read(ref.artifacts["code"]))
+    (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
+    (folder / DOCUMENT).write_bytes(canonical_json(document))
+    return document
+
+
+def _imported(recipes: Iterable[Path]) -> set[str]:
+    """Modules that recipes import from elsewhere."""
+    found: set[str] = set()
+    for recipe in recipes:
+        with zipfile.ZipFile(recipe) as archive:
+            for name in archive.namelist():
+                if name.endswith(".py"):
+                    found |= imports_of(archive.read(name).decode(), lazily=True)
+    return found
+
+
+def _example(fitted: FittedFeatures, rows: pl.DataFrame) -> pl.DataFrame:
+    """The first samples of the hold-out, in the columns of a request."""
+    arranged, offsets = fitted.arranged(rows)
+    stop = next((stop for stop in offsets[1:].tolist() if stop >= EXAMPLE_ROWS), arranged.height)
+    return arranged.select(pl.col(name).cast(dtype) for name, dtype in fitted.columns.items()).head(stop)
+
+
+def _type(dtype: pl.DataType) -> str:
+    """
+    MLflow's type for a raw column that may have missing values. It has none for integers and booleans, of which it
+    would refuse the column or make null a False, nor for times with an offset: those are checked by the model alone.
+    """
+    if dtype.is_float():
+        return "double"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return "string"
+    return "datetime" if dtype == pl.Datetime(time_zone=None) or dtype == pl.Date else "any"
+
+
+def _try(data: Path, example: pl.DataFrame, checkpoint: CheckpointRef) -> None:
+    try:
+        ServedModel(data).scores(example.to_pandas())
+    except Exception as error:  # the recipe's code may raise anything
+        raise BadConfigError(
+            f"the model of {checkpoint.place} cannot be served, so it is not registered: asked for {example.height} "
+            f"held-out rows it fails with {type(error).__name__}: {error}"
+        ) from error

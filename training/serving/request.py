@@ -1,0 +1,87 @@
+"""The rows of a request, as pandas holds them, in the raw columns' types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+from polars.exceptions import PolarsError
+
+from mlops_provider.step import BadDataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def rows_of(request: pd.DataFrame, columns: pl.Schema) -> pl.DataFrame:
+    """
+    Nothing is guessed: pandas has a float where an integer is missing, JSON has text for a date, and that is all that
+    is taken for another type. Whole numbers and ranges are checked where the features are made.
+
+    :param request: other columns than these are ignored
+    :raises BadDataError: naming the column that is not there or has values of another type
+    """
+    if lacking := [name for name in columns if name not in request.columns]:
+        raise BadDataError(f"the request has no {', '.join(lacking)}; give null where a value is not known")
+    if not len(request):
+        return pl.DataFrame(schema=columns)
+    return pl.DataFrame([_column(request[name], name, dtype) for name, dtype in columns.items()])
+
+
+def _column(values: pd.Series, name: str, dtype: pl.DataType) -> pl.Series:
+    try:
+        given = pl.Series(name, pa.Array.from_pandas(values))
+        if given.dtype == pl.String and dtype in (pl.Date, pl.Datetime):
+            given = _parsed(given, dtype)
+    except (pa.ArrowException, PolarsError, TypeError, OverflowError) as error:
+        raise BadDataError(f"the request's {name!r} is not a column of {dtype}: {_first_line(error)}") from error
+    if given.dtype == pl.Null or given.null_count() == len(given):
+        return pl.Series(name, [None] * len(given), dtype)
+    if not _fits(given.dtype, dtype):
+        example = given.drop_nulls()[0]
+        raise BadDataError(f"the request's {name!r} is {example!r}, of type {given.dtype}; the column is {dtype}")
+    if (
+        dtype == pl.Date
+        and given.dtype == pl.Datetime
+        and (timed := given.filter(given != given.dt.truncate("1d"))).len()
+    ):
+        raise BadDataError(f"the request's {name!r} is {timed[0]}, more than a date; the column is {dtype}")
+    return given
+
+
+def _parsed(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
+    parse: Callable[[str], object] = date.fromisoformat if dtype == pl.Date else datetime.fromisoformat
+    parsed = []
+    for text in texts:
+        try:
+            parsed.append(None if text is None else parse(text))
+        except ValueError as error:
+            raise BadDataError(f"the request's {texts.name!r} is {text!r}, not ISO 8601: {error}") from error
+    offsets = {value.tzinfo is not None for value in parsed if isinstance(value, datetime)}
+    if offsets - {_zone(dtype) is not None}:
+        said = "without" if _zone(dtype) else "with"
+        raise BadDataError(f"the request's {texts.name!r} has times {said} an offset from UTC; the column is {dtype}")
+    return pl.Series(texts.name, parsed, dtype)
+
+
+def _fits(given: pl.DataType, dtype: pl.DataType) -> bool:
+    if dtype.is_integer() or dtype.is_float():
+        return given.is_numeric()
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return given in (pl.String, pl.Categorical, pl.Enum)
+    if dtype == pl.Date:
+        return given == pl.Date or (given == pl.Datetime and _zone(given) is None)
+    if dtype == pl.Datetime:
+        return given == pl.Datetime and (_zone(given) is None) == (_zone(dtype) is None)
+    return given.base_type() == dtype.base_type()
+
+
+def _zone(dtype: pl.DataType) -> str | None:
+    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,49 @@
+"""Models' files in MLflow, each content once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from training.tracking.run import StoredRun, translated
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+
+CONTENT_TAG: Final = "mlops.content_sha256"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredModel:
+    """What any number of versions may point at; MLflow's name for it is a logged model."""
+
+    model_id: str
+    uri: str
+
+
+def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredModel:
+    """
+    Find the folder among the models of the run's experiment, else store it. Its status READY is the commit: killed
+    before, the next attempt goes on in the same place; two at once write the same bytes.
+
+    :param name: by which people find it in the experiment
+    :param digest: of the folder's content
+    """
+    client = run.client
+    with translated(f"cannot store the model of run {run.run_id}"):
+        experiment = client.get_run(run.run_id).info.experiment_id
+        found: list[LoggedModel] = client.search_logged_models(
+            [experiment], filter_string=f"tags.`{CONTENT_TAG}` = '{digest}'"
+        )
+        found.sort(key=lambda model: (str(model.status) != "READY", model.creation_timestamp, model.model_id))
+        if found:
+            model = found[0]
+        else:
+            model = client.create_logged_model(
+                experiment, name=name, source_run_id=run.run_id, tags={CONTENT_TAG: digest}
+            )
+        if str(model.status) != "READY":
+            client.log_model_artifacts(model.model_id, str(folder))
+            client.finalize_logged_model(model.model_id, "READY")
+    return StoredModel(model_id=model.model_id, uri=model.artifact_location)
