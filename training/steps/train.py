@@ -18,7 +18,7 @@ from training.data.loader import Loader
 from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
-from training.steps.trained import Trained, publish, tracked_run
+from training.steps.trained import Origin, Trained, publish, tracked_run
 from training.tracking.connection import check_address
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.checkpoint.planning import CheckpointError
@@ -51,8 +51,9 @@ def run(context: StepContext) -> CheckpointRef | None:
     heartbeat = Heartbeat.from_environment()
     timeout = timedelta(seconds=config.collective_timeout_seconds)
     gang = join(config.parallel, timeout, deterministic=config.deterministic)
+    origin = Origin.of(context.deployment.home, config, gang) if gang.leads else None
     job, num_parameters = _job(context, config, gang, heartbeat, grouped=bool(manifest["grouped"]))
-    with tracked_run(context, config, gang, num_parameters) as tracked:
+    with tracked_run(context, config, gang, num_parameters, origin) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
         state = Trainer(job, gang, curves).train()
         heartbeat.beat(state.step, REST)
@@ -61,7 +62,9 @@ def run(context: StepContext) -> CheckpointRef | None:
             for epoch in state.history:
                 curves.epoch(epoch)
         trained = _trained(context, config, job, state)
-        ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS) if trained and tracked else None
+        ref = None
+        if trained and origin and tracked:
+            ref = publish(context, config, trained, origin, tracked, manifest, TRACKING_SECONDS)
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
     leave(gang)
@@ -79,8 +82,10 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
     factory = load_attribute(config.model, deployment.home)
     model = build_model(factory, config.model, features.num_features, config.model_args)
     seed_everything(config.seed)
+    origin = Origin.of(deployment.home, config, gang) if gang.leads else None
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     ref = None
-    with tracked_run(context, config, gang, sum(parameter.numel() for parameter in model.parameters())) as tracked:
+    with tracked_run(context, config, gang, num_parameters, origin) as tracked:
         output = run_script(
             deployment.home,
             config.program,
@@ -88,7 +93,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
             checkpoints=f"{context.store.uri}/{context.place}/checkpoints",
             scratch=context.scratch,
         )
-        if gang.leads and tracked is not None:
+        if origin is not None and tracked is not None:
             left = ProgramOutput.read(output, program=config.program, metric=config.metric, model=model)
             tracked.log(left.point())
             trained = Trained(
@@ -98,7 +103,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
                 metrics=left.metrics,
                 world_size=gang.world_size,
             )
-            ref = publish(context, config, trained, tracked, manifest, TRACKING_SECONDS)
+            ref = publish(context, config, trained, origin, tracked, manifest, TRACKING_SECONDS)
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
     return ref
@@ -184,6 +189,7 @@ def _trained(context: StepContext, config: TrainConfig, job: TrainingJob, state:
         epoch=best.epoch,
         metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
         world_size=saved.world_size,
+        trail=state.trail.document(),
     )
 
 

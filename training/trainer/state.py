@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 from training.trainer.config import EarlyStopping
+from training.trainer.trail import Trail
 
 LOSS_UNITS: Final = 1 << 24
 """Of a loss. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
@@ -43,6 +44,7 @@ class TrainingState:
     seconds: float = 0.0
     """That this epoch took before the last resume."""
     history: list[Epoch] = field(default_factory=list)
+    trail: Trail = field(default_factory=Trail)
 
     @property
     def epoch(self) -> int:
@@ -83,6 +85,7 @@ class TrainingState:
             "loss_units": loss_units,
             "seconds": seconds,
             "history": [asdict(epoch) for epoch in self.history],
+            "trail": self.trail.document(),
         }
 
     @classmethod
@@ -94,4 +97,5 @@ class TrainingState:
             loss_units=document["loss_units"] if leads else 0,
             seconds=document["seconds"],
             history=[Epoch(**epoch) for epoch in document["history"]],
+            trail=Trail.of(document["trail"]),
         )

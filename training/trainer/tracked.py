@@ -26,9 +26,18 @@ _MOST_MOMENTS: Final = 1000
 
 
 def track(
-    deployment: Deployment, document: StepInput, config: TrainConfig, gang: Gang, num_parameters: int
+    deployment: Deployment,
+    document: StepInput,
+    config: TrainConfig,
+    gang: Gang,
+    num_parameters: int,
+    tags: Mapping[str, str],
 ) -> TrackedRun:
-    """Track this training in the run that an earlier try opened, or a new one. Called by one process of each node."""
+    """
+    Track this training in the run that an earlier try opened, or a new one. Called by one process of each node.
+
+    :param tags: further ones
+    """
     run, features = document.run, document.ref
     assert features is not None
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "none"
@@ -45,6 +54,7 @@ def track(
             "mlops.place": document.place,
             "mlops.hardware.gpu": device,
             "mlops.torch": torch.__version__,
+            **tags,
         },
         leads=gang.leads,
     )
