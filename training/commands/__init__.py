@@ -27,6 +27,8 @@ class Places:
     home: Path
     """Folder that holds ``include/``."""
     store: Store
+    tracking_uri: str
+    """MLflow server; empty where none is set."""
 
     @classmethod
     def from_environment(cls) -> Places:
@@ -34,4 +36,8 @@ class Places:
         for name in (HOME_VARIABLE, STORE_VARIABLE):
             if not os.environ.get(name):
                 raise BadConfigError(f"the environment variable {name} is not set; `mlops` sets it")
-        return cls(home=Path(os.environ[HOME_VARIABLE]), store=Store(os.environ[STORE_VARIABLE]))
+        return cls(
+            home=Path(os.environ[HOME_VARIABLE]),
+            store=Store(os.environ[STORE_VARIABLE]),
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", ""),
+        )
