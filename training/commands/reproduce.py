@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from training.reproduction.original import Original
     from training.reproduction.rerun import Reruns
 
+IDENTICAL_TAG: Final = "mlops.reproduction.identical"
 STEPS: Final = ("features", "train")
 _ABOUT: Final = (
     "Checks the snapshot's digests, checks out the code that was run, runs features and train again in processes of "
@@ -53,6 +54,11 @@ class _Findings:
     differences: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
+    def add(self, differences: Collection[str], reasons: Collection[str] = ()) -> None:
+        self.differences += differences
+        if differences:
+            self.reasons += [reason for reason in reasons if reason not in self.reasons]
+
 
 def _reproduce(options: argparse.Namespace, places: Places, console: Console) -> int:
     # They import mlflow and torch, which --help need not wait for.
@@ -66,7 +72,7 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
     named = f"{version.name}/{version.version}"
     say = Transcript(console)
     say.tell("version", f"{named}, trained from {original.checkpoint.place}")
-    _check_environment(original, places.home, say, allow=options.allow_different_environment)
+    differences = _check_environment(original, places.home, say, allow=options.allow_different_environment)
     _check_snapshot(places, original, say)
     with tempfile.TemporaryDirectory(prefix="mlops-reproduce-") as name:
         scratch = Path(name)
@@ -77,22 +83,26 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
             findings = _Findings()
             steps = options.steps or STEPS
             if "features" in steps:
-                _features(again, original, findings, say)
+                findings.add(_features(again, original, say), differences)
             if "train" in steps:
-                _train(again, original, options.world_size, findings, say)
-                _metric(again, version, findings, say)
+                findings.add(*_train(again, original, options.world_size, say))
+                findings.add(_metric(again, version, say), differences)
     return _conclude(original, findings, steps, console)
 
 
-def _check_environment(original: Original, home: Path, say: Transcript, *, allow: bool) -> None:
-    from training.reproduction.environments import compare_environments, that_must_agree
-    from training.tracking.provenance import software
+def _check_environment(original: Original, home: Path, say: Transcript, *, allow: bool) -> list[str]:
+    """:return: what is not as it was, as reasons for other bits"""
+    import torch
 
-    here = {name: value for name, value in software(home).items() if name != "library"}
+    from training.reproduction.environments import compare_environments, that_must_agree
+    from training.trainer.environment import environment
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # The code and the threads are those of then.
+    here = {name: value for name, value in environment(home, device).items() if name not in ("library", "num_threads")}
     differences = compare_environments(original.environment, here)
     if not differences:
-        say.tell("environment", f"the same {len(here['packages'])} packages and lock files")
-        return
+        say.tell("environment", f"the same {len(here['packages'])} packages, lock files and hardware class")
     for difference in differences:
         say.tell("environment", str(difference), "yellow")
     if that_must_agree(differences) and not allow:
@@ -102,6 +112,7 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
             + f". Install training/requirements.txt of commit {original.commit[:12]} and run this again in that "
             "environment, or say --allow-different-environment to see whether it matters"
         )
+    return [str(difference) for difference in differences]
 
 
 def _check_snapshot(places: Places, original: Original, say: Transcript) -> None:
@@ -120,7 +131,7 @@ def _check_snapshot(places: Places, original: Original, say: Transcript) -> None
     say.tell("snapshot", f"{name}, {manifest.num_rows:,} rows of {len(manifest.partitions)} days, every digest holds")
 
 
-def _features(again: Reruns, original: Original, findings: _Findings, say: Transcript) -> None:
+def _features(again: Reruns, original: Original, say: Transcript) -> list[str]:
     from training.reproduction.features import compare_features
 
     document, then = original.features_input, original.features
@@ -131,11 +142,16 @@ def _features(again: Reruns, original: Original, findings: _Findings, say: Trans
     assert isinstance(now, FeaturesRef)
     found = compare_features(again.store, then, now, again.scratch)
     say.compared("features", found, f"state and shards of {sum(now.num_samples.values()):,} samples are identical")
-    findings.differences += found
+    return found
 
 
-def _train(again: Reruns, original: Original, what_if: int | None, findings: _Findings, say: Transcript) -> None:
+def _train(
+    again: Reruns, original: Original, what_if: int | None, say: Transcript
+) -> tuple[Collection[str], Collection[str]]:
+    """:return: what differs, and likely reasons for it"""
     from training.reproduction.weights import compare_training
+    from training.tracking.connection import connect
+    from training.tracking.run import reopen_run
 
     document, then = original.train_input, original.checkpoint
     say.tell("code", again.workplace.use_recipe(again.store, then, document.config["model"]))
@@ -153,41 +169,38 @@ def _train(again: Reruns, original: Original, what_if: int | None, findings: _Fi
     found = compare_training(again.store, then, now)
     epochs = f"{now.epoch} epochs to the best" if now.epoch > 1 else "the first epoch is the best"
     say.compared("train", found.values(), f"steps, epochs and weights are identical, {epochs}, {world_size} processes")
-    findings.differences += found.values()
-    if found:
-        findings.reasons += _reasons(original, now, again, found)
-    _tell_mlflow(again, now, identical=not found)
+    run = reopen_run(connect(again.tracking_uri), now.tracking_run)
+    run.log_values({}, {IDENTICAL_TAG: str(not found)})
+    return found.values(), _reasons(original, now, again, found) if found else ()
 
 
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:
     from training.reproduction.environments import compare_environments
     from training.reproduction.original import read_environment
+    from training.tracking.connection import connect
+    from training.tracking.run import reopen_run
 
-    if set(found) == {"weights"}:
+    if set(found) == {"weights"} and "trail" in original.checkpoint.artifacts:
         return ["every step and epoch is the same: the stored weights are not those that this training ends with"]
     reasons = [str(item) for item in compare_environments(original.environment, read_environment(again.store, now))]
     if original.changed_files and not original.patch:
         reasons.insert(0, f"code that was not committed and not kept: {', '.join(original.changed_files[:5])}")
+    # The first value of a param stays; a later attempt's becomes this tag.
+    resumed = reopen_run(connect(again.tracking_uri), original.checkpoint.tracking_run).tag("mlops.latest.world_size")
+    if resumed is not None:
+        reasons.append(f"world size: it changed while the model was trained, and was {resumed} at the end")
     if original.train_input.config["deterministic"] is False:
         reasons.append("train.deterministic was false: kernels may give other bits each time")
     return reasons
 
 
-def _metric(again: Reruns, version: RegisteredVersion, findings: _Findings, say: Transcript) -> None:
+def _metric(again: Reruns, version: RegisteredVersion, say: Transcript) -> list[str]:
     from training.reproduction.measuring import compare_metric
 
     difference, compared = compare_metric(again.store, version.report, again.scratch)
     found = [difference] if difference else []
     say.compared("metrics", found, compared)
-    findings.differences += found
-
-
-def _tell_mlflow(again: Reruns, now: CheckpointRef, *, identical: bool) -> None:
-    from training.tracking.connection import connect
-    from training.tracking.run import reopen_run
-
-    tags = {"mlops.reproduction_of": again.of, "mlops.reproduction.identical": str(identical)}
-    reopen_run(connect(again.tracking_uri), now.tracking_run).log_values({}, tags)
+    return found
 
 
 def _conclude(original: Original, findings: _Findings, steps: Sequence[str], console: Console) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from mlops_provider.refs import FeaturesRef
 from training.data.feature_table import FeatureTable
 from training.data.shards import open_split
+from training.data.tokens import TOKENS
 from training.features.fitted import read_manifest
 from training.store import Store
 
@@ -32,14 +33,22 @@ def compare_features(store: Store, then: FeaturesRef, now: FeaturesRef, cache: P
     for name in before["splits"]:
         digests = [[shard["sha256"] for shard in manifest["splits"][name]["shards"]] for manifest in (before, after)]
         if digests[0] != digests[1]:
-            tables = [open_split(store, ref, name, cache) for ref in (then, now)]
-            found.append(f"the shards of the split {name} differ: {_difference(tables[0], tables[1], before)}")
+            found.append(f"the shards of the split {name} differ: {_in_split(store, then, now, name, cache)}")
     if then.version != now.version and not found:
         found.append(f"the versions differ, {then.version[:12]} then and {now.version[:12]} now: code or engine do")
     return found
 
 
-def _difference(then: FeatureTable, now: FeatureTable, manifest: dict[str, Any]) -> str:
+def _in_split(store: Store, then: FeaturesRef, now: FeaturesRef, name: str, cache: Path) -> str:
+    manifest = read_manifest(store, then)
+    part = manifest["splits"][name]
+    if part.get("kind") == TOKENS:
+        return f"{part['num_samples']:,} samples of tokens then, {now.num_samples[name]:,} now"
+    before, after = (open_split(store, ref, name, cache) for ref in (then, now))
+    return _in_table(before, after, manifest["feature_names"])
+
+
+def _in_table(then: FeatureTable, now: FeatureTable, feature_names: Sequence[str]) -> str:
     if then.features.shape != now.features.shape:
         (rows, columns), (rows_now, columns_now) = then.features.shape, now.features.shape
         return f"{rows} rows of {columns} features then, {rows_now} of {columns_now} now"
@@ -49,7 +58,7 @@ def _difference(then: FeatureTable, now: FeatureTable, manifest: dict[str, Any])
     columns = np.flatnonzero(unequal.any(axis=0))
     row = int(np.flatnonzero(unequal.any(axis=1))[0])
     apart = np.abs(then.features.astype(np.float64) - now.features)
-    names = [manifest["feature_names"][column] for column in columns]
+    names = [feature_names[column] for column in columns.tolist()]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more}, first in row {row}, by at most {np.nanmax(apart):.3g}"
 

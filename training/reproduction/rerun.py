@@ -80,7 +80,8 @@ class Reruns:
             run_id=self.of,
             try_number=1,
         )
-        again = replace(document, run=run, ref=ref, config={**document.config, **config}, baselines={})
+        settings = {**document.config, **config}
+        again = replace(document, run=run, ref=ref, config=settings, baselines={}, reproduces=self.of)
         folder = self.scratch / step
         (folder / "tmp").mkdir(parents=True)
         (folder / "input.json").write_text(again.dump())

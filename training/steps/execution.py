@@ -32,7 +32,7 @@ def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
     done = store.committed(document.place)
     if done is not None:
         logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
-    elif document.ref is not None:
+    elif document.ref is not None and not document.reproduces:
         refuse_deprecated(store, document.ref)
     return done
 

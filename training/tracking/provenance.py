@@ -19,6 +19,8 @@ COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
 """The commit, where the code is deployed without its repository."""
 UNKNOWN: Final = "unknown"
 DIRTY: Final = "-dirty"
+REPRODUCTION_TAG: Final = "mlops.reproduction_of"
+"""The model version, of a run that only makes it again."""
 LOCK_FILES: Final = ("requirements.txt", "training/requirements.txt", "training/requirements-validation.txt")
 _CODE_ROOT = Path(__file__).parents[2]
 

@@ -127,6 +127,12 @@ class Recipe:
         assert isinstance(ref, FeaturesRef)
         return ref
 
+    def datasets(self) -> list[DatasetRef]:
+        """Of the features that were committed."""
+        place = f"pipelines/{self.project.pipeline}/features"
+        refs = [self.store.committed(f"{place}/{key}") for key in self.store.folders(place)]
+        return list({ref.ancestor(DatasetRef).version: ref.ancestor(DatasetRef) for ref in refs if ref}.values())
+
     def train(self, features: FeaturesRef, *, processes: int = 1, key: str = "first", **changes: Any) -> CheckpointRef:
         section = self.config(processes=processes, epochs=2, **changes)
         ref = self._run("train", section, features, key, processes=processes)

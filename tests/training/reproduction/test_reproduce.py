@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from mlops_provider.step import deprecation_key
+from training.data.deprecation import deprecate
 from training.store import Store
 
 
@@ -141,6 +143,19 @@ def test_a_damaged_snapshot_is_refused_by_name(registered: Any) -> None:
     assert done.returncode == 2, done.stdout
     assert blob.name in done.stderr
     assert "IDENTICAL" not in done.stdout
+
+
+def test_a_model_of_a_deprecated_snapshot_can_be_looked_into(registered: Any) -> None:
+    """Broken: just when data turned out to be bad, nobody could tell which models it made."""
+    recipe, version = registered
+    (dataset,) = recipe.datasets()
+    deprecate(recipe.store, dataset.name, dataset.version, reason="Doubled rows", by="someone")
+    try:
+        done = recipe.mlops("reproduce", version, "--steps", "features")
+    finally:
+        recipe.store.delete([deprecation_key(dataset.name, dataset.version)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "IDENTICAL  features " in done.stdout
 
 
 @pytest.mark.parametrize(
