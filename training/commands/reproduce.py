@@ -94,15 +94,15 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
     """:return: what is not as it was, as reasons for other bits"""
     import torch
 
-    from training.reproduction.environments import compare_environments, that_must_agree
+    from training.reproduction.environments import compare_environments, that_count, that_must_agree
     from training.trainer.environment import environment
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The code and the threads are those of then.
     here = {name: value for name, value in environment(home, device).items() if name not in ("library", "num_threads")}
-    differences = compare_environments(original.environment, here)
+    differences = that_count(compare_environments(original.environment, here))
     if not differences:
-        say.tell("environment", f"the same {len(here['packages'])} packages, lock files and hardware class")
+        say.tell("environment", "the same packages, lock files and hardware class")
     for difference in differences:
         say.tell("environment", str(difference), "yellow")
     if that_must_agree(differences) and not allow:
@@ -175,14 +175,15 @@ def _train(
 
 
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:
-    from training.reproduction.environments import compare_environments
+    from training.reproduction.environments import compare_environments, that_count
     from training.reproduction.original import read_environment
     from training.tracking.connection import connect
     from training.tracking.run import reopen_run
 
     if set(found) == {"weights"} and "trail" in original.checkpoint.artifacts:
         return ["every step and epoch is the same: the stored weights are not those that this training ends with"]
-    reasons = [str(item) for item in compare_environments(original.environment, read_environment(again.store, now))]
+    differences = compare_environments(original.environment, read_environment(again.store, now))
+    reasons = [str(difference) for difference in that_count(differences)]
     if original.changed_files and not original.patch:
         reasons.insert(0, f"code that was not committed and not kept: {', '.join(original.changed_files[:5])}")
     # The first value of a param stays; a later attempt's becomes this tag.

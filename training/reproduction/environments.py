@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+ABSENT: Final = "not there"
 CODE: Final = "library code"
 DECIDING_LOCK: Final = "training/requirements.txt"
-"""Of the lock files the one whose packages features and training are computed with."""
+"""The lock file whose packages features and training are computed with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,11 @@ def compare_environments(then: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     return found
 
 
+def that_count(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
+    """Without what only one of them has: a package that is not used, a GPU's library. Bits come from what both have."""
+    return [difference for difference in differences if ABSENT not in (difference.then, difference.now)]
+
+
 def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
     """What an installation decides, and should be mended before anything is reproduced."""
     return [
@@ -67,5 +73,5 @@ def _compare(kind: str, name: str, then: Any, now: Any) -> list[EnvironmentDiffe
 
 
 def _short(value: Any) -> str:
-    text = "not there" if value is None else str(value)
+    text = ABSENT if value is None else str(value)
     return text[:12] if len(text) == 64 else text  # a digest

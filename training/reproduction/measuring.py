@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
-from mlops_provider.step import StepInput
+from mlops_provider.step import BadConfigError, StepInput
 from training.evaluation.scoring import score_rows
 from training.features.fitted import held_out
 from training.store import Store
@@ -22,7 +22,10 @@ def compare_metric(store: Store, report: ReportRef, scratch: Path) -> tuple[str 
     """
     checkpoint = report.ancestor(CheckpointRef)
     metric = str(StepInput.load(store.read(report.artifacts[INPUT]).decode()).config["metric"])
-    scored = score_rows(store, checkpoint, held_out(store, checkpoint.ancestor(FeaturesRef)), scratch)
+    try:
+        scored = score_rows(store, checkpoint, held_out(store, checkpoint.ancestor(FeaturesRef)), scratch)
+    except BadConfigError as error:  # with another engine than then, features are not served at all
+        return None, f"{metric} is not compared: {error}"
     num_rows = json.loads(store.read(report.artifacts["metrics"]))["num_rows"]
     if len(scored.rows) != num_rows:
         # Against a champion whose feature set keeps other rows.

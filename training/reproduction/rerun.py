@@ -83,7 +83,7 @@ class Reruns:
         settings = {**document.config, **config}
         again = replace(document, run=run, ref=ref, config=settings, baselines={}, reproduces=self.of)
         folder = self.scratch / step
-        (folder / "tmp").mkdir(parents=True)
+        folder.mkdir()
         (folder / "input.json").write_text(again.dump())
         last = self._wait(folder, world_size, self._environment(folder, num_threads), on_line)
         result = read_result(folder / "result.json")
@@ -127,7 +127,8 @@ class Reruns:
             **here,
             "PYTHONPATH": f"{library}{os.pathsep}{library / 'plugins'}",
             "PYTHONUNBUFFERED": "1",
-            "TMPDIR": str(folder / "tmp"),
+            # Not a folder in it: names of sockets in there may have 108 bytes.
+            "TMPDIR": str(self.scratch),
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             HOME_VARIABLE: str(self.workplace.home),
             STORE_VARIABLE: self.store.uri,

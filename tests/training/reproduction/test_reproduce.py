@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,15 @@ def test_what_was_not_committed_is_patched_in(recipe: Any) -> None:
     assert "bundle" not in done.stdout, "commit and patch alone give the recipe"
 
 
-def test_a_model_in_a_remote_store_is_reproduced_from_empty_caches(recipe: Any, s3: str, tmp_path: Path) -> None:
+def test_a_model_in_a_remote_store_is_reproduced_from_empty_caches(recipe: Any, s3: str) -> None:
     """Broken: only the machine that trained a model, or a store on its disk, could make it again."""
     there = dataclasses.replace(recipe, project=dataclasses.replace(recipe.project, store=Store(f"{s3}/reproduce")))
     version = there.register(there.train(there.features()))
-    (tmp_path / "empty").mkdir()
-    done = there.mlops("reproduce", version, TMPDIR=str(tmp_path / "empty"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "IDENTICAL" in done.stdout
-    assert not list((tmp_path / "empty").iterdir())
+    with tempfile.TemporaryDirectory() as empty:
+        done = there.mlops("reproduce", version, TMPDIR=empty)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "IDENTICAL" in done.stdout
+        assert not list(Path(empty).iterdir()), "nor does it leave any"
 
 
 def test_without_the_commit_the_stored_recipe_is_run(registered: Any, tmp_path: Path) -> None:
