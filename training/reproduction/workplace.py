@@ -46,7 +46,7 @@ class Workplace:
         name = folder.relative_to(self.home)
         if not was_there:
             return f"{name} is taken from the bundle that is stored at {ref.place}"
-        return f"{name} is not what that commit has; the bundle that is stored at {ref.place} is used"
+        return f"{name} was other code when it ran; the bundle that is stored at {ref.place} is used"
 
 
 def lay_out(original: Original, home: Path, scratch: Path) -> Workplace:
