@@ -32,10 +32,15 @@ def recipe_folder(home: Path, import_path: str) -> Path:
 
     :raises BadConfigError: where the path names no module in a folder, or the folder is not there
     """
-    folder = home.joinpath(*_split(import_path)[0])
+    folder = home.joinpath(*recipe_of(import_path))
     if not folder.is_dir():
         raise BadConfigError(f"{import_path!r}: there is no folder {folder}; check the path and {home}")
     return folder
+
+
+def recipe_of(import_path: str) -> tuple[str, ...]:
+    """The parts of the recipe's path: ``include``, ``<pipeline>``."""
+    return _split(import_path)[0]
 
 
 def load_attribute(import_path: str, home: Path) -> object:

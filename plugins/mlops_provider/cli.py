@@ -25,8 +25,10 @@ PASSWORD_VARIABLE = "MLOPS_AIRFLOW_PASSWORD"
 HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
     "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
+    "diff": ("training", "what differs between two trainings: data, code, environment, parameters, metrics"),
     "features": ("training", "read the online feature store"),
     "models": ("training", "show, promote and roll back model versions; their audit trail"),
+    "reproduce": ("training", "make a model version again from its snapshot, code and seed, and compare the bits"),
     "schema": ("validation", "propose changes of a schema"),
 }
 """First words that ``training.commands`` answers: the runtime, and what for."""

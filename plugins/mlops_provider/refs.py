@@ -16,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, TypeVar
 
+INPUT = "input"
+"""Artifact of every ref: the input document of the step that made it."""
+
 
 class RefError(ValueError):
     """A document that should be a ref is not one, or is one of another kind."""
@@ -187,7 +190,10 @@ class StudyRef(Ref):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointRef(Ref):
-    """The best checkpoint of a training. Artifacts: ``weights``, ``code``, ``history`` (metrics per epoch)."""
+    """
+    The best checkpoint of a training. Artifacts: ``weights``, ``code``, ``history`` (metrics per epoch), ``trail``
+    (digests of its steps; not of a program's), ``environment``, ``patch`` (of code that was not committed).
+    """
 
     kind: ClassVar[str] = "checkpoint"
     parent_types: ClassVar[tuple[type[Ref], ...]] = (FeaturesRef, StudyRef)

@@ -158,6 +158,8 @@ class StepInput:
     """The user's files and folders that the step runs, relative to the project folder."""
     code: str = ""
     """Their digest where the run key was made, see :func:`code_digest`. An image may hold others."""
+    reproduces: str = ""
+    """``MODEL/VERSION`` where its work is only done again, to be compared: nothing new is made from the result."""
     v: int = field(default=DOCUMENT_VERSION)
 
     @property
@@ -174,6 +176,7 @@ class StepInput:
             "baselines": {name: ref.to_wire() for name, ref in self.baselines.items()},
             "code_paths": list(self.code_paths),
             "code": self.code,
+            "reproduces": self.reproduces,
         }
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
 
@@ -194,6 +197,7 @@ class StepInput:
             baselines={name: ref_from_wire(wire) for name, wire in document.get("baselines", {}).items()},
             code_paths=tuple(document.get("code_paths", ())),
             code=document.get("code", ""),
+            reproduces=document.get("reproduces", ""),
         )
 
 

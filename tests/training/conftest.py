@@ -6,7 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,13 +216,23 @@ class Started:
         return (self.folder / "log").read_text()
 
 
+@pytest.fixture(scope="session")
+def make_project(mlflow_server: str) -> Callable[[Path], Project]:
+    """Lays out a project in a folder."""
+
+    def make(folder: Path) -> Project:
+        recipe = folder / "home" / "include" / "toy"
+        recipe.mkdir(parents=True)
+        (recipe / "model.py").write_text(MODEL)
+        store = Store(f"file://{folder}/store")
+        return Project(home=folder / "home", store=store, tracking_uri=mlflow_server, pipeline=f"toy_{folder.name}")
+
+    return make
+
+
 @pytest.fixture
-def project(tmp_path: Path, mlflow_server: str) -> Project:
-    recipe = tmp_path / "home" / "include" / "toy"
-    recipe.mkdir(parents=True)
-    (recipe / "model.py").write_text(MODEL)
-    store = Store(f"file://{tmp_path}/store")
-    return Project(home=tmp_path / "home", store=store, tracking_uri=mlflow_server, pipeline=f"toy_{tmp_path.name}")
+def project(tmp_path: Path, make_project: Callable[[Path], Project]) -> Project:
+    return make_project(tmp_path)
 
 
 def train_config(**changes: Any) -> dict[str, Any]:
@@ -262,7 +272,7 @@ def train_config(**changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def config() -> Any:
     """Makes a ``train`` section."""
     return train_config

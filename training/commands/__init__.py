@@ -27,8 +27,8 @@ class Places:
     home: Path
     """Folder that holds ``include/``."""
     store: Store
-    tracking_uri: str = ""
-    """MLflow server; said to be missing where one is needed."""
+    tracking_uri: str
+    """MLflow server; empty where none is set."""
 
     @classmethod
     def from_environment(cls) -> Places:

@@ -13,7 +13,7 @@ from rich.console import Console
 from mlops_provider.step import StepError
 from training.commands import Places
 
-WORDS: Final = ("checkpoints", "datasets", "features", "models", "schema")
+WORDS: Final = ("checkpoints", "datasets", "diff", "features", "models", "reproduce", "schema")
 MISTAKEN: Final = 2
 """Exit code where a command could not do its work; 1 is an answer: damaged, different."""
 

@@ -40,7 +40,20 @@ def find_damage(
         for key, artifact in snapshot.artifacts().items():
             artifacts[key] = artifact
             owners.setdefault(key, []).append(snapshot.name)
-    total = sum(artifact.num_bytes for artifact in artifacts.values())
+    problems = find_problems(store, list(artifacts.values()), progress)
+    return [Damage(key=key, problem=problem, snapshots=owners[key]) for key, problem in problems.items()]
+
+
+def find_problems(
+    store: Store, artifacts: Sequence[Artifact], progress: Callable[[int, int], None]
+) -> dict[str, str]:
+    """
+    Read objects and check their digests.
+
+    :param progress: see :func:`find_damage`
+    :return: by the key of each that is missing or damaged, what is wrong with it
+    """
+    total = sum(artifact.num_bytes for artifact in artifacts)
 
     def problem_of(artifact: Artifact) -> str | None:
         try:
@@ -49,11 +62,11 @@ def find_damage(
             return str(error)
         return None
 
-    found, done = [], 0
+    found, done = {}, 0
     with ThreadPoolExecutor(_READERS) as pool:
-        for key, problem in zip(artifacts, pool.map(problem_of, artifacts.values()), strict=True):
-            done += artifacts[key].num_bytes
+        for artifact, problem in zip(artifacts, pool.map(problem_of, artifacts), strict=True):
+            done += artifact.num_bytes
             progress(done, total)
             if problem is not None:
-                found.append(Damage(key=key, problem=problem, snapshots=owners[key]))
+                found[artifact.key] = problem
     return found

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from mlops_provider.refs import Ref
+from mlops_provider.refs import INPUT, Ref, canonical_json
 from mlops_provider.step import STEPS, Failure, StepError, StepInput, code_digest, write_result
 from training.data.deprecation import refuse_deprecated
 from training.process import Deployment
@@ -30,7 +32,7 @@ def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
     done = store.committed(document.place)
     if done is not None:
         logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
-    elif document.ref is not None:
+    elif document.ref is not None and not document.reproduces:
         refuse_deprecated(store, document.ref)
     return done
 
@@ -53,7 +55,13 @@ def execute(document: StepInput, deployment: Deployment) -> Ref | None:
         assert deployment.rank != 0, f"step {document.step} returned no ref"
         return None
     assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
-    return store.commit(ref)
+    return store.commit(_with_input(store, document, ref))
+
+
+def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
+    """What the step was told belongs to what it made: with it, and its parents, the work can be done again."""
+    told = store.put_artifact(document.place, f"{INPUT}.json", canonical_json(json.loads(document.dump())))
+    return replace(ref, artifacts={**ref.artifacts, INPUT: told})
 
 
 def _check_code(document: StepInput, deployment: Deployment) -> None:

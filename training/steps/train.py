@@ -20,7 +20,7 @@ from training.data.loader import Loader
 from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
-from training.steps.trained import Trained, features_of, publish, tracked_run
+from training.steps.trained import Origin, Trained, features_of, publish, tracked_run
 from training.tracking.connection import check_address
 from training.tracking.run import TrackedRun
 from training.trainer.checkpoint.checkpoints import Checkpoints
@@ -51,9 +51,13 @@ def run(context: StepContext) -> CheckpointRef | None:
     if config.program is not None:
         return _run_program(context, config, manifest)
     gang = join_gang(config)
-    with train_model(context, config, gang, grouped=bool(manifest["grouped"])) as (job, state, tracked):
+    origin = Origin.of(context.deployment.home, config, gang) if gang.leads else None
+    tags, grouped = origin.tags() if origin else {}, bool(manifest["grouped"])
+    ref = None
+    with train_model(context, config, gang, grouped=grouped, tags=tags) as (job, state, tracked):
         best = _best(context, config, job, state)
-        ref = publish(context, config, best, tracked, manifest, TRACKING_SECONDS) if best and tracked else None
+        if best and origin and tracked:
+            ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
     leave(gang)
     return ref
 
@@ -105,8 +109,10 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
     factory = load_attribute(config.model, deployment.home)
     model = build_model(factory, config.model, features.num_features, config.model_args)
     seed_everything(config.seed)
+    origin = Origin.of(deployment.home, config, gang) if gang.leads else None
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     ref = None
-    with tracked_run(context, config, gang, sum(parameter.numel() for parameter in model.parameters())) as tracked:
+    with tracked_run(context, config, gang, num_parameters, origin.tags() if origin else {}) as tracked:
         output = run_script(
             deployment.home,
             config.program,
@@ -114,7 +120,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
             checkpoints=f"{context.store.uri}/{context.place}/checkpoints",
             scratch=context.scratch,
         )
-        if gang.leads and tracked is not None:
+        if origin is not None and tracked is not None:
             left = ProgramOutput.read(output, program=config.program, metric=config.metric, model=model)
             tracked.log(left.point())
             best = Trained(
@@ -124,7 +130,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
                 metrics=left.metrics,
                 world_size=gang.world_size,
             )
-            ref = publish(context, config, best, tracked, manifest, TRACKING_SECONDS)
+            ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
     return ref
@@ -212,6 +218,7 @@ def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: Tr
         epoch=best.epoch,
         metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
         world_size=saved.world_size,
+        trail=state.trail.document(),
     )
 
 

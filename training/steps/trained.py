@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
+from training.checkout import MAX_PATCH_BYTES, uncommitted
 from training.code import bundle, recipe_folder
 from training.steps import StepContext
 from training.tracking.connection import TrackingError
@@ -17,11 +21,48 @@ from training.tracking.run import TrackedRun
 from training.tracking.system_metrics import SystemMetrics
 from training.trainer.checkpoint.weights import serialise
 from training.trainer.config import TrainConfig
+from training.trainer.environment import gang_environment
 from training.trainer.parallel import Gang
 from training.trainer.tracked import track
 
 FLUSH_SECONDS: Final = 1.0
 """For metrics after SIGTERM; SIGKILL may follow soon."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What a training runs on and with, as it was when it began: by its end the checkout may hold other code."""
+
+    environment: Mapping[str, Any]
+    code: bytes
+    """The recipe, see :func:`training.code.bundle`."""
+    patch: bytes
+    """From the commit to the code as it is; empty where there is nothing to patch, or too much."""
+
+    @classmethod
+    def of(cls, home: Path, config: TrainConfig, gang: Gang) -> Origin:
+        changes = uncommitted(home)
+        if changes.patch is None:
+            logger.warning(
+                "%d files of code are not committed, more than %d MB: no patch is kept of them. Commit them, or what "
+                "they change outside of the recipe cannot be reproduced",
+                *(len(changes.files), MAX_PATCH_BYTES >> 20),
+            )
+        found = gang_environment(home, gang, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
+        return cls(
+            environment={**found, "changed_files": list(changes.files)},
+            code=bundle(recipe_folder(home, config.model)),
+            patch=changes.patch or b"",
+        )
+
+    def tags(self) -> dict[str, str]:
+        return {"mlops.patch": hashlib.sha256(self.patch).hexdigest()} if self.patch else {}
+
+    def files(self) -> dict[str, bytes]:
+        files = {"environment.json": canonical_json(dict(self.environment))}
+        return files | ({"patch.diff": self.patch} if self.patch else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +76,8 @@ class Trained:
     """That the weights are of."""
     metrics: Mapping[str, float]
     world_size: int
+    trail: Mapping[str, Any] | None = None
+    """See :class:`training.trainer.trail.Trail`; None where the loop was not ours."""
 
 
 def features_of(context: StepContext) -> FeaturesRef:
@@ -74,6 +117,7 @@ def publish(
     context: StepContext,
     config: TrainConfig,
     trained: Trained,
+    origin: Origin,
     tracked: TrackedRun,
     manifest: Mapping[str, Any],
     timeout: float,
@@ -97,11 +141,13 @@ def publish(
     }
     files = {
         "weights.pt": serialise(trained.weights),
-        "code.zip": bundle(recipe_folder(context.deployment.home, config.model)),
+        "code.zip": origin.code,
         "model.json": canonical_json(description),
     }
     run_id = tracked.wait_until_open(timeout)
-    files["history.json"] = canonical_json(list(trained.history))
+    files |= {"history.json": canonical_json(list(trained.history)), **origin.files()}
+    if trained.trail is not None:
+        files["trail.json"] = canonical_json(dict(trained.trail))
     return CheckpointRef(
         place=context.place,
         artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},

@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import subprocess
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
-from mlops_provider.step import RunIdentity
+from mlops_provider.step import RunIdentity, code_digest
+from training.checkout import git
 
 COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
 """The commit, where the code is deployed without its repository."""
+UNKNOWN: Final = "unknown"
+DIRTY: Final = "-dirty"
+REPRODUCTION_TAG: Final = "mlops.reproduction_of"
+"""The model version, of a run that only makes it again."""
 LOCK_FILES: Final = ("requirements.txt", "training/requirements.txt", "training/requirements-validation.txt")
 _CODE_ROOT = Path(__file__).parents[2]
 
@@ -24,10 +29,11 @@ def git_commit(folder: Path) -> str:
     """The commit of the checkout, ``-dirty`` where files differ or are not in it; ``unknown`` outside of one."""
     if commit := os.environ.get(COMMIT_VARIABLE):
         return commit
-    head = _git(folder, "rev-parse", "HEAD")
+    head = git(folder, "rev-parse", "HEAD")
     if head is None:
-        return "unknown"
-    return f"{head}-dirty" if _git(folder, "status", "--porcelain") else head
+        return UNKNOWN
+    commit = head.decode().strip()
+    return f"{commit}{DIRTY}" if git(folder, "status", "--porcelain") else commit
 
 
 def lock_hashes(folder: Path) -> dict[str, str]:
@@ -48,14 +54,27 @@ def hardware() -> dict[str, str]:
     }
 
 
+def software(home: Path) -> dict[str, Any]:
+    """What runs here, as far as it can be told without torch: all that may decide a bit of a result."""
+    packages = {dist.name.lower().replace("_", "-"): dist.version for dist in distributions()}
+    return {
+        "git_commit": git_commit(home),
+        "library": code_digest([_CODE_ROOT / "training", _CODE_ROOT / "plugins/mlops_provider"]),
+        "locks": lock_hashes(home),
+        "python": platform.python_version(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
 def run_tags(run: RunIdentity, home: Path) -> dict[str, str]:
     """Tags that say who ran what where."""
+    commit = git_commit(home)
     return {
         "mlops.pipeline": run.pipeline,
         "mlops.interval_start": run.interval_start,
         "mlops.interval_end": run.interval_end,
-        "mlops.git_commit": git_commit(home),
-        "mlflow.source.git.commit": git_commit(home).removesuffix("-dirty"),
+        "mlops.git_commit": commit,
+        "mlflow.source.git.commit": commit.removesuffix(DIRTY),
         "mlops.airflow.dag_id": run.dag_id,
         "mlops.airflow.task_id": run.task_id,
         "mlops.airflow.run_id": run.run_id,
@@ -86,16 +105,6 @@ def lineage_tags(ref: Ref) -> dict[str, str]:
             tags["mlops.study"] = made.name
             tags["mlops.study_run"] = made.tracking_run
     return tags
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
-        )
-    except FileNotFoundError:  # no git on the machine
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cpu_model() -> str:

@@ -148,6 +148,7 @@ class Trainer:
         job.layout.update(job.optimizer)
         units = sum(round(total * LOSS_UNITS) for total in totals)
         state.step += 1
+        state.trail.add(state.step, norm)
         state.loss_units += units
         self._window.add(num_samples=step.num_samples, loss_units=units, norm=norm)
 

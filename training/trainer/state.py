@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 from training.trainer.config import EarlyStopping
+from training.trainer.trail import Trail
 
 LOSS_UNITS: Final = 1 << 24
 """Of a loss. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
@@ -45,6 +46,7 @@ class TrainingState:
     history: list[Epoch] = field(default_factory=list)
     given_up: bool = False
     """Ended early because it is not worth going on."""
+    trail: Trail = field(default_factory=Trail)
 
     @property
     def epoch(self) -> int:
@@ -90,6 +92,7 @@ class TrainingState:
             "seconds": seconds,
             "history": [asdict(epoch) for epoch in self.history],
             "given_up": self.given_up,
+            "trail": self.trail.document(),
         }
 
     @classmethod
@@ -102,4 +105,5 @@ class TrainingState:
             seconds=document["seconds"],
             history=[Epoch(**epoch) for epoch in document["history"]],
             given_up=document["given_up"],
+            trail=Trail.of(document["trail"]),
         )

@@ -12,7 +12,7 @@ import torch
 from mlops_provider.step import StepInput, flat_settings
 from training.process import Deployment
 from training.tracking.connection import allowed
-from training.tracking.provenance import lineage_tags, run_tags
+from training.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
 from training.tracking.run import Point, TrackedRun, open_run
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.config import TrainConfig
@@ -54,6 +54,7 @@ def track(
             "mlops.place": document.place,
             "mlops.hardware.gpu": device,
             "mlops.torch": torch.__version__,
+            **({REPRODUCTION_TAG: document.reproduces} if document.reproduces else {}),
             **tags,
         },
         leads=gang.leads,

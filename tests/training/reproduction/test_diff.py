@@ -1,0 +1,54 @@
+"""``mlops diff``, as its process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def test_each_part_that_differs_is_shown_and_the_others_are_said_to_be_equal(recipe: Any) -> None:
+    """Broken: who compares two models would look for the reason in the wrong place, or miss it."""
+    first = recipe.train(recipe.features())
+    version = recipe.register(first)
+    recipe.model.write_text(recipe.model.read_text().replace("nn.Tanh()", "nn.ReLU()"))
+    second = recipe.train(first.parent, key="second", learning_rate=0.02)
+
+    done = recipe.mlops("diff", version, second.tracking_run)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "-    return nn.Sequential(first, nn.Tanh(), nn.Dropout(0.1), last, nn.Flatten(-2))" in done.stdout
+    assert "+    return nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), last, nn.Flatten(-2))" in done.stdout
+    assert "data        equal: snapshot toy@" in done.stdout
+    assert "environment equal: " in done.stdout
+
+    document = json.loads(recipe.mlops("diff", version, second.tracking_run, "--json").stdout)
+    assert [name for name, part in document.items() if name not in "ab" and part["equal"]] == ["data", "environment"]
+    assert document["parameters"]["differences"] == [{"what": "train.learning_rate", "a": "0.01", "b": "0.02"}]
+    assert {"commit", "patch of it", "files patched"} == {item["what"] for item in document["code"]["differences"]}
+    assert "validation ndcg@10" in {item["what"] for item in document["metrics"]["differences"]}
+
+
+def test_other_data_is_told_by_days_and_rows(registered: Any) -> None:
+    recipe, version = registered
+    other = recipe.train(recipe.features("other", seed=1), key="other")
+    document = json.loads(recipe.mlops("diff", version, other.tracking_run, "--json").stdout)
+    whats = {item["what"] for item in document["data"]["differences"]}
+    assert {"snapshot", "rows", "rows of 2013-01-09", "rows of 2013-01-16", "fitted state"} <= whats
+    assert document["parameters"]["equal"]
+    assert document["code"]["equal"]
+
+
+def test_a_model_does_not_differ_from_itself(registered: Any) -> None:
+    recipe, version = registered
+    done = recipe.mlops("diff", version, version)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "data", "code", "environment", "parameters", "metrics",
+    ]  # fmt: skip
+    assert all("equal: " in line for line in done.stdout.splitlines())
+
+
+def test_what_is_no_training_is_said(registered: Any) -> None:
+    recipe, version = registered
+    done = recipe.mlops("diff", version, "0" * 32)
+    assert done.returncode == 2
+    assert "cannot read run" in done.stderr

@@ -1,0 +1,77 @@
+"""What differs between two environments that trainings ran in, and what of it changes bits. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+ABSENT: Final = "not there"
+CODE: Final = "library code"
+DECIDING_LOCK: Final = "training/requirements.txt"
+"""The lock file whose packages features and training are computed with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentDifference:
+    """One thing that is not the same, in the words of :data:`_KINDS`."""
+
+    kind: str
+    name: str
+    then: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name} {self.then} then, {self.now} now"
+
+
+# In the order in which each is a likely reason for other bits.
+_KINDS: Final = {
+    CODE: ("library",),
+    "library": ("torch", "python", "packages"),
+    "lock file": ("locks",),
+    "hardware class": ("hardware",),
+    "world size": ("world_size", "layout"),
+    "threads": ("num_threads",),
+}
+
+
+def compare_environments(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[EnvironmentDifference]:
+    """Where both tell something; the likeliest reason for other bits first."""
+    found: list[EnvironmentDifference] = []
+    for kind, names in _KINDS.items():
+        for name in names:
+            if name in then and name in now:
+                found += _compare(kind, name, then[name], now[name])
+    return found
+
+
+def that_count(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
+    """Without what only one of them has: a package that is not used, a GPU's library. Bits come from what both have."""
+    return [difference for difference in differences if ABSENT not in (difference.then, difference.now)]
+
+
+def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
+    """What an installation decides, and should be mended before anything is reproduced."""
+    return [
+        difference
+        for difference in differences
+        if difference.kind == "library" or (difference.kind == "lock file" and difference.name == DECIDING_LOCK)
+    ]
+
+
+def _compare(kind: str, name: str, then: Any, now: Any) -> list[EnvironmentDifference]:
+    if then == now:
+        return []
+    if not isinstance(then, Mapping):
+        return [EnvironmentDifference(kind=kind, name=name, then=_short(then), now=_short(now))]
+    return [
+        EnvironmentDifference(kind=kind, name=part, then=_short(then.get(part)), now=_short(now.get(part)))
+        for part in sorted(then.keys() | now.keys())
+        if then.get(part) != now.get(part)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = ABSENT if value is None else str(value)
+    return text[:12] if len(text) == 64 else text  # a digest
