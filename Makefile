@@ -102,7 +102,7 @@ lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/va
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
 	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude 'benchmarks/.*/programs'
-	.venv/training/bin/mypy training include benchmarks/data/programs benchmarks/training/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
+	.venv/training/bin/mypy training include benchmarks/data/programs benchmarks/lifecycle/programs benchmarks/training/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
 	.venv/validation/bin/mypy training/validation training/steps/validate.py benchmarks/data/programs/drift.py
 	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
 

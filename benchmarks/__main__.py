@@ -19,6 +19,7 @@ GROUPS = {
     "data": "benchmarks.data.group",
     "training": "benchmarks.training.group",
     "kubernetes": "benchmarks.kubernetes.group",
+    "lifecycle": "benchmarks.lifecycle.group",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

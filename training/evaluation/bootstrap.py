@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,7 +83,7 @@ def estimate(
     models = [candidate] if champion is None else [candidate, champion]
     values = [measure(metric, labels, scores, offsets) for scores in models]
     ready = [weighted(metric, labels, scores, offsets) for scores in models]
-    return _estimate(metric, direction(metric), values, _resampled(ready, len(offsets) - 1, resamples))
+    return paired(metric, direction(metric), values, resampled(ready, len(offsets) - 1, resamples))
 
 
 def estimate_own(
@@ -96,7 +96,7 @@ def estimate_own(
     """
     models = [candidate] if champion is None else [candidate, champion]
     values = [function(labels, scores, offsets) for scores in models]
-    resampled: dict[str, list[list[float]]] = {name: [[] for _ in models] for name in values[0]}
+    drawn_values: dict[str, list[list[float]]] = {name: [[] for _ in models] for name in values[0]}
     lengths = np.diff(offsets)
     for counts in _counts(len(offsets) - 1, FEWER_RESAMPLES):
         for drawn in counts:
@@ -105,18 +105,22 @@ def estimate_own(
             rows = np.arange(found[-1]) + np.repeat(offsets[:-1][samples] - found[:-1], lengths[samples])
             for number, scores in enumerate(models):
                 for name, value in function(labels[rows], scores[rows], found).items():
-                    resampled[name][number].append(value)
+                    drawn_values[name][number].append(value)
     return [
-        _estimate(name, 1, [each[name] for each in values], [np.array(each) for each in resampled[name]])
+        paired(name, 1, [each[name] for each in values], [np.array(each) for each in drawn_values[name]])
         for name in values[0]
     ]
 
 
-def _estimate(metric: str, sign: int, values: list[float], resampled: list[Array]) -> Estimate:
-    intervals = [_interval(value, found) for value, found in zip(values, resampled, strict=True)]
+def paired(metric: str, sign: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
+    """
+    :param values: of the candidate and, where there is one, of the champion
+    :param draws: those of :func:`resampled`, alike for both
+    """
+    intervals = [_interval(value, found) for value, found in zip(values, draws, strict=True)]
     if len(values) == 1:
         return Estimate(metric=metric, direction=sign, candidate=intervals[0])
-    difference = resampled[0] - resampled[1]
+    difference = draws[0] - draws[1]
     return Estimate(
         metric=metric,
         direction=sign,
@@ -127,8 +131,8 @@ def _estimate(metric: str, sign: int, values: list[float], resampled: list[Array
     )
 
 
-def _resampled(ready: list[Weighted], num_samples: int, resamples: int) -> list[Array]:
-    """``[R]`` for each."""
+def resampled(ready: Sequence[Weighted], num_samples: int, resamples: int = RESAMPLES) -> list[Array]:
+    """The values of each, ``[R]``, on the same draws of the samples."""
     parts = [[each(counts) for each in ready] for counts in _counts(num_samples, resamples)]
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
@@ -141,9 +145,9 @@ def _counts(num_samples: int, resamples: int) -> Iterator[Array]:
         yield np.stack([np.bincount(each, minlength=num_samples) for each in drawn]).astype(np.float64)
 
 
-def _interval(value: float, resampled: Array) -> Interval:
+def _interval(value: float, draws: Array) -> Interval:
     # A resample of a tiny hold-out may hold one class only, and then has no AUC.
     tail = (1 - CONFIDENCE) / 2 * 100
-    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
+    low, high = np.nanpercentile(draws, [tail, 100 - tail])
     assert math.isfinite(low), "some resample can be measured, as the whole can"
     return Interval(value=value, low=float(low), high=float(high))

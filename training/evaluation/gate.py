@@ -53,6 +53,8 @@ class Outcome:
     threshold: float | None = None
     must_exceed: bool = True
     """Whether the good side of the threshold is above it."""
+    asked: str = ""
+    """Which of the numbers must be on that side."""
 
 
 class Rule(Protocol):
@@ -70,13 +72,15 @@ class Verdict:
 
 def judge(rules: Sequence[Rule], measured: Measured, days_seen: int = 0) -> Verdict:
     """
-    All rules must hold; the reason tells those that do not, or all.
+    All rules must hold. The reason tells those that do not, or the first and how many more there are.
 
     :param days_seen: held-out days that the champion was trained on, as when an old night is run again
     """
     outcomes = [rule.outcome(measured) for rule in rules]
     failed = [outcome for outcome in outcomes if not outcome.passed]
-    reason = " ".join(outcome.sentence for outcome in failed or outcomes)
+    reason = " ".join(outcome.sentence for outcome in failed or outcomes[:1])
+    if not failed and len(outcomes) > 1:
+        reason += f" All {len(outcomes)} rules hold."
     if days_seen:
         reason += f" The champion was trained on {days_seen} of the held-out days, which favours it."
     return Verdict(passed=not failed, reason=reason, outcomes=outcomes)

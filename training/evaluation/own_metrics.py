@@ -25,7 +25,12 @@ def load_own(import_path: str, home: Path) -> MetricFunction:
     names: set[str] = set()
 
     def checked(labels: Floats, scores: Floats, offsets: IntArray) -> Mapping[str, float]:
-        found = function(labels, scores, offsets)
+        try:
+            found = function(labels, scores, offsets)
+        except (AttributeError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise BadConfigError(
+                f"evaluate.metric_function: {import_path} failed on {len(labels)} rows: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(found, Mapping) or not all(isinstance(each, Real) for each in found.values()):
             raise BadConfigError(f"evaluate.metric_function must return a dict of numbers, got {found!r}")
         names.update(found)

@@ -65,13 +65,14 @@ class Improvement:
             title=title,
             passed=passed,
             sentence=f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
-            f"{measured.champion_version}{change}: with {self.confidence:.0%} confidence {surely} or more, "
+            f"{measured.champion_version}{change}: with {self.confidence:.0%} confidence at least {surely}, "
             f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
             note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
             value=gain,
             low=low,
             high=high,
             threshold=threshold,
+            asked=f"the lower end must be above {threshold:.4g}",
         )
 
 
@@ -101,6 +102,7 @@ class Threshold:
             high=found.high,
             threshold=self.at_least if lower else self.at_most,
             must_exceed=lower,
+            asked=f"{asked} is asked for",
         )
 
 
@@ -147,6 +149,7 @@ class SliceLoss:
             low=worst.estimate.gain - noise,
             high=worst.estimate.gain + noise,
             threshold=-self.slices * abs(champion.value),
+            asked=f"the upper end must be above {-self.slices * abs(champion.value):.4g}",
         )
 
 
@@ -207,4 +210,5 @@ def _at_most(title: str, value: float, bound: float, unit: str = "") -> Outcome:
         value=value,
         threshold=bound,
         must_exceed=False,
+        asked=f"at most {bound:g} is allowed",
     )

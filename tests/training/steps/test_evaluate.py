@@ -247,3 +247,89 @@ def test_the_model_of_a_script_of_ones_own_is_judged_like_any_other(
     report = evaluate(trained(["good", "poor"], program="include/toy/train_mine.py"))
     assert isinstance(report, ReportRef), report
     assert "epoch 2 of 2" in project.store.read(report.artifacts["report"]).decode()
+
+
+def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: a rule would be in the file and not in the decision, or nobody could see why it failed."""
+    noise = {"deviation": 0.01, "trainings": 9}
+    rules = [
+        {"improvement": 0.0, "metric": "log_loss", "confidence": 0.9, "seed_noise": noise},
+        {"metric": "auc", "at_least": 0.6, "at_most": None},
+        {"metric": "hits", "at_least": 0.5, "at_most": None},
+        {"slices": 0.1, "min_samples": 20, "confidence": 0.95},
+        {"latency_p99_ms": 5_000.0},
+        {"size_mb": 0.0001},
+        {"fairness": 0.9, "measure": "equalised_odds"},
+    ]  # fmt: skip
+    (project.home / "include/toy/measures.py").write_text(
+        "def hits(labels, scores, offsets):\n    return {'hits': float(((scores > 0) == (labels > 0)).mean())}\n"
+    )
+    settings = {
+        "metrics": ["log_loss", "f1"],
+        "metric_function": "include.toy.measures:hits",
+        "rules": rules,
+        "slices": ["city"],
+        "fairness": ["city"],
+    }
+    register(evaluate(trained(["poor"], binary=True), metric="auc"))
+    ref = evaluate(trained(["poor", "good"], binary=True, key="second"), key="second", metric="auc", **settings)
+    assert isinstance(ref, ReportRef), ref
+    document = json.loads(project.store.read(ref.artifacts["metrics"]))
+    assert [each["passed"] for each in document["verdict"]["outcomes"]] == [True, True, True, True, True, False, True]
+    assert not ref.passed
+    assert ref.reason.startswith("Size of the served model")
+    assert document["metrics"]["log_loss"]["difference"]["high"] < 0, "the better model loses less"
+    assert {"difference.hits.low", "candidate.f1"} <= ref.metrics.keys()
+    assert [each["column"] for each in document["slices"]] == ["city"] * 3
+    values = [each["candidate"]["value"] for each in document["slices"]]
+    assert values == sorted(values), "worst first"
+    assert document["fairness"][0]["num_groups"] == 3
+    html = project.store.read(ref.artifacts["report"]).decode()
+    assert html.count('class="bar"') == len(rules)
+    assert html.count("<svg") == 5
+    assert "6 of 7 rules hold" in html
+    assert "How the data changed since the champion" in html
+
+
+def test_the_same_checkpoint_is_judged_alike_again(trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: whoever clears a task that was stopped could have it pass."""
+    register(evaluate(trained(["poor"])))
+    checkpoint = trained(["poor", "good"], key="second")
+    first, again = evaluate(checkpoint, key="second"), evaluate(checkpoint, key="again")
+    assert (first.passed, first.reason, first.metrics) == (again.passed, again.reason, again.metrics)
+
+
+def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> None:
+    """Broken: a server would be the first to see what the model makes of a missing value."""
+    ref = evaluate(trained(["good"]))
+    serving = json.loads(project.store.read(ref.artifacts["metrics"]))["serving"]
+    odd = {(each["column"], each["value"]): each for each in serving["disturbances"]}
+    assert odd["good", "not a number"]["num_refused"] == odd["good", "not a number"]["num_requests"] > 0
+    far = odd["good", "far above"]
+    assert (far["num_refused"], far["num_not_finite"], far["num_failed"]) == (0, 0, 0)
+    assert not [each for each in serving["disturbances"] if each["num_failed"]]
+    assert 0 < serving["latency_p50_ms"] <= serving["latency_p99_ms"]
+    assert serving["num_bytes"] > 1_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"metrics": ["accuracy"]}, "unknown metric 'accuracy'; known are ndcg@K, mrr, auc,", id="metric"),
+        pytest.param({"slices": ["town"]}, "evaluate.slices: the snapshot has no column 'town'", id="slice"),
+        pytest.param({"slices": ["query"]}, "column 'query' has 120 values", id="slice of many values"),
+        pytest.param({"fairness": ["city"]}, "evaluate.fairness compares predicted classes", id="fairness"),
+        pytest.param({"rules": [{"metric": "profit", "at_least": 1.0, "at_most": None}]},
+                     "a rule is about 'profit', but measured are ndcg@10", id="rule"),
+        pytest.param({"metric_function": "include.toy.model:measure"}, "has no 'measure'", id="function"),
+        pytest.param({"metric_function": "include.toy.model:build_model"}, "failed on 420 rows: TypeError",
+                     id="arguments"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_does_not_fit_is_named(
+    trained: Any, evaluate: Any, changes: dict[str, Any], message: str
+) -> None:
+    failure = evaluate(trained(["good"]), **changes)
+    assert isinstance(failure, Failure), failure
+    assert not failure.retryable
+    assert message in failure.message
