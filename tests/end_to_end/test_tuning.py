@@ -58,7 +58,7 @@ def trial_processes(airflow: LiveAirflow) -> list[psutil.Process]:
 
 
 def test_trials_are_tasks_and_the_best_one_is_trained(airflow: LiveAirflow) -> None:
-    """Broken: a search would need another tool, or be spoilt by trials that are killed, as those here are that run first."""
+    """Broken: a search would need another tool, or a kill spoil it: those trials that run first are killed here."""
     add_pipeline(airflow, "searched", TUNE)
     airflow.hold("train", 2.0)
     run_id = airflow.trigger(10, "searched")
