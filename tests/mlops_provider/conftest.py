@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from mlops_provider.refs import (
@@ -9,6 +11,7 @@ from mlops_provider.refs import (
     FeaturesRef,
     ModelVersionRef,
     ReportRef,
+    StudyRef,
     ValidationRef,
 )
 
@@ -59,3 +62,25 @@ def version_ref() -> ModelVersionRef:
     return ModelVersionRef(
         place="pipelines/p/register/k6", name="p", version="1", semantic_version="1.0.0", parent=report
     )
+
+@pytest.fixture
+def study_ref(version_ref: ModelVersionRef) -> StudyRef:
+    return StudyRef(
+        place="pipelines/p/tune/k7",
+        artifacts={"trials": Artifact(key="somewhere/trials.json", sha256="ab" * 32, num_bytes=7)},
+        name="p/k7",
+        trials={"complete": 3, "pruned": 1, "failed": 0, "not begun": 1},
+        best_trial=2,
+        best_value=0.5,
+        parameters={"learning_rate": 0.01, "schedule.warmup_steps": 100},
+        tracking_run="def",
+        parent=version_ref.ancestor(FeaturesRef),
+    )
+
+
+@pytest.fixture
+def tuned_version_ref(version_ref: ModelVersionRef, study_ref: StudyRef) -> ModelVersionRef:
+    """A chain with a study."""
+    checkpoint = dataclasses.replace(version_ref.ancestor(CheckpointRef), parent=study_ref)
+    report = dataclasses.replace(version_ref.ancestor(ReportRef), parent=checkpoint)
+    return dataclasses.replace(version_ref, parent=report)

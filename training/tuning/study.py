@@ -40,6 +40,7 @@ class Study:
 
     def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneConfig) -> None:
         self._study, self._storage, self._config = study, storage, config
+        self._ids: dict[int, int] = {}
 
     @classmethod
     def open(cls, document: StepInput, store: str, config: TuneConfig) -> Self:
@@ -99,6 +100,7 @@ class Study:
                     user_attrs={NUMBER: number, BEGUN: time.time()},
                 )
             )
+        self._ids.pop(number, None)
         return self.trials()[number]
 
     def report(self, number: int, epoch: int, value: float, gpu_hours: float) -> bool:
@@ -155,9 +157,12 @@ class Study:
         return copy
 
     def _id(self, number: int) -> int:
-        study_id = self._storage.get_study_id_from_name(self.name)
-        found: int = self._storage.get_trial_id_from_study_id_trial_number(study_id, self.trials()[number].number)
-        return found
+        """The database's, of a trial that has begun."""
+        if number not in self._ids:
+            study_id = self._storage.get_study_id_from_name(self.name)
+            counted = self.trials()[number].number
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(study_id, counted)
+        return self._ids[number]
 
     def _check_budget(self, number: int) -> None:
         trials = self._study.get_trials(deepcopy=False)

@@ -1,0 +1,101 @@
+"""What ``tune`` may say, held against the training that it searches for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlops_provider.section import SpecError
+from mlops_provider.spec import Pipeline
+from mlops_provider.spec_file import load_pipeline
+from mlops_provider.tune_spec import Range
+
+PIPELINE = Path(__file__).parents[2] / "dags/flight_ranking.pipeline.yaml"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Pipeline]:
+    """Reads the ranking pipeline with a search for these settings."""
+
+    def run(*space: str, more: str = "") -> Pipeline:
+        lines = "\n".join(f"    {line}" for line in space)
+        path = tmp_path / PIPELINE.name
+        path.write_text(PIPELINE.read_text().replace("\nevaluate:", f"\ntune:\n  space:\n{lines}\n{more}\nevaluate:"))
+        return load_pipeline(path)
+
+    return run
+
+
+def test_values_are_as_the_training_takes_them(load: Callable[..., Pipeline]) -> None:
+    """Broken: a learning rate would be drawn as a whole number, or reach the training as a string."""
+    tune = load(
+        "learning_rate: {low: 1e-5, high: 1, log: true}",
+        "weight_decay: {choices: [0, 1e-3]}",
+        "schedule.warmup_steps: {low: 100, high: 2000, step: 100}",
+        "model_args.hidden: {choices: [32, 64]}",
+    ).tune
+    assert tune is not None
+    rate = tune.space["learning_rate"]
+    assert isinstance(rate, Range)
+    assert (rate.low, rate.high, type(rate.high)) == (1e-5, 1.0, float)
+    assert tune.space["weight_decay"].values() == [0.0, 0.001]
+    assert tune.space["schedule.warmup_steps"].values() == [100, 2000]
+    assert tune.trials == 20, "the default"
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        pytest.param("learning_rat: {low: 1, high: 2}", ":42:19: tune.space.learning_rat must be a setting that "
+                     "train has; did you mean 'learning_rate'?", id="unknown setting"),
+        pytest.param("schedule.warmup: {low: 1, high: 2}", "did you mean 'schedule.warmup_steps'?", id="unknown part"),
+        pytest.param("model_args.hiden: {choices: [1, 2]}", "did you mean 'model_args.hidden'?", id="unknown argument"),
+        pytest.param("learning_rate: {low: -1, high: 2}", ":42:20: tune.space.learning_rate must be of values that "
+                     "train takes: > 0, got -1", id="value that train refuses"),
+        pytest.param("schedule.kind: {choices: [cosin]}", "train takes: 'constant', 'linear' or 'cosine', got 'cosin'",
+                     id="choice that train refuses"),
+        pytest.param("epochs: {low: 1.5, high: 3}", "of values that train takes: a valid integer", id="fraction"),
+        pytest.param("epochs: {low: 1, high: 3, step: 0.5}", "must be whole numbers, but step is 0.5", id="step"),
+        pytest.param("compile: {low: 0, high: 1}", "must be choices, for the setting is no number", id="no number"),
+        pytest.param("processes: {choices: [1, 2]}", "processes is the same in all of them", id="same in all"),
+        pytest.param("learning_rate: {low: 0, high: 2, log: true}", "low must be > 0, got 0", id="log of 0"),
+        pytest.param("learning_rate: {low: 2, high: 1}", "low must be < high, got low 2 and high 1", id="empty range"),
+        pytest.param("epochs: {low: 1, high: 9, log: true, step: 2}", "log and step do not go together", id="both"),
+        pytest.param("global_batch: {choices: [32, 32]}", "different from each other", id="choice given twice"),
+        pytest.param("global_batch: {low: 3}", "the key 'tune.space.global_batch.high' is missing", id="half a range"),
+        pytest.param("global_batch: {low: 3, high: 4, stp: 1}",
+                     "unknown key 'tune.space.global_batch.stp'; did you mean 'step'?", id="key of a range"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_place_value_and_fix(load: Callable[..., Pipeline], space: str, message: str) -> None:
+    """Broken: it would come up hours later, in each trial, or be searched in vain."""
+    with pytest.raises(SpecError) as caught:
+        load(space)
+    assert str(caught.value).startswith("flight_ranking.pipeline.yaml:42:")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        pytest.param("  sampler: grid", "give space.learning_rate choices, or whole numbers", id="endless grid"),
+        pytest.param("  trials: 2000", "tune.trials must be <= 1024, got 2000", id="more than Airflow maps"),
+        pytest.param("  sampler: tpo", "tune.sampler must be 'tpe', 'random' or 'grid', got 'tpo'", id="sampler"),
+        pytest.param("  hours: 0", "tune.hours must be > 0, got 0", id="no time"),
+        pytest.param("  trails: 3", "unknown key 'tune.trails'; did you mean 'trials'?", id="typo"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(load: Callable[..., Pipeline], more: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load("learning_rate: {low: 1e-5, high: 1e-2}", more=more)
+    assert message in str(caught.value)
+
+
+def test_a_grid_has_as_many_trials_as_combinations(load: Callable[..., Pipeline]) -> None:
+    grid = ("global_batch: {choices: [16, 32]}", "epochs: {low: 1, high: 5, step: 2}")
+    whole, some = (load(*grid, more=f"  sampler: grid{more}").tune for more in ("", "\n  trials: 4"))
+    assert whole is not None
+    assert some is not None
+    assert (whole.trials, some.trials) == (6, 4)
