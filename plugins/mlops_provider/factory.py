@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import DAG, Param, get_parsing_context
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
@@ -59,14 +61,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
         if step in SECTIONS
     }
 
+    def task(task_id: str, step: str) -> dict[str, Any]:
+        return {"task_id": task_id, "launcher": pipeline.launcher, "pods": pipeline.pods_of(step)}
+
     def common(step: str) -> dict[str, Any]:
-        return {
-            "task_id": step,
-            "parameters": SEARCHED if step == "tune" else PARAMETERS.get(step, ()),
-            "launcher": pipeline.launcher,
-            "pods": pipeline.pods_of(step),
-            **settings[step],
-        }
+        parameters = SEARCHED if step == "tune" else PARAMETERS.get(step, ())
+        return {**task(step, step), "parameters": parameters, **settings[step]}
 
     model = pipeline.register_.registered_model
     with dag:
@@ -83,8 +83,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
             )
         train = TrainOperator(features=best.output, **common("train"))
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
-        register = RegisterOperator(report=evaluate.output, **common("register"))
-        PromoteOperator(version=register.output, registered_model=model, **common("promote"))
+        version = RegisterOperator(report=evaluate.output, **common("register")).output
+        if approval := settings["promote"]["approval"]:
+            version = ApproveOperator(version=version, **task("approve", "promote"), **approval).output
+        if canary := settings["promote"]["canary"]:
+            version = CanaryOperator(version=version, **task("canary", "promote"), **canary).output
+        PromoteOperator(version=version, registered_model=model, **common("promote"))
     return dag
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from mlops_provider.section import Section
+from mlops_provider.section import RULE_PATTERN, URL_PATTERN, Section
 
 
 class Approval(Section):
@@ -19,8 +20,58 @@ class Approval(Section):
     """What nobody's answer means."""
 
 
+SAMPLES = "samples"
+"""The metric that says how many requests the canary has answered so far."""
+Rule = Annotated[str, StringConstraints(pattern=RULE_PATTERN)]
+"""``error_rate <= 0.01``: a metric, one of ``< <= > >=``, and a number."""
+Url = Annotated[str, StringConstraints(pattern=URL_PATTERN)]
+
+
+class HttpSource(Section):
+    """A JSON object of numbers, e.g. ``{"samples": 1200, "error_rate": 0.003}``."""
+
+    kind: Literal["http"]
+    url: Url
+    """``{model}`` and ``{version}`` stand for the canary's."""
+
+
+class PrometheusSource(Section):
+    kind: Literal["prometheus"]
+    url: Url
+    """The server's root, e.g. ``http://prometheus:9090``."""
+    queries: dict[str, str] = Field(min_length=1)
+    """PromQL by metric; ``{model}`` and ``{version}`` stand for the canary's. Each gives one series at most."""
+
+
+class Canary(Section):
+    """Serve the version to a part of the requests, and look how it does."""
+
+    minutes: float = Field(gt=0)
+    source: Annotated[HttpSource | PrometheusSource, Field(discriminator="kind")]
+    """Of live metrics. What serves loads the version of the alias ``canary``."""
+    passes: list[Rule] = Field(min_length=1)
+    """All must hold at the end."""
+    fails: list[Rule] = []
+    """Each ends the canary at once."""
+    min_samples: int = Field(default=0, ge=0)
+    """Requests that there must have been, in the metric ``samples``; before, no rule counts."""
+    poll_seconds: float = Field(default=30, gt=0)
+
+    @model_validator(mode="after")
+    def _metrics_that_the_source_has(self) -> Canary:
+        if not isinstance(self.source, PrometheusSource):
+            return self
+        needed = {found[1] for rule in (*self.passes, *self.fails) if (found := re.match(RULE_PATTERN, rule))}
+        needed |= {SAMPLES} if self.min_samples else set()
+        if missing := sorted(needed - self.source.queries.keys()):
+            raise ValueError(f"consistent: source.queries lacks {', '.join(missing)}, which the rules ask for")
+        return self
+
+
 class Promote(Section):
-    """Put the version into production: at once, or after an approval."""
+    """Put the version into production: at once, or after an approval, a canary, or both."""
 
     approval: Approval | None = None
     """None: nobody is asked."""
+    canary: Canary | None = None
+    """None: it goes into production without one."""

@@ -37,6 +37,8 @@ OBJECT_NAME_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
 """Of a Kubernetes object: lower-case letters, digits, dots and dashes."""
 PATH_PATTERN = r"^/[^:]*$"
+URL_PATTERN = r"^https?://[^/\s]+.*$"
+RULE_PATTERN = r"^\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)\s*$"
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
 
 
@@ -87,6 +89,8 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",
+            URL_PATTERN: "must be an address such as http://prometheus:9090",
+            RULE_PATTERN: "must be a rule such as error_rate <= 0.01",
             PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
             TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
             "or a file such as include/my_pipeline/dataset.sql",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from live_airflow import LiveAirflow
@@ -18,16 +20,21 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Makes deployments that are stopped when the module's tests end."""
     made: list[LiveAirflow] = []
 
-    def make(*, with_login: bool = False) -> LiveAirflow:
+    def make(*, with_login: bool = False, users: Sequence[str] = (), dags: Sequence[Path] = ()) -> LiveAirflow:
         root = tmp_path_factory.mktemp("deployment")
         home = make_project(root / "home")
+        for path in dags:
+            shutil.copy(path, home / "dags")
         settings, login = {}, None
         if with_login:
             login = ("admin", "a-password-of-this-test")
-            (root / "passwords.json").write_text(json.dumps(dict([login])))
+            passwords = dict([login]) | {user: f"the-password-of-{user}" for user in users}
+            (root / "passwords.json").write_text(json.dumps(passwords))
             settings = {
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+                    ["admin:admin", *(f"{user}:user" for user in users)]
+                ),
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(root / "passwords.json"),
             }
         stack = Stack(

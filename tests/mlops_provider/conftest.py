@@ -63,6 +63,7 @@ def version_ref() -> ModelVersionRef:
         place="pipelines/p/register/k6", name="p", version="1", semantic_version="1.0.0", parent=report
     )
 
+
 @pytest.fixture
 def study_ref(version_ref: ModelVersionRef) -> StudyRef:
     return StudyRef(

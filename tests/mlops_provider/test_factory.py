@@ -18,6 +18,20 @@ def test_steps_stand_in_one_line() -> None:
     assert all(dag.get_task(b).upstream_task_ids == {a} for a, b in pairwise(steps))
 
 
+def test_approval_and_canary_stand_before_promote(tmp_path: Path) -> None:
+    path = tmp_path / PIPELINE.name
+    path.write_text(f"""{PIPELINE.read_text()}
+promote:
+  approval: {{approvers: [vera]}}
+  canary: {{minutes: 30, source: {{kind: http, url: "http://live/{{version}}"}}, passes: [error_rate < 0.01]}}
+""")
+    dag = build_dag(load_pipeline(path))
+    line = ["register", "approve", "canary", "promote"]
+    assert [task.task_id for task in dag.topological_sort()][5:] == line
+    assert all(dag.get_task(b).upstream_task_ids == {a} for a, b in pairwise(line))
+    assert dag.get_task("approve").settings == {"approvers": ["vera"], "timeout_hours": 24.0, "on_timeout": "reject"}
+
+
 def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
     """The form refuses what the run would refuse an hour later."""
     params = build_dag(load_pipeline(PIPELINE)).params

@@ -35,7 +35,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["errors"] == {}
-    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published"]
+    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published", "rollback"]
     assert found["heavy"] == []
 
 
@@ -44,7 +44,7 @@ def test_step_contract_is_standard_library_only() -> None:
     script = """
 import sys
 before = set(sys.modules)
-import mlops_provider.refs, mlops_provider.step
+import mlops_provider.refs, mlops_provider.stages, mlops_provider.step
 extra = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(sorted(extra - {"mlops_provider", "_sysconfigdata__linux_x86_64-linux-gnu"}))
 """

@@ -105,6 +105,7 @@ class Transitions:
 
     def _apply(self, entry: Entry) -> Entry:
         """Set aliases and tags as an entry says, or as a newer one does by now."""
+        first = entry.number
         while True:
             found, wanted = self.registry.aliases(), entry.stages.aliases
             for alias in ALIASES.values():
@@ -114,7 +115,7 @@ class Transitions:
                     self.registry.delete_alias(alias)
                 elif alias in wanted and found.get(alias) != wanted[alias]:
                     self.registry.set_alias(alias, wanted[alias])
-            for version, stage in self._changed(entry).items():
+            for version, stage in self._changed(first, entry).items():
                 self.registry.set_tag(version, STAGE_TAG, stage)
             self.trail.mark_applied(entry)
             newest = self.trail.last()
@@ -124,14 +125,15 @@ class Transitions:
             # Another process went on meanwhile: what was just set may be older than what it has set.
             entry = newest
 
-    def _changed(self, entry: Entry) -> dict[str, str]:
-        """The stages of the versions that an entry moves."""
-        before = self.trail.read(entry.number - 1).stages if entry.number > 1 else Stages()
-        versions = {*before.live, *entry.stages.live, entry.version}
+    def _changed(self, first: int, entry: Entry) -> dict[str, str]:
+        """The stages after an entry, of the versions that it or an earlier one moved, from the first on."""
+        before = self.trail.read(first - 1).stages if first > 1 else Stages()
+        after = [*(self.trail.read(number).stages for number in range(first, entry.number)), entry.stages]
+        versions = {entry.version, *before.live, *(version for stages in after for version in stages.live)}
         return {
-            version: stage
+            version: entry.stages.stage_of(version)
             for version in sorted(versions, key=int)
-            if (stage := entry.stages.stage_of(version)) != before.stage_of(version) or version == entry.version
+            if version == entry.version or any(stages.stage_of(version) != before.stage_of(version) for stages in after)
         }
 
     def _moved(self, found: Mapping[str, str], entry: Entry | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from mlops_provider.exceptions import StepFailedError, WiringError
+from mlops_provider.operators.approve import ApproveOperator, summary
 from mlops_provider.operators.base import recipe_folder
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
@@ -113,6 +114,24 @@ def test_sensors_survive_the_deferral_race(dag: DAG, sensor: type) -> None:
     assert sensor(task_id="s", **arguments).retries >= 1
     with pytest.raises(ValueError, match="retries >= 1"):
         sensor(task_id="t", retries=0, **arguments)
+
+
+def test_an_approval_needs_retries_and_a_version(dag: DAG, version_ref: ModelVersionRef) -> None:
+    """An answer that comes before Airflow has noticed the wait fails the try: without another it would be lost."""
+    version, approvers = version_ref.to_wire(), ["vera"]
+    with pytest.raises(ValueError, match="an approval needs retries >= 1, got 0"):
+        ApproveOperator(task_id="a", version=version, approvers=approvers, retries=0)
+    with pytest.raises(SpecError, match="approvers must be"):
+        ApproveOperator(task_id="b", version=version, approvers=[])
+    with pytest.raises(WiringError, match="takes a ModelVersionRef"):
+        ApproveOperator(task_id="c", version=version_ref.parent.to_wire(), approvers=approvers)
+
+
+def test_the_form_says_what_one_decides_on(version_ref: ModelVersionRef) -> None:
+    text = summary(version_ref)
+    assert text.splitlines()[0] == version_ref.parent.reason
+    assert "| ndcg@10 | 0.5000 |" in text
+    assert "no model was in production" in text
 
 
 def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +100,36 @@ def test_of_two_promotions_at_once_one_wins(promotion: Promotion, new_version: N
     assert sum("the champion changed since the evaluation" in answer for answer in answers) == 3
     assert promotion.registry.aliases() == {"champion": winner}
     assert actions(promotion) == ["register"] * 4 + ["promote"]
+
+
+class Stalled(ModelRegistry):
+    """Of a process that the machine stops for a while before it sets an alias."""
+
+    go_on = threading.Event()
+
+    def set_alias(self, alias: str, version: str) -> None:
+        self.go_on.wait(60)
+        super().set_alias(alias, version)
+
+
+def test_a_writer_that_was_stopped_does_not_undo_what_came_after(
+    promotion: Promotion, new_version: NewVersion, project: Any
+) -> None:
+    """Broken: a model that was taken back would come back by itself, minutes later."""
+    promotion.promote(new_version(), BY, judged_against=None)
+    version = new_version()
+    stalled = Promotion.of(Stalled(client=connect(project.tracking_uri), name=project.pipeline), project.store)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(stalled.promote, version, BY, judged_against="1")
+        while len(actions(promotion)) < 4:
+            time.sleep(0.02)
+        promotion.roll_back(BY)
+        newest = new_version()
+        Stalled.go_on.set()
+        late.result(60)
+    assert promotion.registry.aliases() == {"champion": "1", "staging": newest}
+    assert tags(promotion) == {"1": "production", version: "archived", newest: "staging"}
+    assert actions(promotion)[3:] == ["promote", "rollback", "register"]
 
 
 def test_what_somebody_took_back_is_not_promoted_by_a_pipeline(promotion: Promotion, new_version: NewVersion) -> None:

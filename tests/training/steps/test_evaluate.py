@@ -119,9 +119,15 @@ def evaluate(project: Any, run_step: Any) -> Any:
 
 @pytest.fixture
 def register(project: Any, run_step: Any) -> Any:
+    """Registers a version and puts it into production."""
+
     def run(report: ReportRef, key: str = "first") -> ModelVersionRef | Failure:
         section = {"registered_model": project.pipeline}
-        return run_step(project, project.step_input("register", section, report, key))
+        version = run_step(project, project.step_input("register", section, report, key))
+        if isinstance(version, Failure):
+            return version
+        move = {"action": "promote", "why": "", "approver": None, "approval": False, "request": None}
+        return run_step(project, project.step_input("promote", move, version, key))
 
     return run
 

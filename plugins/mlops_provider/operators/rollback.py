@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import AssetAlias
+
+from mlops_provider.assets import model_asset
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.links import ModelLink, model_url
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.promote import move
+from mlops_provider.refs import ModelVersionRef, Ref
+from mlops_provider.registry import RegistryError, find_model_version
+from mlops_provider.section import Section
+from mlops_provider.stages import CHAMPION
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+TAKEN_BACK = "taken_back"
+"""In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
+
+
+class RollbackOperator(StepOperator):
+    """
+    Put the former champion of a model into production again and archive the present one.
+
+    Returns the ModelVersionRef of the former champion and updates the asset ``model://<model>``.
+
+    :param model: registered model (templated)
+    :param why: for the audit trail (templated)
+    """
+
+    step = "promote"
+    section = Section
+    template_fields: Sequence[str] = (*StepOperator.template_fields, "model", "why")
+    operator_extra_links = (ModelLink(),)
+
+    def __init__(self, *, model: str, why: str, **kwargs: Any) -> None:
+        super().__init__(upstream="", **kwargs)
+        self.model = model
+        self.why = why
+        self.asset = AssetAlias("rolled_back_models")  # which model it is, is known when the task runs
+        self.outlets = [*self.outlets, self.asset]
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        if not self.why.strip():
+            raise StepFailedError(f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why= is empty")
+        self.run_id = context["run_id"]
+        self.upstream = context["task_state_store"].get(TAKEN_BACK)
+        if self.upstream is None:
+            self.upstream = self._champion(Deployment.load()).to_wire()
+            context["task_state_store"].set(TAKEN_BACK, self.upstream)
+        return super().execute(context)
+
+    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return move("rollback", why=self.why, request=self.run_id)
+
+    def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
+        version = ref.ancestor(ModelVersionRef)
+        self.links[ModelLink.name] = model_url(deployment.tracking_url, version)
+        context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
+
+    def _champion(self, deployment: Deployment) -> ModelVersionRef:
+        try:
+            champion = asyncio.run(find_model_version(deployment.tracking_uri, self.model, alias=CHAMPION))
+        except RegistryError as error:
+            raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
+        if champion is None:
+            raise StepFailedError(f"no version of {self.model!r} is in production: there is nothing to take back")
+        return champion
