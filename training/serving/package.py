@@ -13,8 +13,7 @@ import polars as pl
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, canonical_json, digest_of
 from mlops_provider.step import BadConfigError
-from training.features.applied import FittedFeatures
-from training.features.fitted import held_out, load_fitted, read_manifest
+from training.features.fitted import held_out, read_manifest
 from training.registry.semantic_version import Contract
 from training.serving import model
 from training.serving.library import closure, imports_of, packed, requirements
@@ -22,8 +21,10 @@ from training.serving.model import DOCUMENT, ServedModel
 from training.store import Store
 from training.tracking.model_folder import Column, write_model_folder
 
-EXAMPLE_ROWS: Final = 5
-"""At least; whole groups."""
+_OUTPUTS: Final = {
+    "ranking": ["score"],
+    "binary": ["score", "probability"],
+}
 
 
 def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
@@ -32,15 +33,10 @@ def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
     described = json.loads(store.read(checkpoint.artifacts["model"]))
     codes = [checkpoint.artifacts["code"].sha256, features.artifacts["code"].sha256]
     return Contract(
-        signature=digest_of([state["columns"], [column.name for column in outputs(described["objective"])]]),
+        signature=digest_of([state["columns"], _OUTPUTS[described["objective"]]]),
         raw_schema=checkpoint.ancestor(DatasetRef).schema_hash,
         architecture=digest_of([described, read_manifest(store, features)["feature_set"], codes]),
     )
-
-
-def outputs(objective: str) -> list[Column]:
-    names = ["score", "probability"] if objective == "binary" else ["score"]
-    return [Column(name=name, type="float") for name in names]
 
 
 def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
@@ -53,8 +49,7 @@ def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
     features = checkpoint.ancestor(FeaturesRef)
     data = scratch / "model"
     document = _write_data(store, checkpoint, data)
-    example = _example(load_fitted(store, features, scratch), held_out(store, features))
-    _try(data, example, checkpoint)
+    example = _asked(data, held_out(store, features), checkpoint)
     recipes = {data / document[part]["code"] for part in ("model", "features")}
     modules, packages = closure({model.__name__, *_imported(recipes)})
     folder = scratch / "served"
@@ -65,7 +60,7 @@ def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
         library=packed(modules),
         requirements=requirements(packages),
         inputs=[Column(name=name, type=_type(dtype)) for name, dtype in example.schema.items()],
-        outputs=outputs(document["model"]["objective"]),
+        outputs=[Column(name=name, type="float") for name in _OUTPUTS[document["model"]["objective"]]],
         example=example.to_pandas(),
         metadata={
             "mlops.checkpoint_digest": checkpoint.digest(),
@@ -96,8 +91,8 @@ def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[s
             "path": manifest["feature_set"],
             "code": code["features"],
             "state": json.loads(store.read(features.artifacts["state"])),
+            "engine": manifest["engine"],
         },
-        "engine": manifest["engine"],
     }
     folder.mkdir()
     for ref in (checkpoint, features):
@@ -118,13 +113,6 @@ def _imported(recipes: Iterable[Path]) -> set[str]:
     return found
 
 
-def _example(fitted: FittedFeatures, rows: pl.DataFrame) -> pl.DataFrame:
-    """The first samples of the hold-out, in the columns of a request."""
-    arranged, offsets = fitted.arranged(rows)
-    stop = next((stop for stop in offsets[1:].tolist() if stop >= EXAMPLE_ROWS), arranged.height)
-    return arranged.select(pl.col(name).cast(dtype) for name, dtype in fitted.columns.items()).head(stop)
-
-
 def _type(dtype: pl.DataType) -> str:
     """
     MLflow's type for a raw column that may have missing values. It has none for integers and booleans, of which it
@@ -137,11 +125,15 @@ def _type(dtype: pl.DataType) -> str:
     return "datetime" if dtype == pl.Datetime(time_zone=None) or dtype == pl.Date else "any"
 
 
-def _try(data: Path, example: pl.DataFrame, checkpoint: CheckpointRef) -> None:
+def _asked(data: Path, rows: pl.DataFrame, checkpoint: CheckpointRef) -> pl.DataFrame:
+    """Some held-out rows that the model has scored."""
     try:
-        ServedModel(data).scores(example.to_pandas())
+        model = ServedModel(data)
+        example = model.served.example(rows)
+        model.predict(example.to_pandas())
     except Exception as error:  # the recipe's code may raise anything
         raise BadConfigError(
-            f"the model of {checkpoint.place} cannot be served, so it is not registered: asked for {example.height} "
-            f"held-out rows it fails with {type(error).__name__}: {error}"
+            f"the model of {checkpoint.place} cannot be served, so it is not registered: asked for held-out rows it "
+            f"fails with {type(error).__name__}: {error}"
         ) from error
+    return example
