@@ -91,7 +91,7 @@ class TuneOperator(StepOperator):
             upstream=features,
             pods=trial_pods,
             max_active_tis_per_dagrun=study.parallel,
-            map_index_template="{{ trial }}",
+            map_index_template="{{ trial | default(ti.map_index) }}",
         ).expand(number=list(range(study.num_trials)))
         self.set_upstream(trials)
 
