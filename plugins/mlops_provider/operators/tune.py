@@ -77,7 +77,8 @@ class TuneOperator(StepOperator):
         task_id: str,
         features: XComArg | Mapping[str, Any] | str,
         trial_pods: Mapping[str, Any] | None = None,
-        trigger_rule: str = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
+        # Trials fail and are skipped; Airflow's other rules have one of the two skip this task.
+        trigger_rule: str = TriggerRule.ALL_DONE,
         **kwargs: Any,
     ) -> None:
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
@@ -90,9 +91,14 @@ class TuneOperator(StepOperator):
             upstream=features,
             pods=trial_pods,
             max_active_tis_per_dagrun=study.parallel,
-            map_index_template="{{ trial }}",
+            map_index_template="{{ trial | default(ti.map_index) }}",
         ).expand(number=list(range(study.num_trials)))
         self.set_upstream(trials)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        if self.upstream is None:
+            raise StepFailedError("there are no features to train on: the task that makes them did not succeed")
+        return super().execute(context)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return training_code(settings["train"])
