@@ -9,6 +9,8 @@ from mlops_provider.spec_file import load_pipeline
 
 REPOSITORY = Path(__file__).parents[2]
 PIPELINE = REPOSITORY / "dags/flight_ranking.pipeline.yaml"
+_TEXT = PIPELINE.read_text()
+RULES = _TEXT[_TEXT.index("  rules:") : _TEXT.index("\nregister:")]
 
 
 @pytest.fixture
@@ -89,15 +91,15 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
                      "or a file such as include/my_pipeline/dataset.sql", id="transform"),
         pytest.param("against_days: 1", "against_days: 30", "validate must be content with a window of 30 days",
                      id="volume and window"),
-        pytest.param("{improvement: 0.005}", "{improvment: 0.005}",
+        pytest.param("- improvement: 0.005", "- improvment: 0.005",
                      ":44:7: evaluate.rules.0 must be a rule, told by its key: improvement, at_least,", id="rule"),
-        pytest.param("{improvement: 0.005}", "{improvement: 0.005, seed_noise: {deviation: 0.1, trainings: 2}}",
-                     ":44:68: evaluate.rules.0.seed_noise.trainings must be >= 3, got 2", id="seed noise"),
-        pytest.param("{improvement: 0.005}", "{metric: mrr, at_least: 0.5}",
+        pytest.param("trainings: 8}", "trainings: 2}",
+                     ":45:50: evaluate.rules.0.seed_noise.trainings must be >= 3, got 2", id="seed noise"),
+        pytest.param("  rules:", "  rules:\n    - {metric: mrr, at_least: 0.5}",
                      "a rule is about 'mrr', but measured are ndcg@10; add it to metrics", id="rule's metric"),
-        pytest.param("{improvement: 0.005}", "{fairness: 0.1}", "but no groups are named; give fairness:",
+        pytest.param("  rules:", "  rules:\n    - {fairness: 0.1}", "but no groups are named; give fairness:",
                      id="rule without groups"),
-        pytest.param("  rules:\n    - {improvement: 0.005}", "  rules: []",
+        pytest.param(RULES, "  rules: []\n",
                      ":43:10: evaluate.rules must be at least one rule", id="no rule"),
         pytest.param("  rules:", "  fairness: [carrier]\n  rules:",
                      "evaluate must be without fairness: it compares predicted classes", id="fairness of a ranking"),

@@ -16,6 +16,7 @@ from training.evaluation.cost import Cost, cost_of
 from training.evaluation.drift import ColumnDrift
 from training.evaluation.figures import draw
 from training.evaluation.gate import Outcome
+from training.trainer.metrics import named
 
 MAX_SLICES = 24
 MAX_DRIFTS = 12
@@ -102,11 +103,9 @@ class Bar:
 class Row:
     """A line of the metric table."""
 
-    metric: str
     model: str
     value: str
     interval: str
-    is_first: bool
 
 
 def render(comparison: Comparison, background: Background) -> str:
@@ -119,7 +118,8 @@ def render(comparison: Comparison, background: Background) -> str:
         measured=comparison.measured,
         background=background,
         rules=[(outcome, Bar.of(outcome)) for outcome in comparison.verdict.outcomes],
-        rows=_rows(comparison),
+        metric=named(comparison.metric),
+        table=_table(comparison),
         counts=_counts(comparison),
         figures=draw(comparison, background.history, background.training_metric),
         slices=found[:MAX_SLICES],
@@ -133,21 +133,18 @@ def render(comparison: Comparison, background: Background) -> str:
     )
 
 
-def _rows(comparison: Comparison) -> list[Row]:
-    rows = []
+def _table(comparison: Comparison) -> dict[str, list[Row]]:
+    """Rows by metric."""
+    table = {}
     for metric, found in comparison.measured.estimates.items():
+        rows = []
         for name, interval in found.intervals().items():
             sign = "+" if name == "difference" else ""
-            rows.append(
-                Row(
-                    metric=metric.upper() + (", lower is better" if found.direction < 0 else ""),
-                    model=f"champion, version {comparison.measured.champion_version}" if name == "champion" else name,
-                    value=f"{interval.value:{sign}.4f}",
-                    interval=f"{interval.low:{sign}.4f} to {interval.high:{sign}.4f}",
-                    is_first=name == "candidate",
-                )
-            )
-    return rows
+            model = f"champion, version {comparison.measured.champion_version}" if name == "champion" else name
+            value, low, high = (f"{number:{sign}.4f}" for number in (interval.value, interval.low, interval.high))
+            rows.append(Row(model=model, value=value, interval=f"{low} to {high}"))
+        table[named(metric) + (", lower is better" if found.direction < 0 else "")] = rows
+    return table
 
 
 def _counts(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from scipy.special import stdtrit
 
 from training.evaluation.gate import Measured, Outcome, Rule
+from training.trainer.metrics import named
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +49,7 @@ class Improvement:
 
     def outcome(self, measured: Measured) -> Outcome:
         found = measured.estimate(self.metric)
-        name = found.metric.upper()
+        name = named(found.metric)
         title = f"{name}: improvement over the champion"
         if found.champion is None:
             sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
@@ -94,9 +95,9 @@ class Threshold:
         # The bound that was missed, where there are two.
         lower = self.at_least is not None and (self.at_most is None or below)
         return Outcome(
-            title=f"{self.metric.upper()}: {asked}",
+            title=f"{named(self.metric)}: {asked}",
             passed=passed,
-            sentence=f"{self.metric.upper()} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
+            sentence=f"{named(self.metric)} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
             value=found.value,
             low=found.low,
             high=found.high,
@@ -118,7 +119,7 @@ class SliceLoss:
     confidence: float
 
     def outcome(self, measured: Measured) -> Outcome:
-        name = measured.metric.upper()
+        name = named(measured.metric)
         title = f"{name}: no slice more than {self.slices:.2%} worse"
         if measured.champion_version is None:
             return Outcome(title=title, passed=True, sentence="No champion whose slices could be better.")

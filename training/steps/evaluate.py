@@ -50,17 +50,15 @@ def run(context: StepContext) -> ReportRef:
         registered_model=config.registered_model,
     )
     report, metrics = render(comparison, background).encode(), canonical_json(comparison.document())
-    tracked.log_bytes("evaluation", {"report.html": report, "metrics.json": metrics})
+    files = {"report.html": report, "metrics.json": metrics}
+    tracked.log_bytes("evaluation", files)
     tracked.log_values(
         {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},
         {"mlops.evaluation.passed": str(verdict.passed), "mlops.evaluation.reason": verdict.reason},
     )
     return ReportRef(
         place=context.place,
-        artifacts={
-            "report": context.publish("report.html", report),
-            "metrics": context.publish("metrics.json", metrics),
-        },
+        artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},
         passed=verdict.passed,
         reason=verdict.reason,
         metrics=comparison.metrics(),
@@ -75,8 +73,7 @@ def _compared(
     """Both models on the rows that are held out, and how these differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = TrainedModel.open(store, checkpoint, scratch)
-    grouped = candidate.description.grouped
-    config.check(candidate.description.objective, grouped=grouped)
+    config.check(candidate.description.objective, grouped=candidate.description.grouped)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
     if not len(scored.rows):
@@ -99,7 +96,7 @@ def _compared(
         champion_scores,
         champion.version if champion else None,
         measure_serving(candidate, rows),
-        grouped=grouped,
+        grouped=candidate.description.grouped,
         own_metrics=load_own(config.metric_function, context.deployment.home) if config.metric_function else None,
         days_seen=seen,
     )

@@ -55,6 +55,11 @@ def direction(metric: str) -> int:
     return -1 if metric in LOWER_IS_BETTER else 1
 
 
+def named(metric: str) -> str:
+    """For people: ``AUC``, ``log loss``."""
+    return metric.upper() if metric.partition("@")[0] in ("ndcg", "mrr", "auc", "f1") else metric.replace("_", " ")
+
+
 def cutoff_of(metric: str) -> int | None:
     """10 for ``ndcg@10``; None for anything that is not NDCG."""
     name, _, cutoff = metric.partition("@")
