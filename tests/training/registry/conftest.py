@@ -1,18 +1,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlops_provider.refs import ReportRef
 from training.registry.promotion import Promotion
-from training.registry.registration import register_once
+from training.registry.registration import Registered, register_once
+from training.registry.semantic_version import Contract
 from training.registry.transitions import Author
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import reopen_run
+from training.tracking.stored_model import StoredModel, store_model
 
 BY = Author(who="vera", why="a test")
+
+
+@pytest.fixture
+def register_report(tmp_path: Path) -> Any:
+    """Registers a report with files that nobody loads here."""
+
+    def run(registry: ModelRegistry, report: ReportRef, signature: str = "1", architecture: str = "1") -> Registered:
+        def store() -> StoredModel:
+            run = reopen_run(registry.client, report.parent.tracking_run)
+            folder = tmp_path / "folder"
+            folder.mkdir(exist_ok=True)
+            (folder / "MLmodel").write_text("{}")
+            return store_model(run, registry.name, folder, "1")
+
+        contract = Contract(signature=signature, raw_schema="1", architecture=architecture)
+        return register_once(registry, report, contract=contract, store=store, git_commit="c", run_key="k")
+
+    return run
 
 
 @pytest.fixture
@@ -21,14 +43,13 @@ def promotion(project: Any) -> Promotion:
 
 
 @pytest.fixture
-def new_version(promotion: Promotion, tracked_report: Any) -> Callable[..., str]:
+def new_version(promotion: Promotion, tracked_report: Any, register_report: Any) -> Callable[..., str]:
     """Registers one more version and puts it into staging."""
     made: list[str] = []
 
     def register(*, into_staging: bool = True) -> str:
         report = tracked_report(reason=f"Good, number {len(made)}.")
-        source = f"{reopen_run(promotion.registry.client, report.parent.tracking_run).artifact_uri}/model"
-        version = register_once(promotion.registry, report, source=source, git_commit="c", run_key="k")
+        version: str = register_report(promotion.registry, report).version
         made.append(version)
         if into_staging:
             promotion.stage(version, BY, report=f"reports/{version}.html")

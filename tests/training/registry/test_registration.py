@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from mlops_provider.refs import ReportRef
 from training.registry.champion import find_champion
-from training.registry.registration import Registered, register_once
-from training.registry.semantic_version import Contract
+from training.registry.registration import Registered
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
-from training.tracking.run import reopen_run
-from training.tracking.stored_model import StoredModel, store_model
 
 
 @pytest.fixture
@@ -23,21 +19,8 @@ def registry(project: Any) -> ModelRegistry:
 
 
 @pytest.fixture
-def register(registry: ModelRegistry, tmp_path: Path) -> Any:
-    """Registers a report with files that nobody loads here."""
-
-    def run(report: ReportRef, signature: str = "1", architecture: str = "1") -> Registered:
-        def store() -> StoredModel:
-            run = reopen_run(registry.client, report.parent.tracking_run)
-            folder = tmp_path / "folder"
-            folder.mkdir(exist_ok=True)
-            (folder / "MLmodel").write_text("{}")
-            return store_model(run, registry.name, folder, "1")
-
-        contract = Contract(signature=signature, raw_schema="1", architecture=architecture)
-        return register_once(registry, report, contract=contract, store=store, git_commit="c", run_key="k")
-
-    return run
+def register(registry: ModelRegistry, register_report: Any) -> Any:
+    return partial(register_report, registry)
 
 
 def test_processes_that_register_at_once_agree_on_one_version(
