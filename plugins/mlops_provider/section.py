@@ -26,8 +26,9 @@ Program = Annotated[str, StringConstraints(pattern=PROGRAM_PATTERN)]
 NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
-Metric = Annotated[str, StringConstraints(pattern=r"^(ndcg@[1-9]\d*|auc)$")]
-"""``ndcg@K`` (per query, averaged) or ``auc``."""
+METRIC_PATTERN = r"^(ndcg@[1-9]\d*|auc|perplexity)$"
+Metric = Annotated[str, StringConstraints(pattern=METRIC_PATTERN)]
+"""``ndcg@K`` (per query, averaged), ``auc`` or ``perplexity``."""
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
 """Of Kubernetes: ``500m`` CPUs, ``4Gi`` bytes."""
@@ -36,6 +37,9 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
 """Of a Kubernetes object: lower-case letters, digits, dots and dashes."""
 PATH_PATTERN = r"^/[^:]*$"
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+"""A SHA-256."""
 
 
 class Section(BaseModel):
@@ -81,10 +85,11 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
-            r"^(ndcg@[1-9]\d*|auc)$": "must be ndcg@K (ndcg@10, say) or auc",
+            METRIC_PATTERN: "must be ndcg@K (ndcg@10, say), auc or perplexity",
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",
+            DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
             PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
             TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
             "or a file such as include/my_pipeline/dataset.sql",

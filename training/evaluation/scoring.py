@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
+from torch import nn
 
 from mlops_provider.refs import CheckpointRef, DatasetRef
 from mlops_provider.step import BadConfigError, BadDataError
@@ -70,6 +71,9 @@ class ModelDescription:
     model: str
     model_args: dict[str, object]
     num_features: int
+    """Columns of the input; of tokens, their number in a sequence."""
+    vocab_size: int | None
+    """None where the inputs are no tokens."""
     objective: str
     metric: str
     loss: str | None
@@ -78,6 +82,22 @@ class ModelDescription:
 
 def describe(store: Store, checkpoint: CheckpointRef) -> ModelDescription:
     return ModelDescription(**json.loads(store.read(checkpoint.artifacts["model"])))
+
+
+def load_model(
+    store: Store, checkpoint: CheckpointRef, description: ModelDescription, scratch: Path, device: torch.device
+) -> nn.Module:
+    """
+    The model with its trained weights, built by the code that it was trained with.
+
+    :param scratch: folder for the unpacked code
+    """
+    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
+    model = build_model(
+        factory, description.model, description.num_features, description.model_args, description.vocab_size
+    )
+    model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), device))
+    return model.to(device)
 
 
 def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path) -> Scored:
@@ -96,10 +116,8 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
             f"the model of {checkpoint.place} takes {description.num_features} features, "
             f"its feature set gives {table.features.shape[1]}; train it again"
         )
-    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
-    model = build_model(factory, description.model, description.num_features, description.model_args)
     device = torch.device("cpu")
-    model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), device))
+    model = load_model(store, checkpoint, description, scratch, device)
     return Scored(
         rows=fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
         scores=score(model, table, device, grouped=description.grouped),

@@ -51,7 +51,7 @@ def run(context: StepContext) -> CheckpointRef | None:
     heartbeat = Heartbeat.from_environment()
     timeout = timedelta(seconds=config.collective_timeout_seconds)
     gang = join(config.parallel, timeout, deterministic=config.deterministic)
-    job, num_parameters = _job(context, config, gang, heartbeat, grouped=bool(manifest["grouped"]))
+    job, num_parameters = _job(context, config, gang, heartbeat, manifest)
     with tracked_run(context, config, gang, num_parameters) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
         state = Trainer(job, gang, curves).train()
@@ -77,7 +77,8 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gang = Gang(rank=deployment.rank, world_size=world_size, device=torch.device(device))
     factory = load_attribute(config.model, deployment.home)
-    model = build_model(factory, config.model, features.num_features, config.model_args)
+    vocab_size = manifest.get("vocab_size")
+    model = build_model(factory, config.model, features.num_features, config.model_args, vocab_size)
     seed_everything(config.seed)
     ref = None
     with tracked_run(context, config, gang, sum(parameter.numel() for parameter in model.parameters())) as tracked:
@@ -107,6 +108,12 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
 def _check(context: StepContext, config: TrainConfig, features: FeaturesRef, manifest: dict[str, Any]) -> None:
     """What can be known before anything costs time."""
     check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))
+    if (config.objective == "language_model") != ("vocab_size" in manifest):
+        made = "tokens" if "vocab_size" in manifest else "rows"
+        raise BadConfigError(
+            f"objective {config.objective!r} does not fit the features, which are {made}: a language model needs a "
+            "TokenSet, any other a FeatureSet"
+        )
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):
         if not manifest["splits"][name]["num_samples"]:
@@ -116,7 +123,7 @@ def _check(context: StepContext, config: TrainConfig, features: FeaturesRef, man
 
 
 def _job(
-    context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, *, grouped: bool
+    context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
     features, store = context.input.ref, context.store
@@ -124,7 +131,7 @@ def _job(
     logical_shards = config.logical_shards if config.exact else None
     seed_everything(config.seed)
     factory = load_attribute(config.model, context.deployment.home)
-    model = build_model(factory, config.model, features.num_features, config.model_args)
+    model = build_model(factory, config.model, features.num_features, config.model_args, manifest.get("vocab_size"))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     layout = build_layout(
         model,
@@ -150,12 +157,7 @@ def _job(
             logical_shards=logical_shards,
             pin=gang.device.type == "cuda",
         ),
-        validation=Validation(
-            table=open_split(store, features, "validation", context.scratch),
-            grouped=grouped,
-            metric=config.metric,
-            further=_function(context, config, "metrics"),
-        ),
+        validation=_validation(context, config, features, manifest),
         checkpoints=Checkpoints(
             store=store,
             place=context.place,
@@ -166,6 +168,17 @@ def _job(
         heartbeat=heartbeat,
     )
     return job, num_parameters
+
+
+def _validation(
+    context: StepContext, config: TrainConfig, features: FeaturesRef, manifest: Mapping[str, Any]
+) -> Validation:
+    metric, further = config.metric, _function(context, config, "metrics")
+    if config.objective == "language_model":
+        source = open_source(context.store, features, "validation", node_folder())
+        return Validation.of_tokens(source, context=features.num_features, metric=metric, further=further)
+    table = open_split(context.store, features, "validation", context.scratch)
+    return Validation.of_table(table, grouped=bool(manifest["grouped"]), metric=metric, further=further)
 
 
 def _trained(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:

@@ -1,4 +1,8 @@
-"""Metrics on numpy arrays. Binary scores are logits; N rows in Q queries, query q is rows offsets[q]:offsets[q+1]."""
+"""
+Metrics on numpy arrays. Binary scores are logits; N rows in Q queries, query q is rows offsets[q]:offsets[q+1].
+
+Of a language model a row is a sequence or a document: its label the number of its tokens, its score their losses' sum.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,27 @@ from mlops_provider.step import BadConfigError, BadDataError
 Floats = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.int64]
 
-OBJECTIVE_METRICS: Final = {"ranking": "ndcg@K", "binary": "auc"}
+OBJECTIVE_METRICS: Final = {"ranking": "ndcg@K", "binary": "auc", "language_model": "perplexity"}
 
 
 def check_metric(metric: str, objective: str, *, grouped: bool) -> None:
     """:raises BadConfigError: where the metric is unknown, or does not fit the objective or the feature set"""
     if objective not in OBJECTIVE_METRICS:
         raise BadConfigError(f"unknown objective {objective!r}; known are {', '.join(OBJECTIVE_METRICS)}")
-    fits = metric == "auc" if objective == "binary" else cutoff_of(metric) is not None
-    if metric != "auc" and cutoff_of(metric) is None:
-        raise BadConfigError(f"unknown metric {metric!r}; known are ndcg@K (e.g. ndcg@10) and auc")
-    if not fits:
+    known = "ndcg@K" if cutoff_of(metric) is not None else metric
+    if known not in OBJECTIVE_METRICS.values():
+        raise BadConfigError(f"unknown metric {metric!r}; known are ndcg@K (e.g. ndcg@10), auc and perplexity")
+    if known != OBJECTIVE_METRICS[objective]:
         raise BadConfigError(
             f"metric {metric!r} does not fit the objective {objective!r}; use {OBJECTIVE_METRICS[objective]}"
         )
     if objective == "ranking" and not grouped:
         raise BadConfigError("objective 'ranking' needs queries, but the feature set groups nothing; set its group_by")
+
+
+def direction(metric: str) -> int:
+    """1 where a higher value is better, -1 where a lower one is."""
+    return -1 if metric == "perplexity" else 1
 
 
 def cutoff_of(metric: str) -> int | None:
@@ -99,6 +108,16 @@ def log_loss(labels: Floats, logits: Floats) -> float:
     return float(np.mean(np.logaddexp(0, logits) - labels * logits))
 
 
+def perplexity(num_tokens: Floats, losses: Floats) -> float:
+    """
+    ``exp`` of the mean loss of a token.
+
+    :param num_tokens: of each sequence or document
+    :param losses: cross entropies of these tokens in nats, added up
+    """
+    return float(np.exp(losses.sum(dtype=np.float64) / num_tokens.sum(dtype=np.float64)))
+
+
 def measure(metric: str, labels: Floats, scores: Floats, offsets: IntArray) -> float:
     """
     The metric over a whole split.
@@ -111,7 +130,11 @@ def measure(metric: str, labels: Floats, scores: Floats, offsets: IntArray) -> f
     if num_wrong := int((~np.isfinite(scores)).sum()):
         raise BadDataError(f"{metric} cannot be measured: {num_wrong} of {len(scores)} scores are not finite")
     cutoff = cutoff_of(metric)
-    if cutoff is None:
+    if metric == "perplexity":
+        with np.errstate(over="ignore"):
+            value = perplexity(labels, scores)
+        reason = f"the mean loss of a token, {scores.sum() / labels.sum():g} nats, is too large"
+    elif cutoff is None:
         value = auc(labels, scores)
         reason = f"all {len(labels)} labels are {labels[0]:g}; AUC needs positives and negatives"
     else:
