@@ -50,8 +50,8 @@ class Comparison:
         return len(self.offsets) - 1
 
     def log_losses(self) -> dict[str, float]:
-        """Log loss by model; empty for a ranking."""
-        if self.grouped:
+        """Log loss by model, of a classification."""
+        if self.metric != "auc":
             return {}
         models = {"candidate": self.candidate, "champion": self.champion}
         return {name: log_loss(self.labels, scores) for name, scores in models.items() if scores is not None}

@@ -53,8 +53,22 @@ MAX_CUTOFF: Final = 20
 def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric: str) -> list[tuple[str, str]]:
     """:return: title and SVG of each figure"""
     with mpl.rc_context(STYLE):
-        figures = [_quality(comparison), _spread(comparison)]
+        figures = [_documents(comparison)] if comparison.metric == "perplexity" else _rows(comparison)
         return [(title, _svg(figure)) for title, figure in [*figures, _training(history, metric)]]
+
+
+def _rows(comparison: Comparison) -> list[tuple[str, Figure]]:
+    return [_quality(comparison), _spread(comparison)]
+
+
+def _documents(comparison: Comparison) -> tuple[str, Figure]:
+    figure, axes = _axes()
+    for name, losses in _models(comparison).items():
+        values = np.exp(losses.astype(np.float64) / comparison.labels)
+        axes.plot(np.sort(values), np.linspace(0, 1, len(values)), color=COLOURS[name], label=name)
+    axes.set(xlabel="perplexity of a document", ylabel="share of the documents", xscale="log")
+    axes.legend(loc="lower right")
+    return "Perplexity by document", figure
 
 
 def _models(comparison: Comparison) -> dict[str, Any]:

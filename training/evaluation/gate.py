@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from training.trainer.metrics import Floats, IntArray, WeightedAuc, cutoff_of, ndcg
+from training.trainer.metrics import Floats, IntArray, WeightedAuc, cutoff_of, direction, ndcg, perplexity
 
 RESAMPLES: Final = 1000
 CONFIDENCE: Final = 0.95
@@ -48,8 +48,9 @@ def decide(
     name = metric.upper()
     if champion is None:
         return Verdict(passed=True, reason=f"No champion to beat: {name} is {candidate:.4f} on the held-out data.")
-    needed = champion * (1 + min_improvement)
-    passed = candidate > needed
+    better = direction(metric)
+    needed = champion * (1 + better * min_improvement)
+    passed = better * candidate > better * needed
     change = f" ({(candidate / champion - 1) * 100:+.2f}%)" if champion else ""
     return Verdict(
         passed=passed,
@@ -65,7 +66,7 @@ def bootstrap(
     """
     Intervals of the candidate, the champion and their difference, each resample drawn alike for both (paired).
 
-    Resampled are queries for NDCG, rows for AUC.
+    Resampled are queries for NDCG, rows for AUC, documents for perplexity.
 
     :return: by ``candidate`` and, where there is a champion, ``champion`` and ``difference``
     """
@@ -79,6 +80,11 @@ def bootstrap(
         counts = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES)
         values = {name: float(value.mean()) for name, value in per_query.items()}
         resampled = {name: counts @ value / size for name, value in per_query.items()}
+    elif metric == "perplexity":
+        size = len(labels)
+        counts = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES)
+        values = {name: perplexity(labels, losses) for name, losses in models.items()}
+        resampled = {name: np.exp((counts @ losses) / (counts @ labels)) for name, losses in models.items()}
     else:
         size = len(labels)
         aucs = {name: WeightedAuc(labels, scores) for name, scores in models.items()}

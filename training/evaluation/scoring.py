@@ -16,7 +16,9 @@ from mlops_provider.refs import CheckpointRef, DatasetRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.data.snapshots import Snapshot
+from training.evaluation.language import check_same_tokens, score_documents
 from training.features.fitted import load_fitted
+from training.features.tokenise import load_tokens
 from training.store import Store
 from training.trainer.checkpoint.weights import deserialise
 from training.trainer.config import build_model
@@ -28,14 +30,14 @@ ROW: str = "__row"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """N rows with their scores, in the order of the model's feature set."""
+    """N rows with their scores, in the order of the model's feature set. Of a language model a row is a document."""
 
     rows: IntArray
     """``[N]``, position of each in the raw rows; a feature set may leave rows out."""
     scores: npt.NDArray[np.float32]
-    """``[N]``; logits where the objective is binary."""
+    """``[N]``; logits where the objective is binary; the sum of a document's losses, in nats."""
     labels: npt.NDArray[np.float32]
-    """``[N]``"""
+    """``[N]``; of a document the number of its tokens."""
     offsets: IntArray
     """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
 
@@ -109,6 +111,13 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
     :raises BadDataError: where the model's features cannot be made of these rows
     """
     description = describe(store, checkpoint)
+    device = torch.device("cpu")
+    if description.objective == "language_model":
+        tokens = load_tokens(store, checkpoint.parent, scratch)
+        model = load_model(store, checkpoint, description, scratch, device)
+        num_tokens, losses = score_documents(model, tokens, rows, device)
+        offsets = np.arange(rows.height + 1)
+        return Scored(rows=offsets[:-1], scores=losses, labels=num_tokens, offsets=offsets)
     fitted = load_fitted(store, checkpoint.parent, scratch)
     table = fitted.apply(rows)
     if table.features.shape[1] != description.num_features:
@@ -116,7 +125,6 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
             f"the model of {checkpoint.place} takes {description.num_features} features, "
             f"its feature set gives {table.features.shape[1]}; train it again"
         )
-    device = torch.device("cpu")
     model = load_model(store, checkpoint, description, scratch, device)
     return Scored(
         rows=fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
@@ -126,14 +134,20 @@ def score_rows(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scra
     )
 
 
-def score_champion(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path, named: str) -> Scored:
+def score_champion(
+    store: Store, checkpoint: CheckpointRef, candidate: CheckpointRef, rows: pl.DataFrame, scratch: Path, named: str
+) -> Scored:
     """
     Score raw rows with the model in production.
 
+    :param candidate: that it is compared with
     :param named: the model, its version and alias, for the message
     :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
     """
     try:
+        if describe(store, checkpoint).objective == "language_model":
+            states = (json.loads(store.read(each.parent.artifacts["state"])) for each in (candidate, checkpoint))
+            check_same_tokens(*states)
         return score_rows(store, checkpoint, rows, scratch)
     except (BadConfigError, BadDataError) as error:
         raise BadDataError(

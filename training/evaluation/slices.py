@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from training.trainer.metrics import Floats, IntArray, auc, cutoff_of, ndcg
+from training.trainer.metrics import Floats, IntArray, auc, cutoff_of, direction, ndcg, perplexity
 
 MAX_VALUES: Final = 40
 """A column of more values is a key, not a group of rows."""
@@ -65,11 +65,13 @@ def slices(
                     champion=None if champion is None else _measure(metric, of_value, labels, offsets, champion)[1],
                 )
             )
-    return sorted(found, key=lambda entry: entry.candidate)
+    return sorted(found, key=lambda entry: direction(metric) * entry.candidate)
 
 
 def _measure(metric: str, of_value: np.ndarray, labels: Floats, offsets: IntArray, scores: Floats) -> tuple[int, float]:
     cutoff = cutoff_of(metric)
+    if metric == "perplexity":
+        return int(of_value.sum()), perplexity(labels[of_value], scores[of_value])
     if cutoff is None:
         return int(of_value.sum()), auc(labels[of_value], scores[of_value])
     per_query = ndcg(labels, scores, offsets, cutoff)[np.add.reduceat(of_value, offsets[:-1]) > 0]

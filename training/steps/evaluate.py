@@ -44,7 +44,7 @@ def run(context: StepContext) -> ReportRef:
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
         named = f"{config.registered_model} version {champion.version} ({config.alias})"
-        champion_scores = score_champion(context.store, champion.checkpoint, rows, context.scratch, named)
+        champion_scores = score_champion(context.store, champion.checkpoint, checkpoint, rows, context.scratch, named)
         seen = days_seen(context.store, champion.checkpoint, checkpoint)
     version = champion.version if champion else None
     comparison = compare(
