@@ -72,7 +72,7 @@ class Validation:
             labels=np.full(num_samples, context, np.float32),
             offsets=np.arange(num_samples + 1),
             block=max(1, SCORING_TOKENS // context),
-            score=lambda logits, batch: token_losses(logits.cpu(), batch.labels).sum(1, dtype=torch.float64).numpy(),
+            score=_summed_losses,
             metric=metric,
             further=further,
         )
@@ -122,3 +122,9 @@ class Validation:
         for each in gang.gather_objects(found) or ():
             parts |= each
         return np.concatenate([parts[first] for first in firsts]) if gang.leads else None
+
+
+def _summed_losses(logits: Tensor, batch: Batch) -> Floats:
+    losses = token_losses(logits, batch.labels.to(logits.device))
+    summed: Floats = losses.sum(1, dtype=torch.float64).cpu().numpy()
+    return summed

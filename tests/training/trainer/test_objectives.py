@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mlops_provider.step import BadConfigError
-from training.data.loader import Batch, gather
+from training.data.loader import Batch, in_memory
 from training.trainer.objectives import binary_loss, ranking_loss, score
 
 
@@ -24,7 +24,7 @@ def batch_of(*queries: list[tuple[float, float]]) -> Batch:
     rows = np.array([row for query in queries for row in query], np.float32)
     offsets = np.cumsum([0, *(len(query) for query in queries)])
     table = SimpleNamespace(features=rows[:, :1], labels=rows[:, 1], offsets=offsets)
-    return gather(table, np.arange(len(queries)), grouped=True)
+    return in_memory(table, grouped=True).gather(np.arange(len(queries)))
 
 
 def test_the_ranking_loss_is_the_cross_entropy_of_the_gains() -> None:
