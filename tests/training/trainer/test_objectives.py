@@ -9,7 +9,7 @@ from torch import nn
 
 from mlops_provider.step import BadConfigError
 from training.data.loader import Batch, in_memory
-from training.trainer.objectives import binary_loss, ranking_loss, score
+from training.trainer.objectives import binary_loss, language_model_loss, ranking_loss, score
 
 
 class First(nn.Module):
@@ -71,3 +71,12 @@ def test_a_model_with_a_superfluous_dimension_is_told_so() -> None:
     )
     with pytest.raises(BadConfigError, match="squeeze"):
         binary_loss(nn.Linear(2, 1), batch)
+
+
+def test_the_language_model_s_loss_is_the_mean_over_a_sequence() -> None:
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[0, 4, 2], [1, 1, 3]])
+    batch = Batch(features=labels, labels=labels, mask=None, weights=torch.ones(2), samples=np.arange(2))
+    losses = language_model_loss(lambda _: logits, batch)  # type: ignore[arg-type]
+    expected = [[-logits[b, c].log_softmax(0)[labels[b, c]] for c in range(3)] for b in range(2)]
+    assert losses.tolist() == pytest.approx([float(sum(row)) / 3 for row in expected])
