@@ -150,3 +150,16 @@ def test_tokens_are_no_rows(library: Any, features: FeaturesRef, run_step: Any, 
     settings = {"feature_set": "include.lm.features:FEATURES", "online": {"store": "sqlite"}}
     failure = run_step(library, library.step_input("features", settings, features.parent, "online"))
     assert "features.online: include.lm.features:FEATURES is a TokenSet" in failure.message
+
+
+def test_both_engines_give_the_same_tokens(library: Any, features: FeaturesRef, run_step: Any) -> None:
+    """Broken: the order of the documents, and with it the model, would follow from the machines that read them."""
+    dataset = corpus.ingested(replace(library, pipeline="spark"), run_step, engine="spark")
+    on_spark = corpus.tokens_of(library, run_step, dataset, run_key="spark")
+
+    def shards(ref: FeaturesRef) -> list[str]:
+        manifest = json.loads(library.store.read(ref.artifacts["manifest"]))
+        return [shard["sha256"] for split in manifest["splits"].values() for shard in split["shards"]]
+
+    assert shards(on_spark) == shards(features)
+    assert on_spark.version == features.version
