@@ -49,6 +49,10 @@ def result(started: Any) -> CheckpointRef:
     return ref
 
 
+def weights(project: Any, ref: CheckpointRef) -> str:
+    return hashlib.sha256(project.store.read(ref.artifacts["weights"])).hexdigest()
+
+
 def history(project: Any, ref: CheckpointRef) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(project.store.read(ref.artifacts["history"]))
     return found
@@ -89,6 +93,12 @@ def test_no_number_of_ranks_changes_the_perplexity(project: Any, train: Any) -> 
     assert alone.metrics["train_loss"] == pytest.approx(two.metrics["train_loss"], rel=1e-6)
 
 
+def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: Any, train: Any) -> None:
+    alone, three = (result(train(f"exact{number}", number, elastic="exact", epochs=2)) for number in (1, 3))
+    assert weights(project, three) == weights(project, alone)
+    assert three.metrics == alone.metrics
+
+
 def test_any_number_of_ranks_sees_each_sequence_once(project: Any, features: FeaturesRef, tmp_path: Any) -> None:
     """Broken: the world size would change what is learnt."""
     source = open_source(project.store, features, "train", tmp_path)
@@ -119,9 +129,6 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
         **layout,
     }  # fmt: skip
 
-    def weights(ref: CheckpointRef) -> str:
-        return hashlib.sha256(project.store.read(ref.artifacts["weights"])).hexdigest()
-
     undisturbed = result(train("whole", 2, **settings))
     struck = train("struck", 2, **settings)
     folder = f"pipelines/{project.pipeline}/train/struck/checkpoints"
@@ -134,7 +141,7 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
     struck.process.wait(20)
     assert not (struck.folder / "result.json").exists(), "killed too late to prove anything"
     resumed = train("struck", 2, **settings)
-    assert weights(result(resumed)) == weights(undisturbed), resumed.log
+    assert weights(project, result(resumed)) == weights(project, undisturbed), resumed.log
     assert resumed.result().metrics == undisturbed.metrics
     assert "going on after step" in resumed.log
 
