@@ -44,9 +44,7 @@ def find_damage(
     return [Damage(key=key, problem=problem, snapshots=owners[key]) for key, problem in problems.items()]
 
 
-def find_problems(
-    store: Store, artifacts: Sequence[Artifact], progress: Callable[[int, int], None]
-) -> dict[str, str]:
+def find_problems(store: Store, artifacts: Sequence[Artifact], progress: Callable[[int, int], None]) -> dict[str, str]:
     """
     Read objects and check their digests.
 
