@@ -85,11 +85,17 @@ def s3_server() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def mlflow_server() -> Iterator[str]:
-    """Address of an MLflow server on SQLite, with artifacts by way of the server."""
+def mlflow_server(database: str | None = None) -> Iterator[str]:
+    """
+    Address of an MLflow server, with artifacts by way of the server.
+
+    :param database: URI; a SQLite file of its own where None
+    """
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="mlflow-", ignore_cleanup_errors=True) as name:
-        command = [str(TRAINING_PYTHON), "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{name}/mlflow.db"]
+        # SQLAlchemy would look for another driver than the locked one.
+        backend = (database or f"sqlite:///{name}/mlflow.db").replace("postgresql:", "postgresql+psycopg2:")
+        command = [str(TRAINING_PYTHON), "-m", "mlflow", "server", "--backend-store-uri", backend]
         command += ["--artifacts-destination", f"{name}/artifacts", "--host", "127.0.0.1", "--port", str(port)]
         # Half a dozen processes for jobs that no test submits.
         settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

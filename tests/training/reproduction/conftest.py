@@ -141,8 +141,17 @@ class Recipe:
 
     def register(self, checkpoint: CheckpointRef, key: str = "first") -> str:
         """``MODEL/VERSION``"""
-        model = {"registered_model": self.project.pipeline, "alias": "champion"}
-        section = {**model, "metric": "ndcg@10", "min_improvement": 0.0}
+        model = {"registered_model": self.project.pipeline}
+        section = {
+            **model,
+            "metric": "ndcg@10",
+            "metrics": [],
+            "metric_function": None,
+            "rules": [{"metric": "ndcg@10", "at_least": 0.0, "at_most": None}],
+            "slices": [],
+            "fairness": [],
+            "price_per_gpu_hour": None,
+        }
         report = self._run("evaluate", section, checkpoint, key)
         assert isinstance(report, ReportRef)
         # Which of two models of a test is better is not its matter.

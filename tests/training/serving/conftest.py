@@ -23,7 +23,7 @@ def register(project: Any, run_step: Any) -> Any:
         report = ReportRef(
             place="evaluate/toy", passed=True, reason=reason, metrics={}, champion=champion, parent=checkpoint
         )
-        section = {"registered_model": project.pipeline, "alias": "champion"}
+        section = {"registered_model": project.pipeline}
         return run_step(project, project.step_input("register", section, report, report.digest()[:12]))
 
     return run
