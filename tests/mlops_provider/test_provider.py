@@ -35,7 +35,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["errors"] == {}
-    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published"]
+    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published", "stdlib_lm"]
     assert found["heavy"] == []
 
 
