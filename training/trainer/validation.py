@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class Validation:
     further: Metrics | None = None
 
     @classmethod
-    def of_table(cls, table: FeatureTable, *, grouped: bool, metric: str, further: Metrics | None = None) -> Validation:
+    def of_table(cls, table: FeatureTable, *, grouped: bool, metric: str, further: Metrics | None = None) -> Self:
         """Rows, or groups of rows, in memory."""
         return cls(
             source=in_memory(table, grouped=grouped),
@@ -64,7 +64,7 @@ class Validation:
         )
 
     @classmethod
-    def of_tokens(cls, source: Source, *, context: int, metric: str, further: Metrics | None = None) -> Validation:
+    def of_tokens(cls, source: Source, *, context: int, metric: str, further: Metrics | None = None) -> Self:
         """Sequences of ``context`` tokens. Their losses are added up in float64: the sum is that of any block."""
         num_samples = int(source.shard_sizes.sum())
         return cls(
