@@ -46,7 +46,7 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
 def test_each_recipe_is_a_dag(path: Path) -> None:
     dag = build_dag(load_pipeline(path))
     assert f"{dag.dag_id}.pipeline.yaml" == path.name
-    assert len(dag.tasks) == 6
+    assert len(dag.tasks) == 7
 
 
 def test_every_setting_reaches_its_step() -> None:

@@ -17,7 +17,6 @@ from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.data.feature_table import FeatureTable
-from training.evaluation.language import check_same_tokens, score_documents
 from training.evaluation.scoring import ModelDescription, Scored, TrainedModel, describe
 from training.features.applied import FittedFeatures
 from training.features.fitted import load_fitted
@@ -26,6 +25,7 @@ from training.features.tokenise import load_tokens
 from training.store import Store
 from training.trainer.checkpoint.weights import deserialise
 from training.trainer.config import build_model
+from training.trainer.documents import score_documents
 from training.trainer.metrics import IntArray
 from training.trainer.objectives import score
 
@@ -138,8 +138,14 @@ def score_champion(
 
 
 def _check_comparable(candidate: TrainedModel, champion: TrainedModel) -> None:
-    if isinstance(candidate, LanguageModel) and isinstance(champion, LanguageModel):
-        check_same_tokens(candidate.tokens.state, champion.tokens.state)
-    elif isinstance(candidate, LanguageModel) or isinstance(champion, LanguageModel):
-        objectives = champion.description.objective, candidate.description.objective
-        raise BadConfigError("its objective is {!r}, and the candidate's is {!r}".format(*objectives))
+    """:raises BadConfigError: where one's tokens are not the other's: then a perplexity by token says nothing"""
+    models = [model for model in (candidate, champion) if isinstance(model, LanguageModel)]
+    if len(models) == 1:
+        other, own = champion.description.objective, candidate.description.objective
+        raise BadConfigError(f"its objective is {other!r}, and the candidate's is {own!r}")
+    states = [{part: model.tokens.state[part] for part in ("format", "tokenizer", "fitted")} for model in models]
+    if models and states[0] != states[1]:
+        raise BadConfigError(
+            f"its tokens are those of {states[1]['tokenizer']} as it was then, and the candidate's are of "
+            f"{states[0]['tokenizer']}: perplexities of different tokens cannot be compared"
+        )

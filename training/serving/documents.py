@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from mlops_provider.step import BadDataError
-from training.evaluation.language import score_documents
 from training.features.token_set import FittedTokens, TokenSet
+from training.trainer.documents import score_documents
 
 EXAMPLE_DOCUMENTS: Final = 5
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 from mlops_provider.refs import CheckpointRef, ModelVersionRef, ReportRef
 from mlops_provider.step import Failure
 from training.data.snapshots import Snapshot
-from training.evaluation.language import score_documents
 from training.evaluation.models import open_model
 from training.features.token_set import FittedTokens, TokenSet
+from training.trainer.documents import score_documents
 
 CPU = torch.device("cpu")
 END = 256

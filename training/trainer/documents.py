@@ -7,15 +7,13 @@ the document, so that a bootstrap may draw documents. Sequences it may not draw,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 import torch
 from torch import nn
 
-from mlops_provider.step import BadConfigError
 from training.data.batch import IntArray
 from training.features.token_set import FittedTokens
 from training.trainer.metrics import Floats
@@ -40,18 +38,6 @@ def score_documents(
         losses = [_loss(model, fitted, document, device) for document in documents]
     model.train(was_training)
     return np.array([len(document) + 1 for document in documents], np.float32), np.array(losses, np.float32)
-
-
-def check_same_tokens(candidate: Mapping[str, Any], champion: Mapping[str, Any]) -> None:
-    """
-    :param candidate: state of its token set; as champion
-    :raises BadConfigError: where one's tokens are not the other's, so that a perplexity by token says nothing
-    """
-    if any(candidate[part] != champion[part] for part in ("format", "tokenizer", "fitted")):
-        raise BadConfigError(
-            f"its tokens are those of {champion['tokenizer']} as it was then, and the candidate's are of "
-            f"{candidate['tokenizer']}: perplexities of different tokens cannot be compared"
-        )
 
 
 def _loss(model: nn.Module, fitted: FittedTokens, document: IntArray, device: torch.device) -> float:
