@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlops_provider.refs import ValidationRef
+from mlops_provider.refs import CheckpointRef, ModelVersionRef, ValidationRef
 
 FEATURES = """
 import numpy as np
@@ -136,3 +136,36 @@ def lm_config(config: Any, **changes: Any) -> Any:
             "metric": "perplexity", **changes,
         }
     )  # fmt: skip
+
+
+def write_project(home: Path, num_files: int = 40) -> None:
+    write_library(home, num_files)
+    write_recipe(home)
+
+
+def trained(project: Any, run_step: Any, config: Any, key: str, name: str = "FEATURES", **changes: Any) -> Any:
+    """A checkpoint of one process, from the library on."""
+    features = tokens_of(project, run_step, ingested(project, run_step), name, key)
+    section = lm_config(config, processes=1, **changes)
+    checkpoint = run_step(project, project.step_input("train", section, features, key))
+    assert isinstance(checkpoint, CheckpointRef), checkpoint
+    return checkpoint
+
+
+def judged(project: Any, run_step: Any, key: str, checkpoint: Any, **changes: Any) -> Any:
+    """The ReportRef, or the failure."""
+    section = {
+        "registered_model": project.pipeline, "metric": "perplexity", "metrics": [], "metric_function": None,
+        "rules": [{"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}],
+        "slices": [], "fairness": [], "price_per_gpu_hour": None, **changes,
+    }  # fmt: skip
+    return run_step(project, project.step_input("evaluate", section, checkpoint, key))
+
+
+def promoted(project: Any, run_step: Any, report: Any) -> Any:
+    """The version, registered and in production."""
+    key = report.place.split("/")[-1]
+    version = run_step(project, project.step_input("register", {"registered_model": project.pipeline}, report, key))
+    assert isinstance(version, ModelVersionRef), version
+    move = {"action": "promote", "why": "", "approver": None, "approval": False, "request": None}
+    return run_step(project, project.step_input("promote", move, version, key))
