@@ -75,7 +75,7 @@ def test_mrr_is_the_place_of_the_first_relevant_document() -> None:
     assert measure("mrr", labels, scores, offsets) == pytest.approx((1 / 2 + 1 + 1 / 3) / 3)
 
 
-@pytest.mark.parametrize("metric", ["ndcg@3", "mrr", "auc", "log_loss", "f1", "calibration_error"])
+@pytest.mark.parametrize("metric", ["ndcg@3", "mrr", "auc", "log_loss", "f1", "calibration_error", "perplexity"])
 def test_weights_count_samples_as_often(metric: str) -> None:
     """Broken: the bootstrap would resample something else than it says."""
     rng = np.random.default_rng(4)
@@ -88,7 +88,7 @@ def test_weights_count_samples_as_often(metric: str) -> None:
     assert by_weight[0] == pytest.approx(drawn, rel=0.5 if metric == "calibration_error" else 1e-9)
 
 
-@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("calibration_error", -1)])
+@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("perplexity", -1)])
 def test_the_direction_says_which_way_is_better(metric: str, sign: int) -> None:
     assert direction(metric) == sign
 

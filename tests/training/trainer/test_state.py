@@ -23,6 +23,7 @@ def state_of(metric: str, values: list[float]) -> TrainingState:
     [
         pytest.param("auc", [0.5, 0.7, 0.7, 0.6], 2, id="higher"),
         pytest.param("perplexity", [9.0, 4.0, 4.0, 6.0], 2, id="lower"),
+        pytest.param("log_loss", [0.7, 0.5, 0.6], 2, id="log loss"),
     ],
 )
 def test_the_best_epoch_is_the_first_of_the_best_value(metric: str, values: list[float], best: int) -> None:
