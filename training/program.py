@@ -32,6 +32,7 @@ from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
 from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
+from training.features.fitted import read_manifest
 from training.process import Deployment
 from training.store import Store
 from training.trainer.checkpoint.weights import serialise
@@ -76,7 +77,8 @@ class Program:
     def build_model(self) -> nn.Module:
         """As evaluation will build it."""
         factory = load_attribute(self.config.model, self._home)
-        return build_model(factory, self.config.model, self.features.num_features, self.config.model_args)
+        vocab_size = read_manifest(self._store, self.features).get("vocab_size")
+        return build_model(factory, self.config.model, self.features.num_features, self.config.model_args, vocab_size)
 
     def table(self, split: str) -> FeatureTable:
         """All rows of ``train``, ``validation`` or ``test``."""

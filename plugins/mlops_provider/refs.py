@@ -140,10 +140,11 @@ class FeaturesRef(Ref):
     parent_types: ClassVar[tuple[type[Ref], ...]] = (ValidationRef,)
 
     version: str
-    """Hash of the feature set's code, state schema and engine."""
+    """Hash of the feature set's code, state schema and engine; of a token set's code and tokenizer."""
     num_features: int
+    """Columns of the model's input; of tokens, those of a sequence."""
     num_samples: Mapping[str, int]
-    """Samples per split: rows, or query groups where the set groups rows."""
+    """Samples per split: rows, or query groups where the set groups rows, or sequences of tokens."""
     parent: ValidationRef
 
 

@@ -26,10 +26,10 @@ Program = Annotated[str, StringConstraints(pattern=PROGRAM_PATTERN)]
 NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
-METRIC_PATTERN = r"^(ndcg@[1-9]\d*|mrr|auc|log_loss|f1|calibration_error)$"
+METRIC_PATTERN = r"^(ndcg@[1-9]\d*|mrr|auc|log_loss|f1|calibration_error|perplexity)$"
 Metric = Annotated[str, StringConstraints(pattern=METRIC_PATTERN)]
 """Of a ranking ``ndcg@K`` or ``mrr`` (per query, averaged); of a classification ``auc``, ``log_loss``, ``f1`` or
-``calibration_error``."""
+``calibration_error``; of a language model ``perplexity``."""
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
 """Of Kubernetes: ``500m`` CPUs, ``4Gi`` bytes."""
@@ -40,6 +40,9 @@ PATH_PATTERN = r"^/[^:]*$"
 URL_PATTERN = r"^https?://[^/\s]+.*$"
 RULE_PATTERN = r"^\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)\s*$"
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+"""A SHA-256."""
 
 
 class Section(BaseModel):
@@ -85,10 +88,11 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
-            METRIC_PATTERN: "must be ndcg@K (ndcg@10, say), mrr, auc, log_loss, f1 or calibration_error",
+            METRIC_PATTERN: "must be ndcg@K (ndcg@10, say), mrr, auc, log_loss, f1, calibration_error or perplexity",
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",
+            DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
             URL_PATTERN: "must be an address such as http://prometheus:9090",
             RULE_PATTERN: "must be a rule such as error_rate <= 0.01",
             PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",

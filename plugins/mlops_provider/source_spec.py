@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from mlops_provider.section import Section
+from mlops_provider.section import Digest, Section
 
 ColumnType = Literal[
     "string", "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -68,6 +68,21 @@ class FileSource(Source):
     """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``."""
     null_values: list[str] = ["NA"]
     """Strings that mean null in CSV files."""
+
+
+class TextSource(Source):
+    """
+    Text files in UTF-8, one row each, with the columns ``path``, ``text`` and ``as_of``: the last instant of the
+    interval, for a folder says what is there and not since when. A file's own time would be that of the copy.
+    """
+
+    kind: Literal["text"]
+    path: str
+    """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``. A row's ``path`` is that below
+    the folder which the pattern begins with."""
+    sha256: Digest | None = None
+    """Digest of all paths and contents, of files on a disk; ingest refuses others, and says theirs."""
+    event_time: str | None = "as_of"
 
 
 class SqlSource(Source):
@@ -137,6 +152,7 @@ class KafkaSource(Source):
 
 _SOURCES = {
     "files": FileSource,
+    "text": TextSource,
     "sql": SqlSource,
     "delta": DeltaSource,
     "iceberg": IcebergSource,
@@ -154,6 +170,7 @@ def _kind_of_source(value: object) -> str | None:
 
 AnySource = Annotated[
     Annotated[FileSource, Tag("(FileSource)")]
+    | Annotated[TextSource, Tag("(TextSource)")]
     | Annotated[SqlSource, Tag("(SqlSource)")]
     | Annotated[DeltaSource, Tag("(DeltaSource)")]
     | Annotated[IcebergSource, Tag("(IcebergSource)")]
@@ -162,6 +179,6 @@ AnySource = Annotated[
     Discriminator(
         _kind_of_source,
         custom_error_type="kind_of_source",
-        custom_error_message="files (give their path), or have a kind: sql, delta, iceberg, redis or kafka",
+        custom_error_message="files (give their path), or have a kind: text, sql, delta, iceberg, redis or kafka",
     ),
 ]

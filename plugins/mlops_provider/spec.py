@@ -8,7 +8,7 @@ is what the step's process is told (:class:`mlops_provider.step.StepInput`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
@@ -31,12 +31,15 @@ from mlops_provider.section import ImportPath, Metric, Name, Program, Section, T
 from mlops_provider.source_spec import AnySource
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
 
-_METRICS = {"ranking": ("ndcg@K", "mrr"), "binary": ("auc", "log_loss", "f1", "calibration_error")}
-_LOWER_IS_BETTER = ("log_loss", "calibration_error")
+_METRICS = {
+    "ranking": ("ndcg@K", "mrr"),
+    "binary": ("auc", "log_loss", "f1", "calibration_error"),
+    "language_model": ("perplexity",),
+}
 
 
-def _check_metric(metric: str, objective: str, fitting: Sequence[str] = ()) -> None:
-    fitting = fitting or _METRICS[objective]
+def _check_metric(metric: str, objective: str) -> None:
+    fitting = _METRICS[objective]
     if metric.partition("@")[0] not in {name.partition("@")[0] for name in fitting}:
         raise ValueError(f"measured by {' or '.join(fitting)}, for the objective is {objective}")
 
@@ -183,7 +186,8 @@ class Features(Section):
     """Fit the feature set on the training split; store shards that are ready to train on."""
 
     feature_set: ImportPath
-    """A ``FeatureSet``, e.g. ``include.flights.features:FEATURES``; its recipe's folder is stored with the features."""
+    """A ``FeatureSet``, or for text a ``TokenSet``, e.g. ``include.flights.features:FEATURES``; its recipe's folder is
+    stored with the features."""
     online: Online | None = None
     """Where the features are published for serving; None: nowhere. Needs ``FeatureSet.entity``."""
 
@@ -228,7 +232,7 @@ class Schedule(Section):
 
 
 class EarlyStopping(Section):
-    """End the training when the validation metric no longer rises."""
+    """End the training when the validation metric no longer gets better."""
 
     patience: int = Field(default=3, ge=1)
     """Epochs without improvement."""
@@ -260,7 +264,8 @@ class Train(TunedSection):
     }
 
     model: ImportPath
-    """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields."""
+    """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields. A
+    language model has ``config.vocab_size`` and ``config.context`` instead of the former."""
     model_args: dict[str, Any] = {}
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
@@ -269,18 +274,18 @@ class Train(TunedSection):
     """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
     metrics: ImportPath | None = None
     """``metrics(labels, scores, offsets) -> dict[str, float]``: further ones on the validation split, to be seen in
-    MLflow."""
+    MLflow. Of a language model labels are the tokens of each sequence, and scores the sums of their losses."""
     configure_optimizer: ImportPath | None = None
     """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
-    objective: Literal["ranking", "binary"]
-    """What the label means: graded relevance within a query, or 0/1."""
+    objective: Literal["ranking", "binary", "language_model"]
+    """What is learnt: a label, which is graded relevance within a query or 0/1; or the next token."""
     metric: Metric
     """Chooses the best epoch, on the validation split."""
     epochs: int = Field(default=3, ge=1)
     global_batch: int = Field(default=32, ge=1)
-    """Samples (rows, or query groups) per optimizer step, over all processes."""
+    """Samples (rows, query groups, or sequences of tokens) per optimizer step, over all processes."""
     micro_batch: int | None = Field(default=None, ge=1)
     """Samples of one process at once; gradients are accumulated over as many as the global batch asks for. None: its
     whole share."""
@@ -324,9 +329,7 @@ class Train(TunedSection):
     @classmethod
     def _metric_of_the_objective(cls, value: str, info: ValidationInfo) -> str:
         if (objective := info.data.get("objective")) is not None:
-            # The best epoch is the one of the highest.
-            rising = [name for name in _METRICS[objective] if name not in _LOWER_IS_BETTER]
-            _check_metric(value, objective, rising)
+            _check_metric(value, objective)
         return value
 
     @field_validator("logical_shards")

@@ -5,6 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from mlops_provider.factory import build_dag
 from mlops_provider.spec_file import load_pipeline
 
@@ -38,6 +40,13 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
     assert {name: params[name] for name in params} == {"window_days": 30, "learning_rate": 0.0003, "epochs": 3}
     assert params.get_param("epochs").schema["minimum"] == 1
     assert params.get_param("learning_rate").schema["exclusiveMinimum"] == 0
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINE.parent.glob("*.pipeline.yaml")), ids=lambda path: path.name)
+def test_each_recipe_is_a_dag(path: Path) -> None:
+    dag = build_dag(load_pipeline(path))
+    assert f"{dag.dag_id}.pipeline.yaml" == path.name
+    assert len(dag.tasks) == 7
 
 
 def test_every_setting_reaches_its_step() -> None:

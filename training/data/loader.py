@@ -27,7 +27,7 @@ from training.data.table_source import InMemory, Rows, TableSource
 if TYPE_CHECKING:
     from training.data.feature_table import FeatureTable
 
-__all__ = ["Batch", "Loader", "Source", "Step", "gather", "in_memory", "in_order"]
+__all__ = ["Batch", "Loader", "Source", "Step", "in_memory", "in_order"]
 
 T = TypeVar("T")
 
@@ -241,11 +241,6 @@ def in_memory(table: FeatureTable, *, grouped: bool) -> Source:
         window_samples=max(1, num_samples),
         block_samples=block_of(num_samples, table.features.nbytes),
     )
-
-
-def gather(table: FeatureTable, samples: IntArray, *, grouped: bool, weight: float = 1.0) -> Batch:
-    """Copy the samples out of a table, padded to the longest of them where grouped."""
-    return in_memory(table, grouped=grouped).gather(samples, weight)
 
 
 def in_order(table: FeatureTable, batch_size: int, *, grouped: bool) -> Iterator[Batch]:

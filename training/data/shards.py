@@ -177,7 +177,10 @@ def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> Featur
     :raises BadDataError: where the features have no such split
     :raises DamagedObjectError: naming the shard whose bytes are not those that were written
     """
-    return map_shards(store, _split(_manifest(store, ref), ref, name)["shards"], cache)
+    split = _split(_manifest(store, ref), ref, name)
+    if split.get("kind") == TOKENS:
+        raise BadDataError(f"the split {name!r} of {ref.place} holds tokens, not rows; read it by a loader")
+    return map_shards(store, split["shards"], cache)
 
 
 def open_source(

@@ -18,7 +18,7 @@ from training.evaluation.rules import rule_of
 from training.evaluation.scoring import Scored, aligned
 from training.evaluation.serving import Serving
 from training.evaluation.slices import slice_columns, slices
-from training.trainer.metrics import IntArray, check_metric, fits
+from training.trainer.metrics import OBJECTIVE_METRICS, IntArray, check_metric, fits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +69,18 @@ class Comparison:
         return self.measured.metric
 
     @property
-    def is_ranking(self) -> bool:
-        return fits(self.metric, "ranking")
+    def objective(self) -> str:
+        return next(objective for objective in OBJECTIVE_METRICS if fits(self.metric, objective))
+
+    @property
+    def rows_are(self) -> str:
+        """For people."""
+        return "documents" if self.objective == "language_model" else "rows"
+
+    @property
+    def samples_are(self) -> str:
+        """For people."""
+        return "queries" if self.grouped else self.rows_are
 
     @property
     def num_samples(self) -> int:
@@ -79,7 +89,9 @@ class Comparison:
     @property
     def num_unmeasured(self) -> int:
         """Queries without any relevant document, left out of the mean."""
-        return int((np.add.reduceat(self.labels > 0, self.offsets[:-1]) == 0).sum()) if self.is_ranking else 0
+        return (
+            int((np.add.reduceat(self.labels > 0, self.offsets[:-1]) == 0).sum()) if self.objective == "ranking" else 0
+        )
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers, for the ref and for MLflow."""

@@ -56,10 +56,20 @@ MAX_POINTS: Final = 400
 
 def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric: str) -> list[tuple[str, str]]:
     """:return: title and SVG of each figure"""
-    draw_quality = _ranking if comparison.is_ranking else _classification
+    figures_of = {"ranking": _ranking, "binary": _classification, "language_model": _documents}
     with mpl.rc_context(STYLE):
-        figures = [*draw_quality(comparison), _training(history, metric)]
+        figures = [*figures_of[comparison.objective](comparison), _training(history, metric)]
         return [(title, _svg(figure)) for title, figure in figures]
+
+
+def _documents(comparison: Comparison) -> list[tuple[str, Figure]]:
+    figure, axes = _axes()
+    for name, losses in _models(comparison).items():
+        values = np.exp(losses.astype(np.float64) / comparison.labels)
+        axes.plot(np.sort(values), np.linspace(0, 1, len(values)), color=COLOURS[name], label=name)
+    axes.set(xlabel="perplexity of a document", ylabel="share of the documents", xscale="log")
+    axes.legend(loc="lower right")
+    return [("Perplexity by document", figure)]
 
 
 def _models(comparison: Comparison) -> dict[str, Any]:

@@ -148,11 +148,13 @@ def _table(comparison: Comparison) -> dict[str, list[Row]]:
 
 
 def _counts(comparison: Comparison) -> str:
-    rows = f"{len(comparison.labels):,} held-out rows"
+    rows = f"{len(comparison.labels):,} held-out {comparison.rows_are}"
     text = f"{rows} in {comparison.num_samples:,} queries" if comparison.grouped else rows
     if comparison.num_unmeasured:
         text += f"; {comparison.num_unmeasured:,} queries without any relevant document are left out"
     if comparison.num_apart:
         text += f"; {comparison.num_apart:,} rows that the champion's feature set does not keep are left out"
-    resampled = "queries" if comparison.grouped else "rows"
-    return f"{text}. Intervals: {CONFIDENCE:.0%}, from {RESAMPLES:,} paired bootstrap resamples of {resampled}."
+    intervals = (
+        f"Intervals: {CONFIDENCE:.0%}, from {RESAMPLES:,} paired bootstrap resamples of {comparison.samples_are}."
+    )
+    return f"{text}. {intervals}"

@@ -1,34 +1,21 @@
-"""Score raw rows with a trained model: its own features, its own code, its own weights, all out of the store."""
+"""What a trained model is to evaluation: raw rows in, scores out, held against another model's."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import torch
-from torch import nn
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
-from mlops_provider.step import BadConfigError, BadDataError
-from training.code import load_bundled
-from training.data.feature_table import FeatureTable
+from mlops_provider.refs import CheckpointRef, DatasetRef
+from mlops_provider.step import BadDataError
 from training.data.snapshots import Snapshot
-from training.features.applied import FittedFeatures
-from training.features.fitted import load_fitted
 from training.store import Store
-from training.trainer.checkpoint.weights import deserialise
-from training.trainer.config import build_model
-from training.trainer.metrics import IntArray
-from training.trainer.objectives import score
-
-ROW: Final = "__row"
-CPU: Final = torch.device("cpu")
+from training.trainer.metrics import Floats, IntArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +25,9 @@ class Scored:
     rows: IntArray
     """``[N]``, position of each in the raw rows; a feature set may leave rows out."""
     scores: npt.NDArray[np.float32]
-    """``[N]``; logits where the objective is binary."""
+    """``[N]``; logits where the objective is binary; of documents, their losses added up."""
     labels: npt.NDArray[np.float32]
-    """``[N]``"""
+    """``[N]``; of documents, the number of their tokens."""
     offsets: IntArray
     """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
 
@@ -76,6 +63,9 @@ class ModelDescription:
     model: str
     model_args: dict[str, object]
     num_features: int
+    """Columns of the input; of tokens, their number in a sequence."""
+    vocab_size: int | None
+    """None where the inputs are no tokens."""
     objective: str
     metric: str
     loss: str | None
@@ -86,79 +76,38 @@ def describe(store: Store, checkpoint: CheckpointRef) -> ModelDescription:
     return ModelDescription(**json.loads(store.read(checkpoint.artifacts["model"])))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainedModel:
-    """A checkpoint with its own features, code and weights, ready to score."""
+class TrainedModel(Protocol):
+    """
+    A checkpoint with its own features, code and weights. Evaluation has it ``score`` what is held out; to know it as a
+    server it then takes ``samples`` of that, and has it ``serve`` their ``columns``, some of them with odd values.
+    """
 
-    description: ModelDescription
-    fitted: FittedFeatures
-    model: nn.Module
-    num_bytes: int
-    """Of what a server needs: weights, fitted state, and the code of both."""
+    @property
+    def description(self) -> ModelDescription: ...
 
-    @classmethod
-    def open(cls, store: Store, checkpoint: CheckpointRef, scratch: Path) -> TrainedModel:
-        """
-        :param scratch: folder for the unpacked code; must stay as long as the model is in use
-        :raises BadConfigError: where its features or its code cannot be used here
-        """
-        description = describe(store, checkpoint)
-        factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
-        model = build_model(factory, description.model, description.num_features, description.model_args)
-        model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), CPU))
-        served = [checkpoint.artifacts[name] for name in ("weights", "code")]
-        served += [checkpoint.ancestor(FeaturesRef).artifacts[name] for name in ("state", "code")]
-        return cls(
-            description=description,
-            fitted=load_fitted(store, checkpoint.ancestor(FeaturesRef), scratch),
-            model=model,
-            num_bytes=sum({artifact.sha256: artifact.num_bytes for artifact in served}.values()),
-        )
+    @property
+    def num_bytes(self) -> int:
+        """Of what a server needs: weights, fitted state, and the code of both."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Raw columns that a request has."""
 
     def score(self, rows: pl.DataFrame) -> Scored:
         """
         :param rows: raw ones, as they are in a snapshot
         :raises BadDataError: where the model's features cannot be made of these rows
         """
-        table = self.fitted.apply(rows)
-        return Scored(
-            rows=self.fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
-            scores=self._score(table),
-            labels=table.labels,
-            offsets=table.offsets,
-        )
 
-    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
         """
         The scores of a request, as a server makes them.
 
         :raises BadDataError: where the model's features cannot be made of it
         """
-        return self._score(self.fitted.serve(request))
 
-    def _score(self, table: FeatureTable) -> npt.NDArray[np.float32]:
-        if table.num_features != self.description.num_features:
-            raise BadDataError(
-                f"the model takes {self.description.num_features} features, its feature set gives "
-                f"{table.num_features}; train it again"
-            )
-        return score(self.model, table, CPU, grouped=self.description.grouped)
-
-
-def score_champion(store: Store, checkpoint: CheckpointRef, rows: pl.DataFrame, scratch: Path, named: str) -> Scored:
-    """
-    Score raw rows with the model in production.
-
-    :param named: the model, its version and alias, for the message
-    :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
-    """
-    try:
-        return TrainedModel.open(store, checkpoint, scratch).score(rows)
-    except (BadConfigError, BadDataError) as error:
-        raise BadDataError(
-            f"the model in production, {named}, cannot be scored on this data, so there is nothing to compare with: "
-            f"{error}. Give the data what that model needs, or remove the alias: the next one then has no champion"
-        ) from error
+    def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
+        """:return: the raw rows that have features, sample by sample; ``[S + 1]`` where each sample begins"""
 
 
 def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np.float32]]:

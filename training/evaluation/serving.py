@@ -62,12 +62,12 @@ class Serving:
 
 def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> Serving:
     """
-    Ask for held-out samples one by one: the rows of a query, or a row.
+    Ask for held-out samples one by one: the rows of a query, a row, a document.
 
     :param rows: raw ones, at least one of which the feature set keeps
     """
-    known, offsets = model.fitted.arranged(rows)
-    known = known.select(model.fitted.columns.names())
+    known, offsets = model.samples(rows)
+    known = known.select(model.columns)
     picked = np.linspace(0, len(offsets) - 2, min(NUM_REQUESTS, len(offsets) - 1), dtype=np.int64)
     bounds = list(pairwise(offsets.tolist()))
     requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
@@ -106,7 +106,7 @@ def _odd_values(column: pl.Series) -> Iterator[tuple[str, Any]]:
         largest = float(np.finfo(np.float32 if dtype == pl.Float32 else np.float64).max)
         yield from (("largest of its type", largest), ("not a number", float("nan")))
     elif dtype in (pl.String, pl.Categorical):
-        yield from (("never seen", "\N{SNOWMAN} never seen"), ("empty", ""), ("very long", "x" * 100_000))
+        yield from (("never seen", "\N{SNOWMAN} never seen"), ("empty", ""), ("very long", "x" * 10_000))
     elif dtype == pl.Date:
         yield from (("first day of the calendar", date.min), ("last day of the calendar", date.max))
     elif isinstance(dtype, pl.Datetime):

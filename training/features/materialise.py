@@ -1,20 +1,29 @@
-"""Make a split's features, store them as shards, and hold some of what was stored against what a server makes."""
+"""Make and store the features of every split, and hold some of what was stored against what a server makes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
+from mlops_provider.refs import Artifact
 from mlops_provider.step import BadDataError
+from training.data.engine import Table
 from training.data.shards import SplitWriter, map_shards
 from training.features.applied import FittedFeatures
-from training.features.batches import Batches
+from training.features.batches import Batches, batches_of
+from training.features.feature_set import FeatureSet
+from training.features.fitted import version
+from training.features.fitting import fit
 from training.features.parity import check_served
+from training.features.protocol import State
+from training.features.release import engine
 from training.store import Store
 
 CHECKED_SAMPLES: Final = 16
@@ -23,7 +32,51 @@ CHECKED_SAMPLES: Final = 16
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Materialised:
+    """What came of a feature set, or of a token set."""
+
+    manifest: Mapping[str, Any]
+    """What its kind has to say, and ``splits`` with their shards."""
+    state: State
+    version: str
+    num_features: int
+
+
 def materialise(
+    store: Store, place: str, features: FeatureSet, tables: Mapping[str, Table], code: Artifact, event_time: str,
+    scratch: Path,
+) -> Materialised:  # fmt: skip
+    """
+    Fit on the training split, and store every split.
+
+    :param place: folder of the step
+    :param tables: rows by split
+    :param code: of the feature set
+    :param event_time: column that is kept with the keys of an entity
+    :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
+    """
+    with ExitStack() as stack:
+        splits = {name: stack.enter_context(batches_of(table, features.group_by)) for name, table in tables.items()}
+        fitted = FittedFeatures(features, fit(features, splits["train"]))
+        keys = {f"key.{column}": column for column in features.entity}
+        if keys:
+            keys["event_time"] = event_time
+        parts, num_checked = {}, 0
+        for name, batches in splits.items():
+            parts[name] = write_features(store, place, name, fitted, batches, keys)
+            num_checked += check_stored(store, parts[name], fitted, batches, scratch)
+    logger.info("serving parity: %d samples of all splits, served alone, equal the stored ones", num_checked)
+    names = fitted.feature_names
+    return Materialised(
+        manifest={"feature_names": names, "grouped": features.grouped, "engine": engine(), "splits": parts},
+        state=fitted.state,
+        version=version(code.sha256, fitted),
+        num_features=len(names),
+    )
+
+
+def write_features(
     store: Store, place: str, name: str, fitted: FittedFeatures, batches: Batches, keys: Mapping[str, str]
 ) -> dict[str, Any]:
     """

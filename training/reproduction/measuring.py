@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
 from mlops_provider.step import BadConfigError, StepInput
-from training.evaluation.scoring import TrainedModel
+from training.evaluation.models import open_model
 from training.features.fitted import held_out
 from training.store import Store
 from training.trainer.metrics import measure
@@ -24,7 +24,7 @@ def compare_metric(store: Store, report: ReportRef, scratch: Path) -> tuple[str 
     metric = str(StepInput.load(store.read(report.artifacts[INPUT]).decode()).config["metric"])
     try:
         rows = held_out(store, checkpoint.ancestor(FeaturesRef))
-        scored = TrainedModel.open(store, checkpoint, scratch).score(rows)
+        scored = open_model(store, checkpoint, scratch).score(rows)
     except BadConfigError as error:  # with another engine than then, features are not served at all
         return None, f"{metric} is not compared: {error}"
     num_rows = json.loads(store.read(report.artifacts["metrics"]))["num_rows"]

@@ -12,6 +12,7 @@ import torch
 
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
+from training.serving.documents import ServedDocuments
 from training.serving.request import rows_of
 from training.serving.rows import ServedRows
 from training.tracking.model_folder import refusal
@@ -39,13 +40,21 @@ class ServedModel:
             return load_bundled((folder / part["code"]).read_bytes(), part["path"], Path(self._recipes.name))
 
         definition, described = load(document["features"]), document["model"]
-        module = build_model(load(described), described["path"], described["num_features"], described["model_args"])
+        module = build_model(
+            load(described),
+            described["path"],
+            described["num_features"],
+            described["model_args"],
+            described["vocab_size"],
+        )
         module.load_state_dict(deserialise((folder / "weights.pt").read_bytes(), torch.device("cpu")))
-        self.served = ServedRows(definition, document["features"], module, described)
+        served = ServedRows if described["vocab_size"] is None else ServedDocuments
+        self.served = served(definition, document["features"], module, described)
 
     def predict(self, model_input: pd.DataFrame, params: object = None) -> pd.DataFrame:
         """
-        Score raw rows: a row of the answer for each, in the request's order; see :meth:`ServedRows.answer`.
+        Score raw rows: a row of the answer for each, in the request's order; see :meth:`ServedRows.answer` and
+        :meth:`ServedDocuments.answer`.
 
         :param model_input: the raw columns, missing values allowed; others are ignored
         :raises MlflowException: with what is wrong; a server answers 400

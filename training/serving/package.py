@@ -22,9 +22,11 @@ from training.store import Store
 from training.tracking.model_folder import Column, write_model_folder
 
 _OUTPUTS: Final = {
-    "ranking": ["score"],
-    "binary": ["score", "probability"],
+    "ranking": {"score": "float"},
+    "binary": {"score": "float", "probability": "float"},
+    "language_model": {"loss": "double", "num_tokens": "long", "perplexity": "double"},
 }
+"""Columns of an answer, with MLflow's types."""
 
 
 def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
@@ -60,7 +62,7 @@ def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
         library=packed(modules),
         requirements=requirements(packages),
         inputs=[Column(name=name, type=_type(dtype)) for name, dtype in example.schema.items()],
-        outputs=[Column(name=name, type="float") for name in _OUTPUTS[document["model"]["objective"]]],
+        outputs=[Column(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()],
         example=example.to_pandas(),
         metadata={
             "mlops.checkpoint_digest": checkpoint.digest(),
@@ -91,7 +93,7 @@ def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[s
             "path": manifest["feature_set"],
             "code": code["features"],
             "state": json.loads(store.read(features.artifacts["state"])),
-            "engine": manifest["engine"],
+            "engine": manifest.get("engine", {}),
         },
     }
     folder.mkdir()

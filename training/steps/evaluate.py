@@ -11,9 +11,10 @@ from mlops_provider.step import BadDataError
 from training.data.snapshots import Snapshot
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
 from training.evaluation.drift import ColumnDrift, column_drifts
+from training.evaluation.models import open_model, score_champion
 from training.evaluation.own_metrics import load_own
 from training.evaluation.report import Background, render
-from training.evaluation.scoring import TrainedModel, days_seen, describe, score_champion
+from training.evaluation.scoring import days_seen, describe
 from training.evaluation.serving import measure_serving
 from training.features.fitted import held_out
 from training.registry.champion import Champion, find_champion
@@ -72,7 +73,7 @@ def _compared(
 ) -> tuple[Comparison, list[ColumnDrift]]:
     """Both models on the rows that are held out, and how these differ from the champion's own."""
     store, scratch = context.store, context.scratch
-    candidate = TrainedModel.open(store, checkpoint, scratch)
+    candidate = open_model(store, checkpoint, scratch)
     config.check(candidate.description.objective, grouped=candidate.description.grouped)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
@@ -85,7 +86,7 @@ def _compared(
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
         named = f"{config.registered_model} version {champion.version} ({CHAMPION})"
-        champion_scores = score_champion(store, champion.checkpoint, rows, scratch, named)
+        champion_scores = score_champion(store, champion.checkpoint, candidate, rows, scratch, named)
         seen = days_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
         drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []

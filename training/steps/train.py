@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from mlops_provider.refs import CheckpointRef, StudyRef
+from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef
 from mlops_provider.step import BadConfigError, BadDataError, replaced_settings
 from training.code import load_attribute
 from training.data.loader import Loader
@@ -52,9 +52,9 @@ def run(context: StepContext) -> CheckpointRef | None:
         return _run_program(context, config, manifest)
     gang = join_gang(config)
     origin = Origin.of(context.deployment.home, config, gang) if gang.leads else None
-    tags, grouped = origin.tags() if origin else {}, bool(manifest["grouped"])
+    tags = origin.tags() if origin else {}
     ref = None
-    with train_model(context, config, gang, grouped=grouped, tags=tags) as (job, state, tracked):
+    with train_model(context, config, gang, manifest, tags=tags) as (job, state, tracked):
         best = _best(context, config, job, state)
         if best and origin and tracked:
             ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
@@ -72,19 +72,20 @@ def train_model(
     context: StepContext,
     config: TrainConfig,
     gang: Gang,
+    manifest: Mapping[str, Any],
     *,
-    grouped: bool,
     gives_up: GivesUp | None = None,
     tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[TrainingJob, TrainingState, TrackedRun | None]]:
     """
     Train to the end; the run in MLflow ends with the context.
 
+    :param manifest: of the features
     :param gives_up: asked on rank 0 after each epoch; given on all ranks or on none
     :param tags: of the run
     """
     heartbeat = Heartbeat.from_environment()
-    job, num_parameters = _job(context, config, gang, heartbeat, grouped=grouped)
+    job, num_parameters = _job(context, config, gang, heartbeat, manifest)
     with tracked_run(context, config, gang, num_parameters, tags) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
         state = Trainer(job, gang, curves, gives_up).train()
@@ -107,7 +108,8 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gang = Gang(rank=deployment.rank, world_size=world_size, device=torch.device(device))
     factory = load_attribute(config.model, deployment.home)
-    model = build_model(factory, config.model, features.num_features, config.model_args)
+    vocab_size = manifest.get("vocab_size")
+    model = build_model(factory, config.model, features.num_features, config.model_args, vocab_size)
     seed_everything(config.seed)
     origin = Origin.of(deployment.home, config, gang) if gang.leads else None
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -141,6 +143,12 @@ def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any
     features = features_of(context)
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
     check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))
+    if (config.objective == "language_model") != ("vocab_size" in manifest):
+        made = "tokens" if "vocab_size" in manifest else "rows"
+        raise BadConfigError(
+            f"objective {config.objective!r} does not fit the features, which are {made}: a language model needs a "
+            "TokenSet, any other a FeatureSet"
+        )
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):
         if not manifest["splits"][name]["num_samples"]:
@@ -151,14 +159,14 @@ def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any
 
 
 def _job(
-    context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, *, grouped: bool
+    context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
     features, store = features_of(context), context.store
     logical_shards = config.logical_shards if config.exact else None
     seed_everything(config.seed)
     factory = load_attribute(config.model, context.deployment.home)
-    model = build_model(factory, config.model, features.num_features, config.model_args)
+    model = build_model(factory, config.model, features.num_features, config.model_args, manifest.get("vocab_size"))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     layout = build_layout(
         model,
@@ -184,12 +192,7 @@ def _job(
             logical_shards=logical_shards,
             pin=gang.device.type == "cuda",
         ),
-        validation=Validation(
-            table=open_split(store, features, "validation", context.scratch),
-            grouped=grouped,
-            metric=config.metric,
-            further=_function(context, config, "metrics"),
-        ),
+        validation=_validation(context, config, features, manifest),
         checkpoints=Checkpoints(
             store=store,
             place=context.place,
@@ -200,6 +203,17 @@ def _job(
         heartbeat=heartbeat,
     )
     return job, num_parameters
+
+
+def _validation(
+    context: StepContext, config: TrainConfig, features: FeaturesRef, manifest: Mapping[str, Any]
+) -> Validation:
+    metric, further = config.metric, _function(context, config, "metrics")
+    if config.objective == "language_model":
+        source = open_source(context.store, features, "validation", node_folder())
+        return Validation.of_tokens(source, context=features.num_features, metric=metric, further=further)
+    table = open_split(context.store, features, "validation", context.scratch)
+    return Validation.of_table(table, grouped=bool(manifest["grouped"]), metric=metric, further=further)
 
 
 def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:

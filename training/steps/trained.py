@@ -134,6 +134,7 @@ def publish(
         "model": config.model,
         "model_args": dict(config.model_args),
         "num_features": features.num_features,
+        "vocab_size": manifest.get("vocab_size"),
         "objective": config.objective,
         "metric": config.metric,
         "loss": config.loss,

@@ -35,7 +35,7 @@ def run(context: StepContext) -> TrialRef | None:
     trial = gang.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"
     if trial.state is TrialState.RUNNING:
-        trial = _train(context, config, gang, study, trial, grouped=bool(manifest["grouped"]))
+        trial = _train(context, config, gang, study, trial, manifest)
     leave(gang)
     if study is None:
         return None
@@ -55,7 +55,12 @@ def run(context: StepContext) -> TrialRef | None:
 
 
 def _train(
-    context: StepContext, config: TuneConfig, gang: Gang, study: Study | None, trial: FrozenTrial, *, grouped: bool
+    context: StepContext,
+    config: TuneConfig,
+    gang: Gang,
+    study: Study | None,
+    trial: FrozenTrial,
+    manifest: Mapping[str, Any],
 ) -> FrozenTrial:
     """:return: as it ended, on rank 0"""
     number: int = context.config["number"]
@@ -73,7 +78,7 @@ def _train(
         gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
         return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
 
-    with train_model(context, settings, gang, grouped=grouped, gives_up=gives_up, tags=tags) as (_, state, tracked):
+    with train_model(context, settings, gang, manifest, gives_up=gives_up, tags=tags) as (_, state, tracked):
         run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and gang.leads else ""
     if study is None:
         return trial

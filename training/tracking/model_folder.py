@@ -21,7 +21,7 @@ class Column:
 
     name: str
     type: str
-    """``double``, ``float``, ``string``, ``datetime``; ``any`` where MLflow has no type that may be missing."""
+    """MLflow's: ``double``, ``float``, ``long``, ``string``, ``datetime``; ``any`` where none of its may be missing."""
 
 
 def write_model_folder(

@@ -24,6 +24,7 @@ from training.trainer.flops import flops_per_sample
 from training.trainer.health import REST, Heartbeat
 from training.trainer.layouts import Layout
 from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from training.trainer.metrics import direction
 from training.trainer.parallel import Gang
 from training.trainer.progress import Moment, Progress, Window
 from training.trainer.schedule import LearningRate
@@ -79,7 +80,7 @@ class Trainer:
         config = job.config
         self._job, self._gang, self._config, self._curves = job, gang, config, curves
         self._gives_up = gives_up
-        self._state = TrainingState(steps_per_epoch=job.loader.num_steps)
+        self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=direction(config.metric))
         self._num_steps = config.epochs * job.loader.num_steps
         job.layout.adopt(job.optimizer)
         self._rate = LearningRate(config.schedule, job.optimizer, self._num_steps)
@@ -224,7 +225,7 @@ class Trainer:
         load_optimizer_state(job.layout, job.optimizer, tensors["optimizer"])
         if job.layout.scaler is not None:
             job.layout.scaler.load_state_dict(tensors["scaler"])
-        self._state = TrainingState.of(saved.meta, leads=gang.data_rank == 0)
+        self._state = TrainingState.of(saved.meta, direction=self._state.direction, leads=gang.data_rank == 0)
         if gang.leads:
             logger.info(
                 "going on after step %d of epoch %d, from %s",

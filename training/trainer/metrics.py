@@ -3,6 +3,8 @@ Metrics on numpy arrays. Binary scores are logits; N rows in S samples, sample s
 
 A sample is a query where rows are grouped, else a row. Each metric is a function of the samples' weights, so that a
 bootstrap, which weighs them by how often it drew them, does its sorting once.
+
+Of a language model a row is a sequence or a document: its label the number of its tokens, its score their losses' sum.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ Weighted = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 OBJECTIVE_METRICS: Final = {
     "ranking": ("ndcg@K", "mrr"),
     "binary": ("auc", "log_loss", "f1", "calibration_error"),
+    "language_model": ("perplexity",),
 }
 """The one to begin with first."""
-LOWER_IS_BETTER: Final = frozenset({"log_loss", "calibration_error"})
+LOWER_IS_BETTER: Final = frozenset({"log_loss", "calibration_error", "perplexity"})
 CALIBRATION_BINS: Final = 15
 
 
@@ -169,6 +172,8 @@ def weighted(metric: str, labels: Floats, scores: Floats, offsets: IntArray) -> 
         return _mean_of(ndcg(labels, scores, offsets, cutoff))
     if metric == "mrr":
         return _mean_of(reciprocal_ranks(labels, scores, offsets))
+    if metric == "perplexity":
+        return _of_sums(np.stack([scores, labels], axis=1).astype(np.float64), _exp_ratio, offsets)
     return _of_sums(*_binary_terms(metric, labels, scores), offsets)
 
 
@@ -188,6 +193,8 @@ def measure(metric: str, labels: Floats, scores: Floats, offsets: IntArray) -> f
         return value
     if fits(metric, "ranking"):
         reason = f"none of the {len(offsets) - 1} queries has a document of relevance above 0"
+    elif metric == "perplexity":
+        reason = f"the mean loss of a token, {scores.sum() / labels.sum():g} nats, is too large"
     elif metric == "auc":
         reason = f"all {len(labels)} labels are {labels[0]:g}; AUC needs positives and negatives"
     else:
@@ -240,6 +247,11 @@ def _calibration_terms(positive: npt.NDArray[np.float64], logits: Floats) -> npt
 def _ratio(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(sums[:, 1] > 0, sums[:, 0] / sums[:, 1], np.nan)
+
+
+def _exp_ratio(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        return np.exp(_ratio(sums))
 
 
 def _summed_error(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SCORING_BATCH = 1024
 """Samples scored at once: large enough to be quick, small enough for the padded batch to stay below 100 MB."""
+SCORING_TOKENS = 4096
+"""Tokens scored at once: with a vocabulary of 50,000 their logits take 800 MB."""
 
 
 def ranking_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -43,7 +45,27 @@ def binary_loss(model: nn.Module, batch: Batch) -> Tensor:
     return (losses * batch.mask).sum(1) / batch.mask.sum(1)
 
 
-DEFAULT_LOSSES = {"ranking": ranking_loss, "binary": binary_loss}
+def language_model_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross entropy of the next token, in nats, averaged over a sequence. ``[B]``"""
+    return token_losses(model(batch.features), batch.labels).mean(1)
+
+
+DEFAULT_LOSSES = {"ranking": ranking_loss, "binary": binary_loss, "language_model": language_model_loss}
+
+
+def token_losses(logits_BCV: Tensor, labels_BC: Tensor) -> Tensor:
+    """
+    Cross entropies in nats, ``[B, C]``; 0 where the label is -100, which is padding.
+
+    :raises BadConfigError: where there is not one row of logits for each token
+    """
+    if logits_BCV.ndim != 3 or logits_BCV.shape[:2] != labels_BC.shape:
+        raise BadConfigError(
+            f"the model maps tokens {list(labels_BC.shape)} to {list(logits_BCV.shape)}; "
+            "logits over the vocabulary are needed for each, [B, C, V]"
+        )
+    losses = functional.cross_entropy(logits_BCV.float().flatten(0, 1), labels_BC.flatten(), reduction="none")
+    return losses.view_as(labels_BC)
 
 
 def score(model: nn.Module, table: FeatureTable, device: torch.device, *, grouped: bool) -> npt.NDArray[np.float32]:

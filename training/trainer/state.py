@@ -37,6 +37,8 @@ class TrainingState:
     """Changed by the loop alone, and the same on every rank, but for the loss."""
 
     steps_per_epoch: int
+    direction: int
+    """Of the metric; see :func:`training.trainer.metrics.direction`."""
     step: int = 0
     """Optimizer steps done since the start."""
     loss_units: int = 0
@@ -59,8 +61,8 @@ class TrainingState:
 
     @property
     def best(self) -> Epoch | None:
-        """The epoch of the highest validation metric; the first of equals."""
-        return max(self.history, key=lambda epoch: epoch.validation_metric, default=None)
+        """The epoch of the best validation metric; the first of equals."""
+        return max(self.history, key=lambda epoch: self.direction * epoch.validation_metric, default=None)
 
     def finished(self, epochs: int, early_stopping: EarlyStopping | None) -> bool:
         return (
@@ -72,8 +74,9 @@ class TrainingState:
     def _stalled(self, early_stopping: EarlyStopping) -> bool:
         best, since = float("-inf"), 0
         for epoch in self.history:
-            if epoch.validation_metric > best + early_stopping.min_improvement:
-                best, since = epoch.validation_metric, 0
+            value = self.direction * epoch.validation_metric
+            if value > best + early_stopping.min_improvement:
+                best, since = value, 0
             else:
                 since += 1
         return since >= early_stopping.patience
@@ -96,10 +99,11 @@ class TrainingState:
         }
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], *, leads: bool) -> Self:
+    def of(cls, document: Mapping[str, Any], *, direction: int, leads: bool) -> Self:
         """:param leads: whether this is the data-parallel rank that goes on with the sum of the losses"""
         return cls(
             steps_per_epoch=document["steps_per_epoch"],
+            direction=direction,
             step=document["step"],
             loss_units=document["loss_units"] if leads else 0,
             seconds=document["seconds"],

@@ -186,7 +186,7 @@ class Ours:
             loss=loss,
             curriculum=None,
             loader=self.loader(logical_shards),
-            validation=Unvalidated(table=NO_TABLE, grouped=False, metric="auc"),
+            validation=Unvalidated.of_table(NO_TABLE, grouped=False, metric="auc"),
             checkpoints=Checkpoints(
                 store=self._store,
                 place=f"train/{self._number}",

@@ -15,7 +15,7 @@ from torch import nn
 
 from mlops_provider.step import BadConfigError
 from training.data.feature_table import FeatureTable, offsets_of
-from training.data.loader import Batch, Loader, Source, Step, gather, in_memory, in_order
+from training.data.loader import Batch, Loader, Source, Step, in_memory, in_order
 from training.data.table_source import InMemory, Rows, TableSource
 from training.trainer.objectives import ranking_loss
 
@@ -126,7 +126,7 @@ def test_batches_hold_the_rows_of_their_samples(grouped: bool) -> None:
     data = table(grouped)
     for step in loader(2, 5, grouped=grouped, micro_batch=2).epoch(1):
         for batch in step.batches:
-            expected = gather(data, batch.samples, grouped=grouped, weight=batch.weights[0].item())
+            expected = in_memory(data, grouped=grouped).gather(batch.samples, batch.weights[0].item())
             for name in ("features", "labels", "mask", "weights"):
                 one, other = getattr(batch, name), getattr(expected, name)
                 assert one is other is None or torch.equal(one, other), name
@@ -304,7 +304,7 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
 
 def test_groups_are_padded_with_zeros_under_the_mask() -> None:
     data = table(grouped=True)
-    batch = gather(data, np.array([4, 9, 2]), grouped=True)
+    batch = in_memory(data, grouped=True).gather(np.array([4, 9, 2]))
     assert batch.mask is not None
     for position, sample in enumerate([4, 9, 2]):
         first, last = data.offsets[sample], data.offsets[sample + 1]
@@ -341,6 +341,6 @@ def test_batches_share_memory_with_nothing() -> None:
 
 
 def test_a_batch_is_moved_whole() -> None:
-    batch = gather(table(grouped=True), np.arange(3), grouped=True).to(torch.device("meta"))
+    batch = in_memory(table(grouped=True), grouped=True).gather(np.arange(3)).to(torch.device("meta"))
     assert batch.mask is not None
     assert {tensor.device.type for tensor in (batch.features, batch.labels, batch.mask, batch.weights)} == {"meta"}

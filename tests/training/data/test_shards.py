@@ -11,7 +11,7 @@ import pytest
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops_provider.step import BadDataError
 from training.data.feature_table import FeatureTable
-from training.data.loader import Loader, gather
+from training.data.loader import Loader, in_memory
 from training.data.shards import SplitWriter, open_source, open_split, write_split
 from training.data.tokens import write_tokens
 from training.store import DamagedObjectError, Store
@@ -120,7 +120,7 @@ def test_a_source_gathers_across_shards(store: Store, tmp_path: Path, grouped: b
 
     assert source.shard_sizes.tolist() == [shard["num_samples"] for shard in part["shards"]]
     for samples in (np.random.default_rng(2).permutation(300), np.array([299, 0]), np.array([7])):
-        batch, expected = source.gather(samples), gather(written, samples, grouped=grouped)
+        batch, expected = source.gather(samples), in_memory(written, grouped=grouped).gather(samples)
         np.testing.assert_array_equal(batch.features, expected.features)
         np.testing.assert_array_equal(batch.labels, expected.labels)
         assert source.lengths(samples).tolist() == np.diff(written.offsets)[samples].tolist()
@@ -154,7 +154,7 @@ def test_a_bucket_is_read_through_a_cache_smaller_than_the_split(s3: str, tmp_pa
     seen = []
     for step in Loader(source=source, global_batch=150, seed=1, rank=0, world_size=1).epoch(1):
         (batch,) = step.batches
-        np.testing.assert_array_equal(batch.features, gather(whole, batch.samples, grouped=True).features)
+        np.testing.assert_array_equal(batch.features, in_memory(whole, grouped=True).gather(batch.samples).features)
         seen += batch.samples.tolist()
         assert sum(file.stat().st_size for file in cache.iterdir()) <= max_bytes
 

@@ -6,7 +6,7 @@ import pytest
 from training.evaluation.bootstrap import estimate, estimate_own
 from training.trainer.metrics import auc, ndcg
 
-METRICS = ["ndcg@10", "mrr", "auc", "log_loss", "f1", "calibration_error"]
+METRICS = ["ndcg@10", "mrr", "auc", "log_loss", "f1", "calibration_error", "perplexity"]
 
 
 @pytest.mark.parametrize("metric", METRICS)

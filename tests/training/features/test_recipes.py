@@ -1,4 +1,4 @@
-"""The two recipes that come with the project, on a small made-up year and on the real one."""
+"""The recipes that come with the project, on a small made-up year and on the real one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from include.flight_delays.model import build_model as build_classifier
 from include.flight_ranking.dataset import OUTCOMES, WEATHER, documents, relevance
 from include.flight_ranking.features import FEATURES as RANKING_FEATURES
 from include.flight_ranking.model import build_model as build_scorer
+from include.stdlib_lm.features import FEATURES as LIBRARY_FEATURES
+from include.stdlib_lm.model import build_model as build_gpt
 from training.data.engine import Recipe, Table, collect, on_polars, on_spark, run_recipe, spark_session
 from training.features.feature_set import FeatureSet
 from training.features.parity import check_parity
+from training.features.token_set import FittedTokens
 
 FIRST_DAY = date(2013, 1, 1)
 NUM_DAYS = 40
@@ -231,3 +234,20 @@ def test_models_score_the_last_dimension(build_model: Callable[[Any], torch.nn.M
     model = build_model(SimpleNamespace(num_features=7, hidden=4))
 
     assert model(torch.ones(shape)).shape == shape[:-1]
+
+
+def test_the_language_model_knows_only_what_came_before() -> None:
+    """Broken: it would be told the token that it is to guess; the best perplexity, and no use."""
+    tokens = FittedTokens.fit(LIBRARY_FEATURES, [])
+    torch.manual_seed(0)
+    model = build_gpt(SimpleNamespace(**tokens.description, width=16, num_blocks=2, num_heads=2))
+    text = torch.from_numpy(tokens.encode("def f(number):\n    return number\n"))[None]
+    changed = text.clone()
+    changed[0, 20] = 0
+    with torch.no_grad():
+        before, after = model(text), model(changed)
+    assert before.shape == (1, text.shape[1], 257)
+    assert torch.equal(before[:, :20], after[:, :20])
+    assert not torch.equal(before[:, 20:], after[:, 20:])
+    loss = torch.nn.functional.cross_entropy(before[0], text[0])
+    assert abs(float(loss) - torch.log(torch.tensor(257.0))) < 0.1, "knows nothing yet, and is sure of nothing"

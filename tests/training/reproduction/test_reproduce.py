@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import corpus
 import pytest
 from mlflow import MlflowClient
 
@@ -41,6 +42,19 @@ def test_a_model_of_a_commit_is_identical_when_the_checkout_has_moved_on(recipe:
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.data.tags["mlops.reproduction_of"] == version
     assert run.data.tags["mlops.reproduction.identical"] == "True"
+
+
+def test_a_language_model_is_identical(recipe: Any, run_step: Any, config: Any) -> None:
+    """Broken: of tokens, and of a model of them, nobody could show where they came from."""
+    corpus.write_project(recipe.home, 80)
+    recipe.commit("A library")
+    checkpoint = corpus.trained(recipe.project, run_step, config, "first", "CHARACTERS", epochs=2)
+    report = corpus.judged(recipe.project, run_step, "first", checkpoint)
+    corpus.promoted(recipe.project, run_step, report)
+    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/champion")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+    assert "perplexity" in done.stdout.partition("metrics")[2]
 
 
 def test_what_was_not_committed_is_patched_in(recipe: Any) -> None:

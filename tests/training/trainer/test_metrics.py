@@ -75,7 +75,7 @@ def test_mrr_is_the_place_of_the_first_relevant_document() -> None:
     assert measure("mrr", labels, scores, offsets) == pytest.approx((1 / 2 + 1 + 1 / 3) / 3)
 
 
-@pytest.mark.parametrize("metric", ["ndcg@3", "mrr", "auc", "log_loss", "f1", "calibration_error"])
+@pytest.mark.parametrize("metric", ["ndcg@3", "mrr", "auc", "log_loss", "f1", "calibration_error", "perplexity"])
 def test_weights_count_samples_as_often(metric: str) -> None:
     """Broken: the bootstrap would resample something else than it says."""
     rng = np.random.default_rng(4)
@@ -88,7 +88,7 @@ def test_weights_count_samples_as_often(metric: str) -> None:
     assert by_weight[0] == pytest.approx(drawn, rel=0.5 if metric == "calibration_error" else 1e-9)
 
 
-@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("calibration_error", -1)])
+@pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("perplexity", -1)])
 def test_the_direction_says_which_way_is_better(metric: str, sign: int) -> None:
     assert direction(metric) == sign
 
@@ -103,6 +103,8 @@ def test_the_direction_says_which_way_is_better(metric: str, sign: int) -> None:
         ("ndcg@10", "binary", False, "use auc"),
         ("ndcg@10", "ranking", False, "group_by"),
         ("auc", "regression", False, "unknown objective"),
+        ("perplexity", "binary", False, "use auc"),
+        ("ndcg@10", "language_model", False, "use perplexity"),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused(metric: str, objective: str, grouped: bool, message: str) -> None:
@@ -120,9 +122,16 @@ def test_a_metric_that_does_not_fit_is_refused(metric: str, objective: str, grou
         ("f1", [0, 0], [-0.1, -0.2], "no label and no prediction of the 2 rows is positive"),
         ("log_loss", [], [], "no rows"),
         ("ndcg@5", [1, 0], [float("nan"), float("nan")], "2 of 2 scores are not finite"),
+        ("perplexity", [2, 2], [4000.0, 4000.0], "the mean loss of a token, 2000 nats, is too large"),
     ],
 )
 def test_a_split_that_cannot_be_measured_is_bad_data(metric: str, labels: list, scores: list, message: str) -> None:
     """Broken: a NaN metric would choose the best epoch, or pass the gate."""
     with pytest.raises(BadDataError, match=message):
         measure(metric, np.array(labels, float), np.array(scores, float), np.array([0, len(labels)]))
+
+
+def test_perplexity_is_that_of_a_token() -> None:
+    """Broken: a short document would count as much as a long one."""
+    num_tokens, losses = np.array([1.0, 9.0]), np.array([5.0, 9 * np.log(2)])
+    assert measure("perplexity", num_tokens, losses, np.arange(3)) == pytest.approx((np.exp(5) * 2**9) ** (1 / 10))

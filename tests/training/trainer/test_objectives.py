@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from mlops_provider.step import BadConfigError
-from training.data.loader import Batch, gather
-from training.trainer.objectives import binary_loss, ranking_loss, score
+from training.data.loader import Batch, in_memory
+from training.trainer.objectives import binary_loss, language_model_loss, ranking_loss, score
 
 
 class First(nn.Module):
@@ -24,7 +24,7 @@ def batch_of(*queries: list[tuple[float, float]]) -> Batch:
     rows = np.array([row for query in queries for row in query], np.float32)
     offsets = np.cumsum([0, *(len(query) for query in queries)])
     table = SimpleNamespace(features=rows[:, :1], labels=rows[:, 1], offsets=offsets)
-    return gather(table, np.arange(len(queries)), grouped=True)
+    return in_memory(table, grouped=True).gather(np.arange(len(queries)))
 
 
 def test_the_ranking_loss_is_the_cross_entropy_of_the_gains() -> None:
@@ -71,3 +71,12 @@ def test_a_model_with_a_superfluous_dimension_is_told_so() -> None:
     )
     with pytest.raises(BadConfigError, match="squeeze"):
         binary_loss(nn.Linear(2, 1), batch)
+
+
+def test_the_language_model_s_loss_is_the_mean_over_a_sequence() -> None:
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[0, 4, 2], [1, 1, 3]])
+    batch = Batch(features=labels, labels=labels, mask=None, weights=torch.ones(2), samples=np.arange(2))
+    losses = language_model_loss(lambda _: logits, batch)  # type: ignore[arg-type]
+    expected = [[-logits[b, c].log_softmax(0)[labels[b, c]] for c in range(3)] for b in range(2)]
+    assert losses.tolist() == pytest.approx([float(sum(row)) / 3 for row in expected])

@@ -27,6 +27,7 @@ from training.data.sources.redis_stream import RedisStream
 from training.data.sources.source import Piece, Source, SourceError, reading
 from training.data.sources.sql import sql_query
 from training.data.sources.tables import Delta, Iceberg
+from training.data.sources.text_files import TextFiles
 from training.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
 from training.data.window import Window
 
@@ -34,6 +35,7 @@ __all__ = ["SourceError", "SourceTable", "read_source"]
 
 KINDS: Mapping[str, Callable[..., Source]] = {
     "files": Files,
+    "text": TextFiles,
     "sql": sql_query,
     "delta": Delta,
     "iceberg": Iceberg,

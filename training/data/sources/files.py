@@ -66,7 +66,7 @@ class Files(SourceConfig):
         return _fixed_part(self.path)[0]
 
     def position(self) -> Position:
-        assert self.suffix  # an unknown format is an error before anything is read
+        _ = self.suffix  # an unknown format is an error before anything is read
         if self._store is not None:
             return {"path": self.path, "objects": self._objects()}
         return {"path": self.path, "files": [_identity(self.home, name) for name in self._names()]}
@@ -147,7 +147,7 @@ class FilePiece:
         return self.path if self.store is None else f"{self.store}/{self.path}"
 
     def __call__(self) -> pl.LazyFrame:
-        file = Path(self.path) if self.store is None else self._fetched()
+        file = self.on_disk()
         kind = f".{self.suffix.split('.')[1]}"
         if compression := self.suffix.removeprefix(kind):
             file = self._unpacked(file, compression, kind)
@@ -167,6 +167,10 @@ class FilePiece:
                     f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them"
                 )
         return rows
+
+    def on_disk(self) -> Path:
+        """The file, fetched where it is an object."""
+        return Path(self.path) if self.store is None else self._fetched()
 
     def _fetched(self) -> Path:
         file = self.scratch.with_name(self.scratch.name + self.suffix)

@@ -21,6 +21,7 @@ AS_OF = datetime(2024, 1, 3, tzinfo=UTC)
 COMMON: Mapping[str, Any] = {"event_time": None, "created_time": None, "key": [], "history_days": None, "types": {}}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "files": {"null_values": ["NA"]},
+    "text": {"sha256": None, "event_time": "as_of"},
     "sql": {"connection": "db", "range_column": None, "num_ranges": 4},
     "delta": {"version": None},
     "iceberg": {"catalog": {}, "connection": None, "snapshot_id": None},

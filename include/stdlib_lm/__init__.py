@@ -1,0 +1,1 @@
+"""How does Python's standard library go on? A small language model on its sources."""

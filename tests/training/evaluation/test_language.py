@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import corpus
+import numpy as np
+import pytest
+
+from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef
+from mlops_provider.step import Failure
+from training.data.snapshots import Snapshot
+from training.evaluation.models import open_model
+
+
+@pytest.fixture
+def library(project: Any) -> Any:
+    corpus.write_project(project.home, 80)
+    return project
+
+
+def test_the_lower_perplexity_wins(library: Any, run_step: Any, config: Any, tmp_path: Path) -> None:
+    """Broken: the model that knows less would go to production."""
+    first = corpus.judged(library, run_step, "first", corpus.trained(library, run_step, config, "first", epochs=1))
+    assert isinstance(first, ReportRef), first
+    assert isinstance(corpus.promoted(library, run_step, first), ModelVersionRef)
+
+    checkpoint = corpus.trained(library, run_step, config, "second", epochs=6)
+    second = corpus.judged(library, run_step, "second", checkpoint)
+    assert second.passed, second.reason
+    rows = Snapshot.open(library.store, checkpoint.ancestor(DatasetRef)).read_split("test")
+    scored = open_model(library.store, checkpoint, tmp_path).score(rows)
+    assert scored.labels.tolist() == [len(text.encode()) + 1 for text in rows["text"]]
+    assert second.metrics["perplexity"] == pytest.approx(np.exp(scored.scores.sum() / scored.labels.sum()), rel=1e-5)
+    assert second.metrics["champion.perplexity"] == pytest.approx(first.metrics["perplexity"], abs=1e-9)
+    assert second.metrics["difference.perplexity.high"] < 0
+    assert second.metrics["candidate.perplexity.low"] < second.metrics["perplexity"]
+    serving = json.loads(library.store.read(second.artifacts["metrics"]))["serving"]
+    assert 0 < serving["latency_p50_ms"] <= serving["latency_p99_ms"]
+    refused = {each["value"]: each["num_refused"] == each["num_requests"] for each in serving["disturbances"]}
+    assert refused == {"missing": True, "empty": True, "never seen": False, "very long": False}
+    assert {each["column"] for each in serving["disturbances"]} == {"text"}
+    assert not any(each["num_failed"] or each["num_not_finite"] for each in serving["disturbances"])
+    html = library.store.read(second.artifacts["report"]).decode()
+    assert f"{rows.height} held-out documents" in html
+    assert "resamples of documents" in html
+    assert isinstance(corpus.promoted(library, run_step, second), ModelVersionRef)
+
+    third = corpus.judged(library, run_step, "third", corpus.trained(library, run_step, config, "third", epochs=2))
+    assert not third.passed
+    assert "not more than the 0.50% improvement" in third.reason
+
+
+def test_other_tokens_are_no_contest(library: Any, run_step: Any, config: Any) -> None:
+    """Broken: a vocabulary of words would look worse than one of bytes, whatever the model knows."""
+    first = corpus.judged(library, run_step, "first", corpus.trained(library, run_step, config, "first", epochs=1))
+    corpus.promoted(library, run_step, first)
+    characters = corpus.trained(library, run_step, config, "second", "CHARACTERS", epochs=1)
+    failure = corpus.judged(library, run_step, "second", characters)
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert f"the model in production, {library.pipeline} version 1 (champion), cannot be scored" in failure.message
+    assert "its tokens are those of Bytes as it was then, and the candidate's are of Characters" in failure.message
