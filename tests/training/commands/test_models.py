@@ -43,6 +43,7 @@ def mlops(store: Store, server: Server) -> Run:
         "MLFLOW_TRACKING_URI": server.uri,
         "USER": "vera",
         "LOGNAME": "vera",
+        "COLUMNS": "180",
     }
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

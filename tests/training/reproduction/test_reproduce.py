@@ -26,7 +26,7 @@ def test_a_model_of_a_commit_is_identical_when_the_checkout_has_moved_on(recipe:
     recipe.commit("Another model")
     here = recipe.state()
 
-    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/champion")
+    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/staging")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
     assert f"commit {commit[:12]}\n" in done.stdout
@@ -51,7 +51,7 @@ def test_a_language_model_is_identical(recipe: Any, run_step: Any, config: Any) 
     checkpoint = corpus.trained(recipe.project, run_step, config, "first", "CHARACTERS", epochs=2)
     report = corpus.judged(recipe.project, run_step, "first", checkpoint)
     corpus.promoted(recipe.project, run_step, report)
-    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/champion")
+    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/staging")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
     assert "perplexity" in done.stdout.partition("metrics")[2]
