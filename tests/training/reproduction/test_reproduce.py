@@ -51,7 +51,7 @@ def test_a_language_model_is_identical(recipe: Any, run_step: Any, config: Any) 
     checkpoint = corpus.trained(recipe.project, run_step, config, "first", "CHARACTERS", epochs=2)
     report = corpus.judged(recipe.project, run_step, "first", checkpoint)
     corpus.promoted(recipe.project, run_step, report)
-    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/staging")
+    done = recipe.mlops("reproduce", f"{recipe.project.pipeline}/champion")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
     assert "perplexity" in done.stdout.partition("metrics")[2]
