@@ -1,6 +1,6 @@
 """Which flights will be more than 15 minutes late? The same operators as the YAML pipelines, used from Python."""
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 from airflow.timetables.interval import CronDataIntervalTimetable
 from pendulum import datetime
 
@@ -24,6 +24,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mlops", "classification"],
+    params={"seed": Param(0, type="integer", minimum=0, description="Of the training")},
 ):
     ingest = IngestOperator(
         task_id="ingest",
@@ -66,6 +67,7 @@ with DAG(
         global_batch=256,
         learning_rate=3e-3,
         processes=1,
+        parameters=["seed"],
     )
     evaluate = EvaluateOperator(
         task_id="evaluate",

@@ -9,6 +9,7 @@ with DAG(
     description="Put the former champion of a model into production again",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=False,  # who needs it is in a hurry
     max_active_runs=1,
     tags=["mlops", "operations"],
     params={

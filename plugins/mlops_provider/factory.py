@@ -27,7 +27,7 @@ from mlops_provider.section import SpecError
 from mlops_provider.spec import SECTIONS, Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
-PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs")}
+PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs", "seed")}
 """Settings that the trigger form offers to override for one run, by step."""
 SEARCHED = tuple(f"train.{name}" for name in PARAMETERS["train"])
 """The training's, as they are called in a search for its settings."""
@@ -53,7 +53,13 @@ def build_dag(pipeline: Pipeline) -> DAG:
             "retry_delay": timedelta(seconds=pipeline.retry_delay_seconds),
         },
         tags=["mlops", *pipeline.tags],
-        params={name: _param(pipeline, step, name) for step, names in PARAMETERS.items() for name in names},
+        params={
+            name: _param(pipeline, step, name)
+            for step, names in PARAMETERS.items()
+            for name in names
+            # What a search finds goes before what is given.
+            if not (step == "train" and pipeline.tune and name in pipeline.tune.space)
+        },
     )
     settings = {
         step: pipeline.model_dump(include={field: True}, by_alias=False)[field]

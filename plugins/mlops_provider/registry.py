@@ -19,6 +19,10 @@ class RegistryError(RuntimeError):
     """The registry cannot be reached, or answered with an error."""
 
 
+class NotOursError(RegistryError):
+    """The version was registered by other means than a pipeline."""
+
+
 async def find_model_version(
     tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None
 ) -> ModelVersionRef | None:
@@ -32,7 +36,7 @@ async def find_model_version(
         return None
     tags = {tag["key"]: tag["value"] for tag in found.get("tags", [])}
     if REF_TAG not in tags:
-        raise RegistryError(
+        raise NotOursError(
             f"version {found['version']} of {model!r} has no tag {REF_TAG}: it was not registered by a pipeline"
         )
     return ModelVersionRef(

@@ -29,6 +29,7 @@ from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.promote_spec import Promote
 from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
+from mlops_provider.step import TRAIN_OPERATIONAL
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
 
 _METRICS = {
@@ -254,9 +255,7 @@ class Checkpointing(Section):
 class Train(TunedSection):
     """Train with torchrun; return the best checkpoint."""
 
-    operational: ClassVar[frozenset[str]] = frozenset(
-        {"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint"}
-    )
+    operational: ClassVar[frozenset[str]] = TRAIN_OPERATIONAL
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
         *("model", "program", "loss", "metrics", "configure_optimizer", "curriculum", "objective", "metric"),
@@ -404,7 +403,7 @@ def node_range(nodes: int | str) -> tuple[int, int]:
 class Study(Tune):
     """A search, and what is searched: what the step ``tune`` is told."""
 
-    operational: ClassVar[frozenset[str]] = frozenset({"parallel"})
+    operational: ClassVar[frozenset[str]] = frozenset({"parallel", *(f"train.{name}" for name in TRAIN_OPERATIONAL)})
 
     train: Train
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -249,6 +249,24 @@ def replaced_settings(settings: Mapping[str, Any], values: Mapping[str, Any]) ->
         result[first] = replaced_settings(result[first], {rest: value}) if rest else value
     return result
 
+
+def decisive(settings: Mapping[str, Any], operational: Collection[str]) -> dict[str, Any]:
+    """
+    The settings that decide what comes out.
+
+    :param operational: the others; of parts with dots: ``train.hang_seconds``
+    """
+    return {
+        name: decisive(value, {inner.removeprefix(f"{name}.") for inner in operational if inner.startswith(f"{name}.")})
+        if isinstance(value, Mapping)
+        else value
+        for name, value in settings.items()
+        if name not in operational
+    }
+
+
+TRAIN_OPERATIONAL = frozenset({"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint"})
+"""Settings of a training that say how it is done. They are named here for the studies, whose steps hold them too."""
 
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
 """Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""

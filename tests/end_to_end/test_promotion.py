@@ -31,16 +31,20 @@ STAGE = """
 import sys
 from mlops_provider.refs import ReportRef
 from training.registry.promotion import Promotion
+from training.registry.semantic_version import VERSION_TAG
 from training.registry.transitions import Author
 from training.store import Store
 from training.tracking.connection import connect
 from training.tracking.model_registry import REF_TAG, ModelRegistry
+from training.tracking.stored_model import StoredModel
 
 store, tracking_uri, report = sys.argv[1:]
 registry = ModelRegistry(client=connect(tracking_uri), name="events")
 run = registry.client.create_run("0").info
-source = f"{run.artifact_uri}/model"  # nothing is there, and nothing needs it
-version = registry.create(source=source, run_id=run.run_id, tags={REF_TAG: report}, description="Good.")
+found = registry.client.create_logged_model("0", name="events", source_run_id=run.run_id)
+model = StoredModel(model_id=found.model_id, uri=found.artifact_location)  # nothing is there, and nothing needs it
+tags = {REF_TAG: report, VERSION_TAG: "1.0.0"}
+version = registry.create(model=model, run_id=run.run_id, tags=tags, description="Good.")
 Promotion.of(registry, Store(store)).stage(version, Author(who="a night", why="Good."), report="reports/1.html")
 print(version)
 """
@@ -106,7 +110,7 @@ def register(airflow: LiveAirflow) -> ModelVersionRef:
     )  # fmt: skip
     store = f"file://{airflow.stack.store}"
     version = training(airflow, "-c", STAGE, store, airflow.stack.mlflow_url, json.dumps(report.to_wire()))
-    return ModelVersionRef(place="x", name="events", version=version, parent=report)
+    return ModelVersionRef(place="x", name="events", version=version, semantic_version="1.0.0", parent=report)
 
 
 def release(airflow: LiveAirflow, version: ModelVersionRef, dag_id: str = "releasing") -> str:

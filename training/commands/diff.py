@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlops_provider.refs import CheckpointRef
+from mlops_provider.refs import CheckpointRef, TrialRef
 from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
 
@@ -60,6 +60,8 @@ def _read(places: Places, named: str) -> Run:
     if place is None:
         raise BadConfigError(f"run {named} is no training of a pipeline: it has no tag 'mlops.place'")
     checkpoint = places.store.committed(place)
+    if isinstance(checkpoint, TrialRef):
+        raise BadConfigError(f"run {named} is a trial of a study, which keeps no model: name the training after it")
     if not isinstance(checkpoint, CheckpointRef):
         raise BadConfigError(f"run {named} has no result in {places.store.uri}: its training has not ended well yet")
     return Run(name=named[:12], original=Original.read(places.store, checkpoint), report=None)

@@ -19,7 +19,7 @@ from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
 from training.registry.audit import AuditError, AuditTrail, Entry
 from training.registry.promotion import Promotion
-from training.registry.transitions import Author
+from training.registry.transitions import Author, ours
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry, model_names
 
@@ -110,6 +110,13 @@ def _history(options: argparse.Namespace, places: Places, console: Console) -> i
         entries.extend(AuditTrail(places.store, options.model).newest_first())
     except AuditError as error:
         problem = error
+    if not entries and problem is None:
+        if not ours(_registry(options, places).aliases()):
+            raise BadConfigError(f"model {options.model!r} has no audit trail, and no version in any stage")
+        problem = AuditError(
+            f"versions of {options.model!r} are in stages, and the audit trail in {places.store.uri} has no entry: "
+            "restore it from a backup, or record them: mlops models adopt"
+        )
     if options.json:
         _print_json(console, {"entries": [_wire(entry) for entry in entries], "problem": problem and str(problem)})
     else:

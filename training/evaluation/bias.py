@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
-from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
+from fairlearn.metrics import MetricFrame, selection_rate
 
 from training.evaluation.slices import MIN_SAMPLES, values_of
 from training.trainer.metrics import Floats
@@ -22,7 +23,8 @@ class GroupDifference:
     demographic_parity: float
     """Of the share predicted positive, that is, more probable than not."""
     equalised_odds: float
-    """Of the true or the false positive rate, whichever differs more (Hardt et al. 2016)."""
+    """Of the true or the false positive rate, whichever differs more (Hardt et al. 2016), among groups that have enough
+    rows of the one label or the other."""
     champion_demographic_parity: float | None
     champion_equalised_odds: float | None
 
@@ -40,15 +42,13 @@ def group_differences(
     found = []
     for column in columns:
         names = values_of(rows, column, "fairness")
-        _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
-        kept = counts[codes] >= MIN_SAMPLES
-        models = [candidate] if champion is None else [candidate, champion]
-        measures = (demographic_parity_difference, equalized_odds_difference)
-        values = [
-            float(measure(labels[kept] > 0, scores[kept] > 0, sensitive_features=names[kept]))
-            for scores in models
-            for measure in measures
-        ]
+        _, counts = np.unique(names, return_counts=True)
+        positive, everybody = labels > 0, np.ones(len(labels), bool)
+        values = []
+        for scores in [candidate] if champion is None else [candidate, champion]:
+            predicted = scores > 0
+            odds = (_spread(predicted, names, positive), _spread(predicted, names, ~positive))
+            values += [_spread(predicted, names, everybody), max(odds)]
         found.append(
             GroupDifference(
                 column=column,
@@ -60,3 +60,14 @@ def group_differences(
             )
         )
     return found
+
+
+def _spread(predicted: npt.NDArray[np.bool_], names: npt.NDArray[np.str_], counted: npt.NDArray[np.bool_]) -> float:
+    """By how much the share predicted positive differs, among the rows that count, between groups of enough of them."""
+    _, codes, counts = np.unique(names[counted], return_inverse=True, return_counts=True)
+    if (counts >= MIN_SAMPLES).sum() < 2:
+        return 0.0
+    kept = (counts >= MIN_SAMPLES)[codes]
+    chosen = predicted[counted][kept]
+    rates = MetricFrame(metrics=selection_rate, y_true=chosen, y_pred=chosen, sensitive_features=names[counted][kept])
+    return float(rates.difference())

@@ -92,7 +92,7 @@ def estimate_own(
     """
     Each metric of a recipe's own function; a higher value counts as better.
 
-    :param function: returns finite numbers, the same names each time
+    :param function: returns the same names each time, and finite numbers of the whole
     """
     models = [candidate] if champion is None else [candidate, champion]
     values = [function(labels, scores, offsets) for scores in models]

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
 from mlops_provider.step import RunIdentity
-from training.evaluation.bootstrap import CONFIDENCE, RESAMPLES
+from training.evaluation.bootstrap import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from training.evaluation.comparison import Comparison
 from training.evaluation.cost import Cost, cost_of
 from training.evaluation.drift import ColumnDrift
@@ -155,6 +155,7 @@ def _counts(comparison: Comparison) -> str:
     if comparison.num_apart:
         text += f"; {comparison.num_apart:,} rows that the champion's feature set does not keep are left out"
     intervals = (
-        f"Intervals: {CONFIDENCE:.0%}, from {RESAMPLES:,} paired bootstrap resamples of {comparison.samples_are}."
+        f"Intervals: {CONFIDENCE:.0%}, from {RESAMPLES:,} paired bootstrap resamples of {comparison.samples_are}; "
+        f"those of slices and of the recipe's own metrics from {FEWER_RESAMPLES}."
     )
     return f"{text}. {intervals}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scipy.special import stdtrit
 
+from mlops_provider.step import BadConfigError
 from training.evaluation.gate import Measured, Outcome, Rule
 from training.trainer.metrics import named
 
@@ -178,6 +179,10 @@ class Fairness:
     def outcome(self, measured: Measured) -> Outcome:
         named = self.measure.replace("_", " ")
         worst = max(measured.groups, key=lambda each: each.of(self.measure))
+        if alone := [each.column for each in measured.groups if each.num_groups < 2]:
+            raise BadConfigError(
+                f"evaluate.fairness: {alone[0]!r} has fewer than two groups with enough held-out rows to be compared"
+            )
         return _at_most(f"Fairness: {named} between groups of {worst.column}", worst.of(self.measure), self.fairness)
 
 

@@ -64,7 +64,7 @@ class ModelDescription:
     model_args: dict[str, object]
     num_features: int
     """Columns of the input; of tokens, their number in a sequence."""
-    vocab_size: int | None
+    vocab_size: int | None = None
     """None where the inputs are no tokens."""
     objective: str
     metric: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlops_provider.stages import ARCHIVED, CANARY, PRODUCTION, STAGE_TAG, STAGING
+from mlops_provider.stages import ARCHIVED, CANARY, PRODUCTION, STAGE_TAG
 from mlops_provider.step import BadConfigError
 from training.registry.audit import AuditTrail, Entry
 from training.registry.stages import (
@@ -120,6 +120,14 @@ class Promotion:
 
         return self.transitions.move("archive", by, decide)
 
+    def end_canary(self, version: str, by: Author) -> None:
+        """Take a version back that is the canary; of another stage it is left there."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            return (version, archived(stages, version)) if stages.stage_of(version) == CANARY else None
+
+        self.transitions.move("archive", by, decide)
+
     def roll_back(self, by: Author, *, taken_back: str | None = None) -> Entry:
         """
         Put the former champion into production again and archive the present one. Reads the database of MLflow and
@@ -143,7 +151,7 @@ class Promotion:
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             found = ours(self.registry.aliases())
             after = adopted(stages, found, at=at)
-            version = after.champion or stages.champion or after.newest_in(STAGING)
+            version = after.champion or stages.champion or max({**stages.live, **after.live}, key=int, default=None)
             return None if version is None or found == stages.aliases else (version, after)
 
         return self.transitions.move("adopt", by, decide, settle=self.trail.last)

@@ -64,7 +64,7 @@ class Transitions:
                     deadline = time.monotonic() + GRACE_SECONDS
             elif (found := ours(self.registry.aliases())) == (entry.stages.aliases if entry else {}):
                 return entry
-            elif waited:
+            elif waited and self.trail.last() == entry:  # else somebody was between the two looks
                 raise AliasMovedError(self._moved(found, entry))
             time.sleep(0.05)
 

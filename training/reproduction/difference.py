@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, ReportRef
+from mlops_provider.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
+from mlops_provider.step import replaced_settings
 from training.code import recipe_of
 from training.data.difference import compare_columns, differing_days
 from training.data.manifest import Manifest
@@ -131,7 +132,7 @@ def _environments(a: Run, b: Run) -> list[EnvironmentDifference]:
 
 def _parameters(a: Run, b: Run) -> Part:
     settings = [
-        dict(_flat({"features": run.original.features_input.config, "train": run.original.train_input.config}))
+        dict(_flat({"features": run.original.features_input.config, "train": _trained_with(run.original)}))
         for run in (a, b)
     ]
     return Part(
@@ -139,6 +140,13 @@ def _parameters(a: Run, b: Run) -> Part:
         equal=f"{len(settings[0])} settings of features and train, seed {a.original.checkpoint.seed}",
         differences=_of_mappings(*settings),
     )
+
+
+def _trained_with(original: Original) -> Mapping[str, Any]:
+    """The settings of a training, with what a study has found."""
+    study = original.checkpoint.parent
+    found = study.parameters if isinstance(study, StudyRef) else {}
+    return replaced_settings(original.train_input.config, found)
 
 
 def _metrics(a: Run, b: Run) -> Part:

@@ -45,10 +45,10 @@ class ServedModel:
             described["path"],
             described["num_features"],
             described["model_args"],
-            described["vocab_size"],
+            described.get("vocab_size"),
         )
         module.load_state_dict(deserialise((folder / "weights.pt").read_bytes(), torch.device("cpu")))
-        served = ServedRows if described["vocab_size"] is None else ServedDocuments
+        served = ServedRows if described.get("vocab_size") is None else ServedDocuments
         self.served = served(definition, document["features"], module, described)
 
     def predict(self, model_input: pd.DataFrame, params: object = None) -> pd.DataFrame:

@@ -32,9 +32,14 @@ def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
     done = store.committed(document.place)
     if done is not None:
         logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
-    elif document.ref is not None and not document.reproduces:
+    elif document.ref is not None and not document.reproduces and not _takes_back(document):
         refuse_deprecated(store, document.ref)
     return done
+
+
+def _takes_back(document: StepInput) -> bool:
+    """Whether it is about getting rid of what was made of the snapshot."""
+    return document.step == "promote" and document.config["action"] in ("archive", "rollback")
 
 
 def execute(document: StepInput, deployment: Deployment) -> Ref | None:

@@ -10,6 +10,7 @@ from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.step import BadConfigError
 from training.registry.promotion import Promotion
 from training.registry.semantic_version import VERSION_TAG
+from training.registry.stages import ChampionChangedError
 from training.registry.transitions import Author
 from training.steps import StepContext
 from training.tracking.connection import connect
@@ -43,7 +44,12 @@ def run(context: StepContext) -> ModelVersionRef:
     by = Author(who=context.run.author, why=config.why or ref.parent.reason)
     match config.action:
         case "promote":
-            promotion.promote(ref.version, by, judged_against=ref.parent.champion, approval=config.approval)
+            try:
+                promotion.promote(ref.version, by, judged_against=ref.parent.champion, approval=config.approval)
+            except ChampionChangedError as error:
+                # A canary that cannot become the champion would be sent requests for ever.
+                promotion.end_canary(ref.version, Author(who=by.who, why=str(error)))
+                raise
         case "approve":
             assert config.approver is not None
             promotion.approve(ref.version, by, approver=config.approver)
@@ -72,6 +78,6 @@ def _version(registry: ModelRegistry, version: str, place: str) -> ModelVersionR
         place=place,
         name=registry.name,
         version=version,
-        semantic_version=tags[VERSION_TAG],
+        semantic_version=tags.get(VERSION_TAG, ""),  # an adopted one has none
         parent=ReportRef.from_wire(document),
     )

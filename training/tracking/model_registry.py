@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from mlops_provider.stages import CHAMPION
 from training.tracking.run import translated
 from training.tracking.stored_model import StoredModel
 
@@ -111,9 +112,18 @@ class ModelRegistry:
                     raise
 
     def set_alias(self, alias: str, version: str) -> None:
-        """One change in MLflow's database: a reader finds the version before or this one, never none."""
+        """
+        One change in MLflow's database: a reader finds the version before or this one, never none. One that was deleted
+        gets no alias but the champion's, which is an error.
+        """
+        from mlflow.exceptions import MlflowException
+
         with translated(f"cannot set alias {alias!r} of model {self.name!r} to version {version}"):
-            self.client.set_registered_model_alias(self.name, alias, version)
+            try:
+                self.client.set_registered_model_alias(self.name, alias, version)
+            except MlflowException as error:
+                if alias == CHAMPION or error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
 
     def delete_alias(self, alias: str) -> None:
         with translated(f"cannot delete alias {alias!r} of model {self.name!r}"):
@@ -134,4 +144,9 @@ class ModelRegistry:
 def model_names(client: MlflowClient) -> list[str]:
     """All registered models, by name."""
     with translated("cannot search the models"):
-        return sorted(model.name for model in client.search_registered_models())
+        names, token = [], None
+        while True:
+            page = client.search_registered_models(page_token=token)
+            names += [model.name for model in page]
+            if not (token := page.token):
+                return sorted(names)

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,10 +51,12 @@ class StoredRun:
         """Final values, without step."""
         from mlflow.entities import Metric, RunTag
 
+        now = int(time.time() * 1000)
         with translated(f"cannot store values of run {self.run_id}"):
             self.client.log_batch(
                 self.run_id,
-                metrics=[Metric(name, value, 0, 0) for name, value in metrics.items()],
+                # MLflow shows the largest of equal instants, not the last.
+                metrics=[Metric(name, value, now, 0) for name, value in metrics.items()],
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
 
@@ -71,12 +74,6 @@ class StoredRun:
                 status = statuses.get(run.data.tags[number])
                 if status is not None and run.info.status == "RUNNING":
                     self.client.set_terminated(run.info.run_id, status)
-
-    @property
-    def artifact_uri(self) -> str:
-        with translated(f"cannot read run {self.run_id}"):
-            uri: str = self.client.get_run(self.run_id).info.artifact_uri
-        return uri
 
     def tag(self, name: str) -> str | None:
         with translated(f"cannot read run {self.run_id}"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from mlops_provider.step import StepInput, run_key
+from mlops_provider.step import TRAIN_OPERATIONAL, StepInput, decisive, run_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,7 @@ def study_name(document: StepInput) -> str:
     :param document: of any of them
     """
     run, config = document.run, document.config
-    decisive = {name: config[name] for name in ("space", "sampler", "pruner", "seed", "train", "connection")}
-    key = run_key("study", run.interval_end, run.timezone, decisive, document.ref, document.code)
+    kept = {name: config[name] for name in ("space", "sampler", "pruner", "seed", "train", "connection")}
+    kept["train"] = decisive(kept["train"], TRAIN_OPERATIONAL)
+    key = run_key("study", run.interval_end, run.timezone, kept, document.ref, document.code)
     return f"{run.pipeline}/{key}"

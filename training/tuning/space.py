@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
 from mlops_provider.refs import digest_of
@@ -41,10 +42,7 @@ def draw(study: optuna.Study, config: TuneConfig, number: int) -> dict[str, Any]
         return _grid(space, config.seed)[number]
     seed = int(digest_of([config.seed, number])[:8], 16)
     sampler: BaseSampler = _SAMPLERS[config.sampler](seed=seed)
-    # Hyperband has TPE look at the trials of one bracket only, which follows from the study's name.
-    copy = optuna.create_study(
-        study_name=study.study_name, direction=study.direction, sampler=sampler, pruner=study.pruner
-    )
+    copy = optuna.create_study(direction=study.direction, sampler=sampler, pruner=NopPruner())
     copy.add_trials(study.get_trials(deepcopy=False))
     return copy.ask(space).params
 

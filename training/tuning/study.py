@@ -167,10 +167,15 @@ class Study:
     def _check_budget(self, number: int) -> None:
         trials = self._study.get_trials(deepcopy=False)
         config = self._config
+        # A trial that is begun again goes on from its checkpoint, and tells of its earlier epochs too.
+        hours: dict[int, float] = {}
+        for trial in trials:
+            own = trial.user_attrs[NUMBER]
+            hours[own] = max(hours.get(own, 0.0), trial.user_attrs.get(GPU_HOURS, 0.0))
         begun = min((trial.user_attrs[BEGUN] for trial in trials), default=time.time())
         spent = {
             "hours": ((time.time() - begun) / 3600, config.hours),
-            "gpu_hours": (sum(trial.user_attrs.get(GPU_HOURS, 0.0) for trial in trials), config.gpu_hours),
+            "gpu_hours": (sum(hours.values()), config.gpu_hours),
         }
         for name, (used, allowed) in spent.items():
             if allowed is not None and used >= allowed:

@@ -46,10 +46,7 @@ class PromoteOperator(StepOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment.tracking_url, version)
-        try:
-            champion = asyncio.run(champion_version(deployment.tracking_uri, version.name))
-        except RegistryError as error:
-            raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
+        champion = champion_now(deployment.tracking_uri, version.name)
         if champion != version.version:
             # The asset's listeners would serve what is not in production any more.
             raise AirflowSkipException(
@@ -57,6 +54,18 @@ class PromoteOperator(StepOperator):
                 f"{champion}; it is not promoted again. Who did it, and why: mlops models history {version.name}"
             )
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
+
+
+def champion_now(tracking_uri: str, model: str) -> str | None:
+    """
+    The version in production.
+
+    :raises StepRetryableError: where the registry cannot be reached
+    """
+    try:
+        return asyncio.run(champion_version(tracking_uri, model))
+    except RegistryError as error:
+        raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
 
 
 def move(

@@ -11,7 +11,7 @@ from mlops_provider.exceptions import StepRetryableError
 from mlops_provider.links import ReportLink
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.refs import Ref, ValidationRef
-from mlops_provider.registry import RegistryError, find_model_version
+from mlops_provider.registry import NotOursError, RegistryError, find_model_version
 from mlops_provider.spec import Validate
 from mlops_provider.stages import CHAMPION
 
@@ -47,6 +47,8 @@ class ValidateOperator(StepOperator):
         lookup = find_model_version(deployment.tracking_uri, self.registered_model, alias=CHAMPION)
         try:
             champion = asyncio.run(lookup)
+        except NotOursError:  # it names no data
+            return {}
         except RegistryError as error:
             raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
         return {} if champion is None else {"champion": champion.ancestor(ValidationRef)}

@@ -110,6 +110,10 @@ class Files(SourceConfig):
     def _objects(self) -> list[dict[str, Any]]:
         """The objects that match, sorted by key; like a file glob, ``*`` stays within a folder."""
         folder, pattern = _fixed_part(self.path)
+        if "**" in PurePosixPath(pattern).parts:
+            raise BadConfigError(
+                f"source {self.name!r}: {self.path}: ** is not read in an object store; name each depth, as in */*.py"
+            )
         depth = len(PurePosixPath(pattern).parts)
         try:
             listed = [entry for page in obstore.list(from_url(folder)) for entry in page]

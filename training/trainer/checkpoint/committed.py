@@ -22,7 +22,7 @@ from training.trainer.checkpoint.files import (
 )
 
 MARKER: Final = "checkpoint.json"
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -236,7 +236,8 @@ class Follower:
             self._waiting = waiting
             if waiting is None:
                 self._waited_for.clear()
-                self._say(f"running on {', '.join(sorted({node_of(pod) for pod in self._running()}))}")
+                if nodes := sorted({node_of(pod) for pod in self._running()}):
+                    self._say(f"running on {', '.join(nodes)}")
             elif waiting not in self._waited_for:  # some states alternate
                 self._waited_for.add(waiting)
                 self._say(waiting)

@@ -80,6 +80,9 @@ def waiting_for(job: Manifest, pods: Iterable[Manifest], hints: Mapping[str, str
 
     :param hints: by a pod's name, or ``""`` for the Job: what events and the queue say
     """
+    pods = list(pods)
+    if any(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods):
+        return None  # it is all done, and the others are about to end
     wanted = job["spec"].get("parallelism", 1)
     living = [pod for pod in pods if not is_over(pod)]
     if job["spec"].get("suspend"):
