@@ -227,7 +227,10 @@ for turn in range(1000):
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
         for writer in writers:
-            time.sleep(chance.uniform(0.5, 2))
+            done = promotion.trail.last().number + 3
+            while promotion.trail.last().number < done:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.5))
             writer.kill()
             writer.wait(30)
         promotion.promote_anyhow("4", Author(who="vera", why="the last"))
