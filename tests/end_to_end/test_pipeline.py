@@ -13,7 +13,7 @@ from project import write_events
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef
 
-NIGHT_SECONDS = 120
+NIGHT_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
