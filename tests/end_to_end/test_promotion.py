@@ -27,6 +27,8 @@ from mlops_provider.refs import (
 )
 
 RUN_SECONDS = 180
+READING_SECONDS = 3
+"""That a person takes to answer. One who is quicker than Airflow's executor is asked again, by the next try."""
 STAGE = """
 import sys
 from mlops_provider.refs import ReportRef
@@ -125,6 +127,7 @@ def form(airflow: LiveAirflow, run_id: str) -> dict[str, Any]:
     while airflow.states(run_id, "releasing").get("approve") != "awaiting_input":
         assert time.monotonic() < deadline, airflow.states(run_id, "releasing")
         time.sleep(0.3)
+    time.sleep(READING_SECONDS)
     path = f"/dags/releasing/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
     return dict(airflow.client.request("GET", path))
 
