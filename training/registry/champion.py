@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
-from mlops_provider.refs import CheckpointRef, RefError, ReportRef
+from mlops_provider.refs import CheckpointRef
 from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadConfigError
-from training.tracking.model_registry import REF_TAG, ModelRegistry
+from training.registry.versions import report_of
+from training.tracking.model_registry import ModelRegistry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,13 +29,11 @@ def find_champion(registry: ModelRegistry) -> Champion | None:
     version = registry.version_of_alias(CHAMPION)
     if version is None:
         return None
-    document = registry.tags_of(version).get(REF_TAG)
     try:
-        report = ReportRef.from_wire(json.loads(document or "null"))
-    except (RefError, ValueError) as error:
+        report = report_of(registry, version)
+    except BadConfigError as error:
         raise BadConfigError(
-            f"version {version} of model {registry.name!r} has the alias {CHAMPION!r} but no usable tag {REF_TAG!r} "
-            f"({error}): it was registered by other means. Put a version of this pipeline in its place: "
+            f"{error}, and it has the alias {CHAMPION!r}. Put a version of this pipeline in its place: "
             f"mlops models promote {registry.name} VERSION --why ..."
         ) from error
     return Champion(version=version, checkpoint=report.parent)

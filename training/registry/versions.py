@@ -34,12 +34,20 @@ def read_version(tracking_uri: str, named: str) -> RegisteredVersion:
         if found is None:
             raise BadConfigError(f"there is no model {name!r} with an alias {version!r}; say a version's number")
         version = found
+    return RegisteredVersion(name=name, version=version, report=report_of(registry, version))
+
+
+def report_of(registry: ModelRegistry, version: str) -> ReportRef:
+    """
+    What a version was registered for.
+
+    :raises BadConfigError: where it was registered by other means
+    """
     document = registry.tags_of(version).get(REF_TAG)
     try:
-        report = ReportRef.from_wire(json.loads(document or "null"))
+        return ReportRef.from_wire(json.loads(document or "null"))
     except (RefError, ValueError) as error:
         raise BadConfigError(
-            f"version {version} of model {name!r} has no usable tag {REF_TAG!r} ({error}): it was registered by other "
-            "means, so nothing is known of where it came from"
+            f"version {version} of model {registry.name!r} has no usable tag {REF_TAG!r} ({error}): it was registered "
+            "by other means, so nothing is known of where it came from"
         ) from error
-    return RegisteredVersion(name=name, version=version, report=report)

@@ -18,6 +18,7 @@ from mlops_provider.launchers.kubernetes.status import (
     Ending,
     condition,
     has_started,
+    has_succeeded,
     how_it_died,
     is_over,
     is_own_failure,
@@ -316,7 +317,7 @@ class Follower:
             return self._ended("; ".join(words), is_over=True)
         if met := condition(job, _DECIDED[0]) or condition(job, _DECIDED[1]):
             return self._decided(met)
-        if any(pod["status"].get("phase") == "Succeeded" for pod in self._pods.values()):
+        if any(map(has_succeeded, self._pods.values())):
             return self._decided({"type": _DECIDED[0], "reason": "what it was to do is done"})
         return self._too_late(job)
 
@@ -333,7 +334,7 @@ class Follower:
         )
 
     def _too_late(self, job: Manifest) -> Ending | None:
-        alive = [pod for pod in self._pods.values() if is_running(pod) or pod["status"].get("phase") == "Succeeded"]
+        alive = [pod for pod in self._pods.values() if is_running(pod) or has_succeeded(pod)]
         # The first of a gang holds the rendezvous.
         is_led = job["spec"]["completions"] == 1 or any(_index(pod) == "0" for pod in alive)
         if job["spec"].get("suspend") or (len(alive) >= self._followed.fewest and is_led):

@@ -65,6 +65,10 @@ def is_running(pod: Manifest) -> bool:
     return "running" in container_state(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
+def has_succeeded(pod: Manifest) -> bool:
+    return pod.get("status", {}).get("phase") == "Succeeded"
+
+
 def is_over(pod: Manifest) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
@@ -81,7 +85,7 @@ def waiting_for(job: Manifest, pods: Iterable[Manifest], hints: Mapping[str, str
     :param hints: by a pod's name, or ``""`` for the Job: what events and the queue say
     """
     pods = list(pods)
-    if any(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods):
+    if any(map(has_succeeded, pods)):
         return None  # it is all done, and the others are about to end
     wanted = job["spec"].get("parallelism", 1)
     living = [pod for pod in pods if not is_over(pod)]
