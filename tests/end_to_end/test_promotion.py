@@ -128,14 +128,12 @@ def form(airflow: LiveAirflow, run_id: str) -> dict[str, Any]:
         assert time.monotonic() < deadline, airflow.states(run_id, "releasing")
         time.sleep(0.3)
     time.sleep(READING_SECONDS)
-    path = f"/dags/releasing/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
-    return dict(airflow.client.request("GET", path))
+    return airflow.client.question("releasing", run_id, "approve")
 
 
 def answer(airflow: LiveAirflow, user: str, run_id: str, chosen: str, why: str) -> None:
     client = AirflowClient(airflow.stack.airflow_url, (user, f"the-password-of-{user}"))
-    path = f"/dags/releasing/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
-    client.request("PATCH", path, json={"chosen_options": [chosen], "params_input": {"why": why}})
+    client.answer("releasing", run_id, "approve", chosen, {"why": why})
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,13 @@ tune:
   trials: 3
   parallel: 2
 """
+DIVERGING = """
+tune:
+  space:
+    learning_rate: {choices: [0.05, 1e30]}
+  sampler: grid
+  parallel: 2
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,7 @@ def add_pipeline(airflow: LiveAirflow, name: str, tune: str) -> None:
 
 def trials(airflow: LiveAirflow, name: str, run_id: str) -> list[dict[str, Any]]:
     """Their task instances, by number."""
-    found = airflow.client.request("GET", f"/dags/{name}/dagRuns/{run_id}/taskInstances")["task_instances"]
+    found = airflow.client.task_instances(name, run_id)
     mapped = [task for task in found if task["task_id"] == "tune_trial" and task["map_index"] >= 0]
     return sorted(mapped, key=lambda task: task["map_index"])
 
@@ -90,12 +97,38 @@ def test_trials_are_tasks_and_the_best_one_is_trained(airflow: LiveAirflow) -> N
     assert trained["learning_rate"] == str(study.parameters["learning_rate"])
 
 
-def test_when_the_time_is_over_the_other_trials_are_skipped(airflow: LiveAirflow) -> None:
+def test_when_the_time_is_over_the_other_trials_do_not_begin(airflow: LiveAirflow) -> None:
     """Broken: a search without end would hold up the night, or its limit fail it."""
     airflow.hold("train", 0.0)
     add_pipeline(airflow, "hurried", TUNE.replace("parallel: 2", "hours: 1e-6"))
     run_id = airflow.trigger(10, "hurried")
     assert airflow.client.wait("hurried", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "hurried")
-    assert [task["state"] for task in trials(airflow, "hurried", run_id)] == ["success", "skipped", "skipped"]
+    assert [task["rendered_map_index"] for task in trials(airflow, "hurried", run_id)][1:] == [
+        "1: not begun",
+        "2: not begun",
+    ]
     study = StudyRef.from_wire(airflow.client.xcom("hurried", run_id, "tune"))
     assert (study.trials["complete"], study.trials["not begun"]) == (1, 2)
+
+
+def test_a_trial_that_diverges_does_not_count(airflow: LiveAirflow) -> None:
+    """Broken: one bad draw would end the search, and the night with it."""
+    add_pipeline(airflow, "diverging", DIVERGING)
+    run_id = airflow.trigger(10, "diverging")
+    assert airflow.client.wait("diverging", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id, "diverging")
+    assert [task["state"] for task in trials(airflow, "diverging", run_id)] == ["success", "failed"]
+    study = StudyRef.from_wire(airflow.client.xcom("diverging", run_id, "tune"))
+    assert (study.trials["complete"], study.trials["failed"]) == (1, 1)
+    assert study.parameters == {"learning_rate": 0.05}
+
+
+def test_without_features_nothing_is_concluded(airflow: LiveAirflow) -> None:
+    """Broken: a search would fail too where the data did, and send people to the wrong log."""
+    add_pipeline(airflow, "fruitless", DIVERGING)
+    path = airflow.home / "dags/fruitless.pipeline.yaml"
+    path.write_text(path.read_text().replace("data/events.csv", "data/nothing.csv"))
+    run_id = airflow.trigger(10, "fruitless")
+    assert airflow.client.wait("fruitless", run_id, NIGHT_SECONDS) == "failed"
+    states = airflow.states(run_id, "fruitless")
+    assert states["ingest"] == "failed"
+    assert states["tune"] == states["train"] == "upstream_failed"

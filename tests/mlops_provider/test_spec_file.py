@@ -8,7 +8,7 @@ from mlops_provider.section import SpecError
 from mlops_provider.spec_file import load_pipeline
 
 REPOSITORY = Path(__file__).parents[2]
-PIPELINE = REPOSITORY / "dags/flight_ranking.pipeline.yaml"
+PIPELINE = REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml"
 _TEXT = PIPELINE.read_text()
 RULES = _TEXT[_TEXT.index("  rules:") : _TEXT.index("\nregister:")]
 

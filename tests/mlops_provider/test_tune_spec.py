@@ -12,7 +12,7 @@ from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.tune_spec import Range
 
-PIPELINE = Path(__file__).parents[2] / "dags/flight_ranking.pipeline.yaml"
+PIPELINE = Path(__file__).parents[2] / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml"
 
 
 @pytest.fixture

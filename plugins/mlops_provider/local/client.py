@@ -99,9 +99,25 @@ class AirflowClient:
         self.request("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
-        """The task instances of a run by task id."""
-        found = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        return {task["task_id"]: task for task in found}
+        """The task instances of a run by task id; of a mapped task any one."""
+        return {task["task_id"]: task for task in self.task_instances(dag_id, run_id)}
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """All of a run; of a mapped task each by its ``map_index``."""
+        return list(self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
+
+    def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """The form of a task that waits for a person's answer."""
+        return dict(self.request("GET", _form(dag_id, run_id, task_id)))
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str, fields: Mapping[str, Any]) -> None:
+        """
+        Press a button of that form.
+
+        :param fields: what is filled in
+        """
+        body = {"chosen_options": [option], "params_input": dict(fields)}
+        self.request("PATCH", _form(dag_id, run_id, task_id), json=body)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value, or None."""
@@ -129,3 +145,7 @@ class AirflowClient:
             time.sleep(0.3)
         states = {name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}
         raise TimeoutError(f"{dag_id} {run_id} is not finished after {timeout_seconds:.0f} s: {states}")
+
+
+def _form(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"

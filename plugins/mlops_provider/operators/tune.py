@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, XComArg
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import TrackingLink
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.train import training_code, training_gang
@@ -26,7 +25,7 @@ class TrialOperator(StepOperator):
     """
     Train once with settings that a study chooses; made by :class:`TuneOperator`, mapped over ``number``.
 
-    Skipped where the study's budget is spent. A retry goes on with the same trial, from its checkpoint.
+    Succeeds without a ref where the study's budget is spent. A retry goes on with the same trial, from its checkpoint.
     """
 
     step = "trial"
@@ -48,10 +47,13 @@ class TrialOperator(StepOperator):
         self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{trial.tracking_run}"
         context["trial"] = f"{trial.number}: {trial.value:.4g}, {trial.state}"  # type: ignore[typeddict-unknown-key]
 
-    def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
-        if failure.type == BUDGET_SPENT:
-            raise AirflowSkipException(failure.message)
-        return super()._failure(failure, context)
+    def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
+        if not isinstance(outcome.result, Failure) or outcome.result.type != BUDGET_SPENT:
+            return super()._conclude(outcome, context, deployment)
+        # Not skipped: Airflow would then skip what concludes.
+        self.log.info("%s", outcome.result.message)
+        context["trial"] = f"{self.settings['number']}: not begun"  # type: ignore[typeddict-unknown-key]
+        return {}
 
 
 class TuneOperator(StepOperator):
@@ -77,8 +79,8 @@ class TuneOperator(StepOperator):
         task_id: str,
         features: XComArg | Mapping[str, Any] | str,
         trial_pods: Mapping[str, Any] | None = None,
-        # Trials fail and are skipped; Airflow's other rules have one of the two skip this task.
-        trigger_rule: str = TriggerRule.ALL_DONE,
+        # Some trials may fail; where none could be tried, there is nothing to conclude.
+        trigger_rule: str = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         **kwargs: Any,
     ) -> None:
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
@@ -94,11 +96,6 @@ class TuneOperator(StepOperator):
             map_index_template="{{ trial | default(ti.map_index) }}",
         ).expand(number=list(range(study.num_trials)))
         self.set_upstream(trials)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        if self.upstream is None:
-            raise StepFailedError("there are no features to train on: the task that makes them did not succeed")
-        return super().execute(context)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return training_code(settings["train"])

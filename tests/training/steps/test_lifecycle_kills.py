@@ -59,13 +59,12 @@ class Strikes:
             if (ref := self._attempt(document, self._chance.uniform(0, self._seconds[document.step]))) is not None:
                 return ref
             self.kills[document.step] += 1
-        begin = time.monotonic()
         ref = self._attempt(document, None)
-        self._seconds[document.step] = time.monotonic() - begin
         assert ref is not None, "only a kill leaves a step without a result"
         return ref
 
     def _attempt(self, document: StepInput, kill_after: float | None) -> Ref | None:
+        begin = time.monotonic()
         started = self._project.start(document, name=f"{document.step}-{document.run.run_key}")
         if kill_after is not None:
             try:
@@ -75,6 +74,8 @@ class Strikes:
                 started.process.wait(20)
         result = started.result()
         assert result is None or isinstance(result, Ref), (result, started.log)
+        if result is not None:
+            self._seconds[document.step] = time.monotonic() - begin
         return result
 
 

@@ -66,7 +66,7 @@ def is_running(pod: Manifest) -> bool:
 
 
 def has_succeeded(pod: Manifest) -> bool:
-    return pod.get("status", {}).get("phase") == "Succeeded"
+    return bool(pod.get("status", {}).get("phase") == "Succeeded")
 
 
 def is_over(pod: Manifest) -> bool:
