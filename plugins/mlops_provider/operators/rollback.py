@@ -1,22 +1,20 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.promote import champion_now, move
+from mlops_provider.operators.champion import champion_of, skip_unless_champion
+from mlops_provider.operators.promote import move
 from mlops_provider.refs import ModelVersionRef, Ref
-from mlops_provider.registry import NotOursError, RegistryError, find_model_version
+from mlops_provider.registry import NotOursError
 from mlops_provider.section import Section
-from mlops_provider.stages import CHAMPION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,22 +61,14 @@ class RollbackOperator(StepOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment.tracking_url, version)
-        champion = champion_now(deployment.tracking_uri, version.name)
-        if champion != version.version:
-            # As when the run of an earlier rollback is cleared.
-            raise AirflowSkipException(
-                f"version {version.version} of {version.name} was put back, but by now version {champion} is in "
-                f"production. Who did it, and why: mlops models history {version.name}"
-            )
+        skip_unless_champion(version, deployment)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 
     def _champion(self, deployment: Deployment) -> ModelVersionRef:
         try:
-            champion = asyncio.run(find_model_version(deployment.tracking_uri, self.model, alias=CHAMPION))
+            champion = champion_of(self.model, deployment)
         except NotOursError as error:
             raise StepFailedError(f"{error}; take it back by: mlops models rollback {self.model} --why ...") from error
-        except RegistryError as error:
-            raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
         if champion is None:
             raise StepFailedError(f"no version of {self.model!r} is in production: there is nothing to take back")
         return champion

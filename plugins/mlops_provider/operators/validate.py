@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import XComArg
 
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepRetryableError
 from mlops_provider.links import ReportLink
 from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.champion import champion_of
 from mlops_provider.refs import Ref, ValidationRef
-from mlops_provider.registry import NotOursError, RegistryError, find_model_version
+from mlops_provider.registry import NotOursError
 from mlops_provider.spec import Validate
-from mlops_provider.stages import CHAMPION
 
 
 class ValidateOperator(StepOperator):
@@ -44,13 +42,10 @@ class ValidateOperator(StepOperator):
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         if self.registered_model is None:
             return {}
-        lookup = find_model_version(deployment.tracking_uri, self.registered_model, alias=CHAMPION)
         try:
-            champion = asyncio.run(lookup)
+            champion = champion_of(self.registered_model, deployment)
         except NotOursError:  # it names no data
             return {}
-        except RegistryError as error:
-            raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
         return {} if champion is None else {"champion": champion.ancestor(ValidationRef)}
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,49 @@
+"""The model in production, as operators look it up: where the registry is away, the task is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.refs import ModelVersionRef
+from mlops_provider.registry import NotOursError, RegistryError, champion_version, find_model_version
+from mlops_provider.stages import CHAMPION
+
+T = TypeVar("T")
+
+
+def champion_of(model: str, deployment: Deployment) -> ModelVersionRef | None:
+    """
+    The version in production; None where there is none.
+
+    :raises NotOursError: where it was registered by other means than a pipeline
+    """
+    return _looked_up(find_model_version(deployment.tracking_uri, model, alias=CHAMPION))
+
+
+def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> None:
+    """
+    For a task that is cleared after others decided otherwise: the listeners of its asset would serve what is not in
+    production any more.
+    """
+    champion = _looked_up(champion_version(deployment.tracking_uri, version.name))
+    if champion != version.version:
+        now = "none is" if champion is None else f"version {champion} is"
+        raise AirflowSkipException(
+            f"version {version.version} of {version.name} was put into production, but {now} by now, and it is not put "
+            f"there again. Who did it, and why: mlops models history {version.name}"
+        )
+
+
+def _looked_up(request: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(request)
+    except NotOursError:
+        raise
+    except RegistryError as error:
+        raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
