@@ -9,6 +9,7 @@ from pathlib import Path
 
 import airflow
 import jsonschema
+import pytest
 
 from mlops_provider.get_provider_info import get_provider_info
 
@@ -39,6 +40,23 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     assert found["heavy"] == []
 
 
+@pytest.mark.parametrize("live", [{}, {"FLIGHT_DELAYS_LIVE_METRICS": "http://live.example.com/{version}"}])
+def test_a_recipe_has_a_canary_where_something_serves(
+    airflow_environment: dict[str, str], live: dict[str, str]
+) -> None:
+    """Broken: it would wait for metrics that nobody has, or go into production unwatched."""
+    script = f"""
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(REPOSITORY / "dags/flight_delays.py")!r})
+print(*(task.task_id for task in bag.dags["flight_delays"].topological_sort()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=airflow_environment | live, capture_output=True, text=True, check=True
+    )
+    line = ["tune_trial", "tune", "train", "evaluate", "register", "approve", *(["canary"] if live else []), "promote"]
+    assert done.stdout.splitlines()[-1].split() == ["ingest", "validate", "features", *line]
+
+
 def test_step_contract_is_standard_library_only() -> None:
     """Both runtimes import it; a third-party import would break one of them."""
     script = """
@@ -61,7 +79,7 @@ def test_broken_yaml_is_an_import_error_and_spares_the_others(tmp_path: Path, ai
     dags.mkdir()
     for name in ("pipelines.py", "pipeline_errors.py"):
         (dags / name).write_text((REPOSITORY / "dags" / name).read_text())
-    good = (REPOSITORY / "dags/flight_ranking.pipeline.yaml").read_text()
+    good = (REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml").read_text()
     (dags / "flight_ranking.pipeline.yaml").write_text(good)
     (dags / "one.pipeline.yaml").write_text(good.replace("pipeline: flight_ranking", "pipeline: one").replace(
         "epochs: 3", "epochs: none"))  # fmt: skip

@@ -208,7 +208,7 @@ def _result(night: Night, step: str, state: str) -> str:
         return "not needed: the evaluation did not pass"
     if state == "awaiting_input":
         return "a person decides, in Airflow's pages; the demo answers in your place"
-    if step == "tune" and night.trials and state != "success":
+    if step == "tune" and night.trials and state not in ("success", "upstream_failed"):
         return f"{night.trials.count('success')} of {len(night.trials)} trials"
     ref = night.refs.get(step)
     return key_numbers(ref) if ref is not None else ""

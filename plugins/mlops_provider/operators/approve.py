@@ -88,10 +88,24 @@ class ApproveOperator(StepOperator):
 def summary(version: ModelVersionRef) -> str:
     """What one decides on, as Markdown."""
     report = version.parent
-    lines = [report.reason, "", "| metric | held-out data |", "|---|---|"]
-    lines += [f"| {name} | {value:.4f} |" for name, value in sorted(report.metrics.items())]
-    judged = "no model was in production" if report.champion is None else f"version {report.champion}"
-    lines += ["", f"Judged against: {judged}."]
+    champion = "no model was in production" if report.champion is None else f"version {report.champion} in production"
+    measured = sorted(name.removeprefix("candidate.") for name in report.metrics if _is_of_candidate(name))
+    lines = [report.reason, "", f"| on held-out data | version {version.version} | {champion} |", "|---|---|---|"]
+    for metric in measured:
+        cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
+        lines.append(f"| {metric} | {' | '.join(cells)} |")
+    lines.append("")
     if (page := report.artifacts.get("report")) is not None:
         lines.append(f"[The whole report]({report_url(page.key)})")
     return "\n".join(lines)
+
+
+def _is_of_candidate(name: str) -> bool:
+    return name.startswith("candidate.") and not name.endswith((".low", ".high"))
+
+
+def _interval(metrics: Mapping[str, float], name: str) -> str:
+    """The value, and where it may lie; as ``training.evaluation.comparison`` names them."""
+    if name not in metrics:
+        return ""
+    return f"{metrics[name]:.4f} ({metrics[f'{name}.low']:.4f} to {metrics[f'{name}.high']:.4f})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 
 import pytest
@@ -128,10 +129,14 @@ def test_an_approval_needs_retries_and_a_version(dag: DAG, version_ref: ModelVer
 
 
 def test_the_form_says_what_one_decides_on(version_ref: ModelVersionRef) -> None:
-    text = summary(version_ref)
-    assert text.splitlines()[0] == version_ref.parent.reason
-    assert "| ndcg@10 | 0.5000 |" in text
-    assert "no model was in production" in text
+    values = {"": 0.5, ".low": 0.45, ".high": 0.55}
+    metrics = {f"{model}.ndcg@10{end}": value for model in ("candidate", "champion") for end, value in values.items()}
+    report = dataclasses.replace(version_ref.parent, metrics={"ndcg@10": 0.5, **metrics}, champion="6")
+    text = summary(dataclasses.replace(version_ref, parent=report))
+    assert text.splitlines()[0] == report.reason
+    assert f"| on held-out data | version {version_ref.version} | version 6 in production |" in text
+    assert "| ndcg@10 | 0.5000 (0.4500 to 0.5500) | 0.5000 (0.4500 to 0.5500) |" in text
+    assert "no model was in production" in summary(version_ref)
 
 
 def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:
