@@ -250,6 +250,13 @@ def replaced_settings(settings: Mapping[str, Any], values: Mapping[str, Any]) ->
     return result
 
 
+def settings_text(values: Mapping[str, Any]) -> str:
+    """``learning_rate 0.003, schedule.kind cosine``, for people."""
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+    )
+
+
 def decisive(settings: Mapping[str, Any], operational: Collection[str]) -> dict[str, Any]:
     """
     The settings that decide what comes out.

@@ -88,6 +88,8 @@ def test_trials_are_tasks_and_the_best_one_is_trained(airflow: LiveAirflow) -> N
         assert database.execute("SELECT count(*) FROM trials").fetchone() == (3,)
     ref = ModelVersionRef.from_wire(airflow.client.xcom("searched", run_id, "register"))
     assert ref.ancestor(StudyRef) == study
+    page = (airflow.stack.store / ref.parent.artifacts["report"].key).read_text()
+    assert "the best of 3 trials" in page, "whoever reads the report sees where the settings came from"
     runs = {run["info"]["run_id"]: run["data"] for run in airflow.training_runs("searched")}
     children = [
         run for run in runs.values() if {"key": "mlflow.parentRunId", "value": study.tracking_run} in run["tags"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
-from mlops_provider.step import RunIdentity
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
+from mlops_provider.step import RunIdentity, settings_text
 from training.evaluation.bootstrap import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from training.evaluation.comparison import Comparison
 from training.evaluation.cost import Cost, cost_of
@@ -47,10 +47,17 @@ class Background:
     def lineage(self) -> dict[str, str]:
         checkpoint, run = self.checkpoint, self.run
         dataset, features = checkpoint.ancestor(DatasetRef), checkpoint.ancestor(FeaturesRef)
-        return {
+        rows = {
             "Data": f"{dataset.name}, {dataset.num_rows:,} rows, {dataset.interval_start} to {dataset.interval_end}",
             "Snapshot": dataset.version,
             "Features": features.version,
+        }
+        if isinstance(study := checkpoint.parent, StudyRef):
+            rows["Search"] = (
+                f"{settings_text(study.parameters)}; the best of {sum(study.trials.values())} trials, see MLflow run "
+                f"{study.tracking_run}"
+            )
+        return rows | {
             "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {self.history[-1]['epoch']}, "
             f"seed {checkpoint.seed}, {checkpoint.world_size} processes",
             "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from optuna.trial import FrozenTrial, TrialState
 
 from mlops_provider.refs import TrialRef
-from mlops_provider.step import replaced_settings
+from mlops_provider.step import replaced_settings, settings_text
 from training.steps import StepContext
 from training.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
 from training.steps.trained import features_of
@@ -69,7 +69,7 @@ def _train(
     tags: Mapping[str, str] = {}
     if study is not None:
         verb = "goes on" if trial.intermediate_values else "begins"
-        logger.info("trial %d %s: %s", number, verb, _text(trial.params))
+        logger.info("trial %d %s: %s", number, verb, settings_text(trial.params))
         tags = trial_tags(study, number, context.deployment, context.input, config)
 
     def gives_up(state: TrainingState) -> bool:
@@ -89,12 +89,6 @@ def _train(
     logger.info(
         "trial %d is %s: %s %.6g; %s",
         *(number, STATES[trial.state], settings.metric, trial.value),
-        f"best so far: {best.value:.6g} with {_text(best.params)}" if best else "none is complete yet",
+        f"best so far: {best.value:.6g} with {settings_text(best.params)}" if best else "none is complete yet",
     )
     return trial
-
-
-def _text(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in parameters.items()
-    )

@@ -30,6 +30,7 @@ from mlops_provider.refs import (
     ValidationRef,
     ref_from_wire,
 )
+from mlops_provider.step import settings_text
 
 DAG_ID = "flight_ranking"
 ZONE = ZoneInfo("America/New_York")
@@ -225,7 +226,8 @@ def key_numbers(ref: object) -> str:
             samples = ", ".join(f"{ref.num_samples[split]:,} {split}" for split in ("train", "validation", "test"))
             return f"{ref.num_features} features; {samples}"
         case StudyRef():
-            return f"best of {sum(ref.trials.values())} trials: {ref.best_value:.4f} by trial {ref.best_trial}"
+            found = f"best of {sum(ref.trials.values())} trials: {ref.best_value:.4f} by trial {ref.best_trial}"
+            return f"{found}, {settings_text(ref.parameters)}"
         case CheckpointRef():
             metrics = ", ".join(f"{name} {value:.4f}" for name, value in ref.metrics.items())
             return f"best epoch {ref.epoch}: {metrics} on {ref.world_size} processes"
