@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
+import os
+import pwd
 import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlops_provider.stages import ALIASES, STAGE_TAG
+from mlops_provider.stages import ALIASES, CHAMPION, STAGE_TAG
 from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
 from training.registry.audit import AuditError, AuditTrail, Entry
@@ -50,30 +51,39 @@ def add_parser(subparsers: Subparsers) -> None:
         sub.add_argument("model", metavar="NAME")
         if name in ("promote", "archive"):
             sub.add_argument("version", metavar="VERSION")
-        sub.add_argument("--why", required=True, metavar="TEXT", help="for the audit trail")
+        sub.add_argument("--why", required=True, type=_reason, metavar="TEXT", help="for the audit trail")
+
+
+def _reason(text: str) -> str:
+    """:raises argparse.ArgumentTypeError: where it says nothing"""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    if not words:
+        raise argparse.ArgumentTypeError("it is empty: say why, for those who read the audit trail")
+    return words
 
 
 def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
     client = connect(places.tracking_uri)
-    found = [
-        (name, ModelRegistry(client=client, name=name).aliases(), AuditTrail(places.store, name).last())
-        for name in model_names(client)
-    ]
-    if options.json:
-        _print_json(
-            console,
-            [
-                {"model": name, "aliases": aliases, "last": _wire(last) if last else None}
-                for name, aliases, last in found
-            ],
-        )
-        return 0
+    damaged = False
+    rows: list[dict[str, Any]] = []
     table = _table("model", *ALIASES.values(), "last transition")
-    for name, aliases, last in found:
-        said = f"{_minute(last.at)} {last.action} of {last.version} by {last.who}" if last else "none"
+    for name in model_names(client):
+        aliases = ModelRegistry(client=client, name=name).aliases()
+        row: dict[str, Any] = {"model": name, "aliases": aliases, "last": None, "problem": None}
+        said = "none"
+        try:
+            if (last := AuditTrail(places.store, name).last()) is not None:
+                row["last"] = _wire(last)
+                said = f"{_minute(last.at)} {last.action} of {last.version} by {last.who}"
+        except AuditError as error:  # of one model: the others are to be seen all the same
+            damaged, row["problem"], said = True, str(error), str(error)
+        rows.append(row)
         table.add_row(name, *(aliases.get(alias, "") for alias in ALIASES.values()), escape(said))
-    console.print(table)
-    return 0
+    if options.json:
+        _print_json(console, rows)
+    else:
+        console.print(table)
+    return 1 if damaged else 0
 
 
 def _show(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -106,8 +116,9 @@ def _show(options: argparse.Namespace, places: Places, console: Console) -> int:
 def _history(options: argparse.Namespace, places: Places, console: Console) -> int:
     entries: list[Entry] = []
     problem: AuditError | None = None
+    trail = AuditTrail(places.store, options.model)
     try:
-        entries.extend(AuditTrail(places.store, options.model).newest_first())
+        entries.extend(trail.newest_first())
     except AuditError as error:
         problem = error
     if not entries and problem is None:
@@ -122,8 +133,9 @@ def _history(options: argparse.Namespace, places: Places, console: Console) -> i
     else:
         table = _table("entry", "when", "action", "version", "from", "to", "champion before", "who", "approver", "why")
         for entry in entries:
+            action = entry.action if trail.is_applied(entry.number) else f"{entry.action} (not carried out)"
             cells = (
-                *(str(entry.number), _minute(entry.at), entry.action, entry.version, entry.from_stage, entry.to_stage),
+                *(str(entry.number), _minute(entry.at), action, entry.version, entry.from_stage, entry.to_stage),
                 *(entry.former_champion, entry.who, entry.approver, entry.why),
             )
             table.add_row(*(escape(cell or "") for cell in cells))
@@ -137,19 +149,30 @@ def _history(options: argparse.Namespace, places: Places, console: Console) -> i
 
 def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
     promotion = Promotion.of(_registry(options, places), places.store)
-    by = Author(who=f"{getpass.getuser()}@{socket.gethostname()}", why=options.why)
+    by = Author(who=f"{_user()}@{socket.gethostname()}", why=options.why)
+    before = promotion.trail.last()
     match options.action:
         case "promote":
             entry = promotion.promote_anyhow(options.version, by)
         case "archive":
             entry = promotion.archive(options.version, by)
         case "rollback":
-            entry = promotion.roll_back(by)
+            # Of two at once the second must not take back what the first has put there.
+            entry = promotion.roll_back(by, taken_back=promotion.registry.version_of_alias(CHAMPION))
         case _:
             entry = promotion.adopt(by)
     stages = ", ".join(f"{alias} {version}" for alias, version in entry.stages.aliases.items()) or "no version live"
-    console.print(f"{options.model}: {stages}; entry {entry.number} of the audit trail", soft_wrap=True)
+    told = "nothing to do; " if before and entry.number == before.number else ""
+    console.print(f"{options.model}: {told}{stages}; entry {entry.number} of the audit trail", soft_wrap=True)
     return 0
+
+
+def _user() -> str:
+    """As the machine knows them: the environment says what one likes."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
 
 
 def _registry(options: argparse.Namespace, places: Places) -> ModelRegistry:

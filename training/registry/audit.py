@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from mlops_provider.step import BadDataError
 from training.registry.stages import Stages
 from training.store import Store
+
+_NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
+"""Of an entry or a marker; what else lies there is somebody's copy."""
 
 
 class AuditError(BadDataError):
@@ -78,12 +82,15 @@ class AuditTrail:
         """
         The newest entry.
 
-        :raises AuditError: where it was taken away
+        :raises AuditError: where it was taken away or changed
         """
-        written, applied = self._numbers("audit"), self._numbers("applied")
-        if not written and not applied:
-            return None
-        return self.read(max([*written, *applied]))
+        numbers = [*self._numbers("audit"), *self._numbers("applied")]
+        return self._as_applied(self.read(max(numbers))) if numbers else None
+
+    def last_applied(self) -> Entry | None:
+        """The newest entry that aliases and tags were set by."""
+        numbers = self._numbers("applied")
+        return self._as_applied(self.read(max(numbers))) if numbers else None
 
     def read(self, number: int) -> Entry:
         """:raises AuditError: where it is missing or cannot be read"""
@@ -92,7 +99,7 @@ class AuditTrail:
             return Entry.load(self.store.get(key))
         except FileNotFoundError:
             raise AuditError(f"{key} is missing from {self.store.uri}: restore it from a backup") from None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
 
     def append(self, entry: Entry) -> bool:
@@ -104,24 +111,21 @@ class AuditTrail:
 
     def mark_applied(self, entry: Entry) -> None:
         """Note that aliases and tags are as the entry says."""
-        self.store.put_new(self._marker(entry.number), self.read(entry.number).digest.encode())
+        self.store.put_new(self._marker(entry.number), hashlib.sha256(entry.dump()).hexdigest().encode())
 
     def is_applied(self, number: int) -> bool:
         return self.store.exists(self._marker(number))
 
     def newest_first(self) -> Iterator[Entry]:
         """
-        The entries, each checked against the one before.
+        The entries, each checked against the one after it and against its own marker.
 
         :raises AuditError: at the first that is missing or was changed
         """
         entry = self.last()
-        if entry is None:
-            return
-        self._check(entry, self._applied_digest(entry.number))
         while entry is not None:
             yield entry
-            before = self.read(entry.number - 1) if entry.number > 1 else None
+            before = self._as_applied(self.read(entry.number - 1)) if entry.number > 1 else None
             if before is not None:
                 self._check(before, entry.previous)
             entry = before
@@ -135,6 +139,11 @@ class AuditTrail:
             after = entry
         return None
 
+    def _as_applied(self, entry: Entry) -> Entry:
+        if self.is_applied(entry.number):
+            self._check(entry, self.store.get(self._marker(entry.number)).decode())
+        return entry
+
     def _check(self, entry: Entry, expected: str | None) -> None:
         if expected is not None and entry.digest != expected:
             raise AuditError(
@@ -142,12 +151,9 @@ class AuditTrail:
                 f"{entry.digest[:12]}..., and was {expected[:12]}...; restore it from a backup"
             )
 
-    def _applied_digest(self, number: int) -> str | None:
-        return self.store.get(self._marker(number)).decode() if self.is_applied(number) else None
-
     def _numbers(self, folder: str) -> list[int]:
-        names = (key.rpartition("/")[2] for key in self.store.list(f"models/{self.model}/{folder}"))
-        return [int(name.removesuffix(".json")) for name in names]
+        found = map(_NAME.fullmatch, self.store.list(f"models/{self.model}/{folder}"))
+        return [int(match[1]) for match in found if match]
 
     def _key(self, number: int) -> str:
         return f"models/{self.model}/audit/{number:012}.json"

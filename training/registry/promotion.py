@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlops_provider.stages import ARCHIVED, CANARY, PRODUCTION, STAGE_TAG
+from mlops_provider.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
 from mlops_provider.step import BadConfigError
 from training.registry.audit import AuditTrail, Entry
 from training.registry.stages import (
@@ -15,11 +15,13 @@ from training.registry.stages import (
     approved,
     archived,
     canaried,
+    former_champion,
     promoted,
     rolled_back,
     staged,
 )
 from training.registry.transitions import Author, Transitions, named, ours
+from training.registry.versions import report_of
 from training.store import Store
 from training.tracking.model_registry import ModelRegistry
 
@@ -61,6 +63,7 @@ class Promotion:
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_live(stages, version)
+            self._check_registered(version)
             known = stages.live[version]
             if known.stage == PRODUCTION or known.approver is not None:
                 return None
@@ -73,6 +76,7 @@ class Promotion:
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_live(stages, version)
+            self._check_registered(version)
             if stages.stage_of(version) in (PRODUCTION, CANARY):
                 return None
             return version, canaried(stages, version, at=at)
@@ -94,6 +98,7 @@ class Promotion:
                 return None
             self._check_contest(stages, version, judged_against)
             self._check_live(stages, version)
+            self._check_registered(version)
             if approval and stages.live[version].approver is None:
                 raise ApprovalMissingError(
                     f"version {version} of {self.registry.name} waits for an approval that is not in the audit trail: "
@@ -105,10 +110,12 @@ class Promotion:
 
     def promote_anyhow(self, version: str, by: Author) -> Entry:
         """A person's own decision: from whatever stage, against whatever champion."""
-        self._check_registered(version)
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
-            return None if stages.champion == version else (version, promoted(stages, version, at=at))
+            self._check_registered(version)
+            if stages.champion == version:
+                return None
+            return version, promoted(stages, version, at=at, report=self._report_of(version))
 
         return self.transitions.move("promote", by, decide)
 
@@ -116,6 +123,8 @@ class Promotion:
         """Take a version back that is in staging or canary."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            if version not in stages.live:
+                self._check_registered(version)
             return (version, archived(stages, version)) if version in stages.live else None
 
         return self.transitions.move("archive", by, decide)
@@ -130,8 +139,9 @@ class Promotion:
 
     def roll_back(self, by: Author, *, taken_back: str | None = None) -> Entry:
         """
-        Put the former champion into production again and archive the present one. Reads the database of MLflow and
-        the audit trail only, no artifact.
+        Put the former champion into production again and archive the present one; of former ones that were deleted
+        the one before. Reads the database of MLflow and the audit trail only, no artifact, and looks at no alias but
+        the champion's.
 
         :param taken_back: the champion that is meant; nothing happens where it is not in production any more
         """
@@ -139,19 +149,21 @@ class Promotion:
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             if taken_back is not None and stages.champion != taken_back:
                 return None
-            version, after = rolled_back(stages, at=at)
-            self._check_registered(version)
-            return version, after
+            version = former_champion(stages, [str(found.version) for found in self.registry.versions()])
+            return version, rolled_back(stages, version, at=at, report=self._report_of(version))
 
-        return self.transitions.move("rollback", by, decide)
+        return self.transitions.move("rollback", by, decide, watched=(CHAMPION,))
 
     def adopt(self, by: Author) -> Entry:
-        """Record the aliases as they are in the registry, whoever moved them there."""
+        """Record the aliases as they are in the registry, whoever moved them there, and put an end to what did not."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
-            found = ours(self.registry.aliases())
-            after = adopted(stages, found, at=at)
-            version = after.champion or stages.champion or max({**stages.live, **after.live}, key=int, default=None)
+            found, applied = ours(self.registry.aliases()), self.trail.last_applied()
+            before = applied.stages if applied else Stages()
+            # A version of the same number may be another one, where the whole model was deleted and made anew.
+            known = [str(version.version) for version in self.registry.versions() if STAGE_TAG in version.tags]
+            after = adopted(before, found, known=known, at=at)
+            version = after.champion or before.champion or max({**before.live, **after.live}, key=int, default=None)
             return None if version is None or found == stages.aliases else (version, after)
 
         return self.transitions.move("adopt", by, decide, settle=self.trail.last)
@@ -177,8 +189,16 @@ class Promotion:
         )
 
     def _check_registered(self, version: str) -> None:
-        known = [str(found.version) for found in self.registry.versions()]
-        if version not in known:
+        if not self.registry.has(version):
+            known = [str(found.version) for found in self.registry.versions()]
             raise BadConfigError(
                 f"model {self.registry.name!r} has no version {version}; it has {', '.join(known) or 'none'}"
             )
+
+    def _report_of(self, version: str) -> str | None:
+        """Key of the gate's report; None where it was registered by other means than a pipeline."""
+        try:
+            report = report_of(self.registry, version)
+        except BadConfigError:
+            return None
+        return report.artifacts["report"].key if "report" in report.artifacts else None

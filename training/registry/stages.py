@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -96,12 +96,14 @@ def canaried(stages: Stages, version: str, *, at: str) -> Stages:
     return stages.with_(version, replace(stages.live[version], stage=CANARY, since=at))
 
 
-def promoted(stages: Stages, version: str, *, at: str) -> Stages:
+def promoted(stages: Stages, version: str, *, at: str, report: str | None = None) -> Stages:
     """
     The version in production, and nothing else live: what is in staging was judged against the former champion, or
     not chosen.
+
+    :param report: of a version that was archived
     """
-    known = stages.live.get(version, Live(stage=STAGING, since=at))
+    known = stages.live.get(version, Live(stage=STAGING, since=at, report=report))
     return Stages(
         live={version: replace(known, stage=PRODUCTION, since=at)}, former=_and(stages.former, stages.champion)
     )
@@ -116,32 +118,58 @@ def archived(stages: Stages, version: str) -> Stages:
     return stages.without(version)
 
 
-def rolled_back(stages: Stages, *, at: str) -> tuple[str, Stages]:
+def former_champion(stages: Stages, known: Collection[str]) -> str:
     """
-    The former champion in production again.
+    Where a rollback leads to.
 
-    :return: and its version
+    :param known: versions that the registry has
     :raises BadConfigError: where there is none
     """
     if not stages.former:
+        first = "none is in production" if stages.champion is None else f"version {stages.champion} is the first"
         raise BadConfigError(
-            f"there is no former champion to go back to: version {stages.champion or 'none'} is the first in "
-            "production; name another with `mlops models promote NAME VERSION --why ...`"
+            f"there is no former champion to go back to: {first}; name another with "
+            "`mlops models promote NAME VERSION --why ...`"
         )
-    version = stages.former[-1]
-    after = stages.without(stages.champion).with_(version, Live(stage=PRODUCTION, since=at))
-    return version, replace(after, former=stages.former[:-1])
+    left = [version for version in stages.former if version in known]
+    if not left:
+        raise BadConfigError(
+            f"the former champions are no longer in the registry: version {', '.join(stages.former)}; it has "
+            f"{', '.join(known)}. Name one with `mlops models promote NAME VERSION --why ...`"
+        )
+    return left[-1]
 
 
-def adopted(stages: Stages, found: Mapping[str, str], *, at: str) -> Stages:
-    """What the registry's aliases name, by alias, whoever moved them."""
-    live = {
+def rolled_back(stages: Stages, version: str, *, at: str, report: str | None) -> Stages:
+    """A former champion in production again, in place of the present one and of those that came between."""
+    after = stages.without(stages.champion).with_(version, Live(stage=PRODUCTION, since=at, report=report))
+    place = max(place for place, former in enumerate(stages.former) if former == version)
+    return replace(after, former=stages.former[:place])
+
+
+def adopted(stages: Stages, found: Mapping[str, str], *, known: Collection[str], at: str) -> Stages:
+    """
+    What the registry's aliases name, whoever moved them; and what waits in staging beside it.
+
+    :param found: versions by alias
+    :param known: versions that the registry has, of those that were in a stage
+    """
+    named = {
         version: replace(stages.live.get(version, Live(stage=stage, since=at)), stage=stage)
         for stage, alias in reversed(list(ALIASES.items()))
         if (version := found.get(alias)) is not None
     }
-    after = Stages(live=live, former=stages.former)
-    return after if after.champion == stages.champion else replace(after, former=_and(stages.former, stages.champion))
+    newest, was_newest = found.get(ALIASES[STAGING]), stages.newest_in(STAGING)
+    # An alias goes with the version that it names when that is deleted: nobody took the others out of staging.
+    below = int(newest) if newest else int(was_newest) if was_newest and was_newest not in known else 0
+    waiting = {
+        version: live
+        for version, live in stages.live.items()
+        if live.stage == STAGING and version in known and version not in named and int(version) < below
+    }
+    after = Stages(live=named | waiting)
+    former = stages.former if after.champion == stages.champion else _and(stages.former, stages.champion)
+    return replace(after, former=tuple(each for each in former if each in known and each != after.champion))
 
 
 def _and(former: tuple[str, ...], champion: str | None) -> tuple[str, ...]:

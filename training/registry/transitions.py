@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from mlops_provider.stages import ALIASES, STAGE_TAG
+from mlops_provider.stages import ALIASES, CHAMPION, STAGE_TAG
 from mlops_provider.step import BadConfigError, BadDataError
 from training.registry.audit import AuditTrail, Entry
 from training.registry.stages import Stages
@@ -23,6 +23,8 @@ from training.tracking.model_registry import ModelRegistry
 
 GRACE_SECONDS: Final = 2.0
 """A process that has just written an entry gets so long to apply it before another one does it in its place."""
+
+ALL: Final = tuple(ALIASES.values())
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +49,11 @@ class Transitions:
     registry: ModelRegistry
     trail: AuditTrail
 
-    def settled(self) -> Entry | None:
+    def settled(self, watched: Collection[str] = ALL) -> Entry | None:
         """
         The newest entry, applied.
 
-        :raises AliasMovedError: where the aliases do not fit it
+        :raises AliasMovedError: where one of these aliases does not fit it
         """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
@@ -62,15 +64,29 @@ class Transitions:
                     logger.info("completing entry %d of %s, which nobody has", entry.number, self.registry.name)
                     entry = self._apply(entry)
                     deadline = time.monotonic() + GRACE_SECONDS
-            elif (found := ours(self.registry.aliases())) == (entry.stages.aliases if entry else {}):
-                return entry
-            elif waited and self.trail.last() == entry:  # else somebody was between the two looks
-                raise AliasMovedError(self._moved(found, entry))
+            else:
+                found, wanted = self.registry.aliases(), entry.stages.aliases if entry else {}
+                if all(found.get(alias) == wanted.get(alias) for alias in watched):
+                    return entry
+                if waited and self.trail.last() == entry:  # else somebody was between the two looks
+                    raise AliasMovedError(self._moved(found, entry))
             time.sleep(0.05)
 
-    def move(self, action: str, by: Author, decide: Decide, settle: Callable[[], Entry | None] | None = None) -> Entry:
+    def move(
+        self,
+        action: str,
+        by: Author,
+        decide: Decide,
+        *,
+        settle: Callable[[], Entry | None] | None = None,
+        watched: Collection[str] = ALL,
+    ) -> Entry:
+        """
+        :param settle: what is decided on, in place of the newest entry once it is applied
+        :param watched: the aliases that have to be where the newest entry says, and are moved
+        """
         while True:
-            last = (settle or self.settled)()
+            last = settle() if settle else self.settled(watched)
             stages = last.stages if last else Stages()
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
             decision = decide(stages, at)
@@ -101,20 +117,24 @@ class Transitions:
                 logger.info(
                     "%s version %s: %s -> %s (%s)", entry.model, version, entry.from_stage, entry.to_stage, by.why
                 )
-                return self._apply(entry)
+                return self._apply(entry, watched)
 
-    def _apply(self, entry: Entry) -> Entry:
+    def _apply(self, entry: Entry, aliases: Collection[str] = ALL) -> Entry:
         """Set aliases and tags as an entry says, or as a newer one does by now."""
         first = entry.number
         while True:
             found, wanted = self.registry.aliases(), entry.stages.aliases
-            for alias in ALIASES.values():
+            for alias in aliases:
                 if self.trail.has(entry.number + 1):
                     break
                 if alias not in wanted and alias in found:
                     self.registry.delete_alias(alias)
-                elif alias in wanted and found.get(alias) != wanted[alias]:
-                    self.registry.set_alias(alias, wanted[alias])
+                elif alias in wanted and found.get(alias) != wanted[alias] and not self._set(alias, wanted[alias]):
+                    raise BadConfigError(
+                        f"version {wanted[alias]} of {entry.model}, which entry {entry.number} of the audit trail "
+                        f"({entry.action}, {entry.at[:16]}) put into production, is no longer in MLflow. Record the "
+                        f"aliases as they are: mlops models adopt {entry.model} --why ..."
+                    )
             for version, stage in self._changed(first, entry).items():
                 self.registry.set_tag(version, STAGE_TAG, stage)
             self.trail.mark_applied(entry)
@@ -123,7 +143,11 @@ class Transitions:
             if newest.number == entry.number:
                 return newest
             # Another process went on meanwhile: what was just set may be older than what it has set.
-            entry = newest
+            entry, aliases = newest, ALL
+
+    def _set(self, alias: str, version: str) -> bool:
+        """:return: False where the champion is gone; another version that was deleted needs no alias"""
+        return self.registry.set_alias(alias, version) or alias != CHAMPION
 
     def _changed(self, first: int, entry: Entry) -> dict[str, str]:
         """The stages after an entry, of the versions that it or an earlier one moved, from the first on."""
@@ -154,7 +178,7 @@ class Transitions:
 
 
 def ours(aliases: Mapping[str, str]) -> dict[str, str]:
-    return {alias: aliases[alias] for alias in ALIASES.values() if alias in aliases}
+    return {alias: aliases[alias] for alias in ALL if alias in aliases}
 
 
 def named(version: str | None) -> str:

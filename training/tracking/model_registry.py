@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mlops_provider.stages import CHAMPION
 from training.tracking.run import translated
 from training.tracking.stored_model import StoredModel
 
@@ -53,6 +52,18 @@ class ModelRegistry:
         with translated(f"cannot search the versions of model {self.name!r}"):
             found = self.client.search_model_versions(f"name = '{self.name}'")
         return sorted(found, key=lambda version: -int(version.version))
+
+    def has(self, version: str) -> bool:
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"cannot read version {version} of model {self.name!r}"):
+            try:
+                self.client.get_model_version(self.name, version)
+            except MlflowException as error:
+                if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    raise
+                return False
+        return True
 
     def tags_of(self, version: str) -> dict[str, str]:
         with translated(f"cannot read version {version} of model {self.name!r}"):
@@ -111,10 +122,11 @@ class ModelRegistry:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
 
-    def set_alias(self, alias: str, version: str) -> None:
+    def set_alias(self, alias: str, version: str) -> bool:
         """
-        One change in MLflow's database: a reader finds the version before or this one, never none. One that was deleted
-        gets no alias but the champion's, which is an error.
+        One change in MLflow's database: a reader finds the version before or this one, never none.
+
+        :return: False where there is no such version
         """
         from mlflow.exceptions import MlflowException
 
@@ -122,8 +134,10 @@ class ModelRegistry:
             try:
                 self.client.set_registered_model_alias(self.name, alias, version)
             except MlflowException as error:
-                if alias == CHAMPION or error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
+                return False
+        return True
 
     def delete_alias(self, alias: str) -> None:
         with translated(f"cannot delete alias {alias!r} of model {self.name!r}"):

@@ -107,9 +107,9 @@ class Stalled(ModelRegistry):
 
     go_on = threading.Event()
 
-    def set_alias(self, alias: str, version: str) -> None:
+    def set_alias(self, alias: str, version: str) -> bool:
         self.go_on.wait(60)
-        super().set_alias(alias, version)
+        return super().set_alias(alias, version)
 
 
 def test_a_writer_that_was_stopped_does_not_undo_what_came_after(
@@ -196,9 +196,70 @@ def test_a_former_champion_that_was_deleted_is_named(promotion: Promotion, new_v
     for champion in (None, "1"):
         promotion.promote(new_version(), BY, judged_against=champion)
     promotion.registry.delete("1")
-    with pytest.raises(BadConfigError, match="has no version 1; it has 2"):
+    with pytest.raises(BadConfigError, match=r"are no longer in the registry: version 1; it has 2\."):
         promotion.roll_back(BY)
     assert promotion.registry.aliases() == {"champion": "2"}
+
+
+def test_a_rollback_goes_past_a_former_champion_that_was_deleted(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: somebody who cleans up would leave the next emergency without a way out."""
+    for champion in (None, "1", "2"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    promotion.registry.delete("2")
+    assert promotion.roll_back(BY).version == "1"
+    assert promotion.registry.aliases() == {"champion": "1"}
+
+
+def test_a_rollback_looks_at_the_champion_only(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: an alias that has nothing to do with it would keep a bad model in production."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    promotion.registry.delete(new_version())
+    with pytest.raises(AliasMovedError, match="'staging' is not set"):
+        promotion.promote_anyhow("1", BY)
+    assert promotion.roll_back(BY).version == "1"
+    assert promotion.registry.aliases() == {"champion": "1"}
+
+
+@pytest.mark.parametrize("move", ["promote", "canary", "approve", "promote_anyhow"])
+def test_a_version_that_was_deleted_moves_nowhere(promotion: Promotion, new_version: NewVersion, move: str) -> None:
+    """Broken: the trail would say that it is in production, and nothing could be moved any more."""
+    promotion.promote(new_version(), BY, judged_against=None)
+    deleted, newest = new_version(), new_version()
+    promotion.registry.delete(deleted)
+    call: Callable[[], Any] = {
+        "promote": lambda: promotion.promote(deleted, BY, judged_against="1"),
+        "canary": lambda: promotion.canary(deleted, BY),
+        "approve": lambda: promotion.approve(deleted, BY, approver="vera"),
+        "promote_anyhow": lambda: promotion.promote_anyhow(deleted, BY),
+    }[move]
+    with pytest.raises(BadConfigError, match=f"has no version {deleted}; it has {newest}, 1"):
+        call()
+    assert promotion.promote(newest, BY, judged_against="1").stages.champion == newest
+
+
+class Deleting(ModelRegistry):
+    """Somebody deletes the version in the moment between the entry and the alias."""
+
+    def set_alias(self, alias: str, version: str) -> bool:
+        if alias == "champion":
+            self.delete(version)
+        return super().set_alias(alias, version)
+
+
+def test_a_champion_that_is_deleted_while_it_is_promoted_can_be_left(
+    promotion: Promotion, new_version: NewVersion, project: Any
+) -> None:
+    """Broken: an entry that cannot be carried out would stop every one after it."""
+    promotion.promote(new_version(), BY, judged_against=None)
+    version = new_version()
+    unlucky = Promotion.of(Deleting(client=connect(project.tracking_uri), name=project.pipeline), project.store)
+    with pytest.raises(BadConfigError, match=r"is no longer in MLflow\. .* mlops models adopt") as caught:
+        unlucky.promote(version, BY, judged_against="1")
+    assert not caught.value.retryable
+    entry = promotion.adopt(BY)
+    assert (entry.stages.champion, entry.stages.former) == ("1", ())
+    assert promotion.promote(new_version(), BY, judged_against="1").stages.former == ("1",)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +292,36 @@ def test_an_alias_moved_by_hand_is_refused_until_it_is_adopted(
     assert promotion.transitions.settled() == entry, "and all goes on from there"
 
 
+def test_what_waits_in_staging_waits_on_where_the_newest_is_deleted(
+    promotion: Promotion, new_version: NewVersion
+) -> None:
+    """Broken: following the advice would archive a version that somebody has approved."""
+    promotion.promote(new_version(), BY, judged_against=None)
+    approved, newest = new_version(), new_version()
+    promotion.approve(approved, BY, approver="vera")
+    promotion.registry.delete(newest)
+    promotion.adopt(BY)
+    assert promotion.registry.aliases() == {"champion": "1", "staging": approved}
+    promotion.promote(approved, BY, judged_against="1", approval=True)
+
+
+def test_a_model_that_is_made_anew_has_no_former_champions(
+    promotion: Promotion, new_version: NewVersion, project: Any
+) -> None:
+    """Broken: a rollback would put a version into production that never was there, for it has an old one's number."""
+    for champion in (None, "1", "2"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    connect(project.tracking_uri).delete_registered_model(project.pipeline)
+    with pytest.raises(AliasMovedError):
+        new_version()
+    promotion.adopt(BY)
+    promotion.stage("1", BY, report=None)
+    promotion.promote("1", BY, judged_against=None)
+    assert new_version() == "2"
+    with pytest.raises(BadConfigError, match="no former champion to go back to: version 1 is the first"):
+        promotion.roll_back(BY)
+
+
 def test_a_champion_of_before_the_trail_is_adopted(promotion: Promotion, new_version: NewVersion) -> None:
     version = new_version(into_staging=False)
     promotion.registry.set_alias("champion", version)
@@ -238,6 +329,24 @@ def test_a_champion_of_before_the_trail_is_adopted(promotion: Promotion, new_ver
         new_version()
     assert promotion.adopt(BY).version == version
     new_version()
+
+
+def test_a_forged_approval_is_worth_nothing(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: who can write one file would approve as somebody else, and the next transition would seal it."""
+    version = new_version()
+    folder = Path(promotion.trail.store.uri.removeprefix("file://"), "models", promotion.registry.name, "audit")
+    path = folder / "000000000001.json"
+    path.write_text(path.read_text().replace('"approver": null', '"approver": "vera"'))
+    with pytest.raises(AuditError, match="was changed after it was written"):
+        promotion.promote(version, BY, judged_against=None, approval=True)
+
+
+def test_a_copy_beside_the_trail_is_no_entry(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: an editor's backup file would stop all transitions."""
+    new_version()
+    folder = Path(promotion.trail.store.uri.removeprefix("file://"), "models", promotion.registry.name, "audit")
+    (folder / "000000000001.json.bak").write_text("{}")
+    assert actions(promotion) == ["register"]
 
 
 @pytest.mark.parametrize("harm", ["changed", "last changed", "removed", "last removed"])
@@ -261,5 +370,7 @@ def test_what_is_not_there_gets_a_clear_message(promotion: Promotion, new_versio
     new_version()
     with pytest.raises(BadConfigError, match=f"version {unstaged} .* has never been in staging"):
         promotion.promote(unstaged, BY, judged_against=None)
+    with pytest.raises(BadConfigError, match="has no version 99; it has"):
+        promotion.archive("99", BY)
     with pytest.raises(StepError, match="is in production: put the former champion"):
         promotion.archive(promotion.promote("2", BY, judged_against=None).version, BY)
