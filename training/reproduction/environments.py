@@ -60,6 +60,21 @@ def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[Enviro
     ]
 
 
+def why_not_here(world_size: int, num_gpus: int) -> str | None:
+    """
+    What stands in the way of a training on this machine; None: nothing.
+
+    :param num_gpus: of the machine; without any, the processes share its processors
+    """
+    if not 0 < num_gpus < world_size:
+        return None
+    return (
+        f"to train in {world_size} processes takes as many GPUs, and this machine has {num_gpus}: run this on one that "
+        f"has them. To see what comes of other hardware, say --world-size {num_gpus}, or set CUDA_VISIBLE_DEVICES to "
+        "nothing, and the processes share this machine's processors"
+    )
+
+
 def _compare(kind: str, name: str, then: Any, now: Any) -> list[EnvironmentDifference]:
     if then == now:
         return []
