@@ -70,8 +70,8 @@ def why_not_here(world_size: int, num_gpus: int) -> str | None:
         return None
     return (
         f"to train in {world_size} processes takes as many GPUs, and this machine has {num_gpus}: run this on one that "
-        f"has them. To see what comes of other hardware, say --world-size {num_gpus}, or set CUDA_VISIBLE_DEVICES to "
-        "nothing, and the processes share this machine's processors"
+        f"has them, or say --world-size {num_gpus} to see what differs. With CUDA_VISIBLE_DEVICES set to nothing the "
+        "processes share this machine's processors, as where a model was trained without GPUs"
     )
 
 
