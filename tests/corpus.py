@@ -143,9 +143,18 @@ def write_project(home: Path, num_files: int = 40) -> None:
     write_recipe(home)
 
 
-def trained(project: Any, run_step: Any, config: Any, key: str, name: str = "FEATURES", **changes: Any) -> Any:
+def trained(
+    project: Any,
+    run_step: Any,
+    config: Any,
+    key: str,
+    name: str = "FEATURES",
+    *,
+    transform: str | None = None,
+    **changes: Any,
+) -> Any:
     """A checkpoint of one process, from the library on."""
-    features = tokens_of(project, run_step, ingested(project, run_step), name, key)
+    features = tokens_of(project, run_step, ingested(project, run_step, transform=transform), name, key)
     section = lm_config(config, processes=1, **changes)
     checkpoint = run_step(project, project.step_input("train", section, features, key))
     assert isinstance(checkpoint, CheckpointRef), checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import services
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef, canonical_json
-from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, read_result
+from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, connection_variable, read_result
 from training.process import Deployment
 from training.steps.execution import execute
 from training.store import Store
@@ -142,6 +144,26 @@ def s3(_s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     return "s3://bucket"
 
 
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Hands an Airflow connection to the step, as the operator does."""
+
+    def set_variable(name: str, conn_type: str, uri: str = "", **fields: Any) -> None:
+        parts = urlsplit(uri)
+        connection = {
+            "conn_type": conn_type,
+            "host": parts.hostname,
+            "port": parts.port,
+            "login": parts.username,
+            "password": unquote(parts.password) if parts.password else None,
+            "schema": parts.path.strip("/") or None,
+            "extra": {},
+        }
+        monkeypatch.setenv(connection_variable(name), json.dumps(connection | fields))
+
+    return set_variable
+
+
 @dataclass(frozen=True)
 class Project:
     """A home folder with a recipe, and a store."""
@@ -193,7 +215,8 @@ class Project:
             "OMP_NUM_THREADS": "1",
         }
         torchrun = ["-m", "training.steps.torchrun", "--nproc-per-node", str(processes), *options]
-        command = [sys.executable, *(torchrun if processes > 1 else []), *program, folder / "input.json"]
+        gang = processes > 1 or options
+        command = [sys.executable, *(torchrun if gang else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -281,6 +304,16 @@ def config() -> Any:
 @pytest.fixture
 def toy_features(project: Project) -> FeaturesRef:
     """Queries whose relevance follows from the first of four features, as the features step would leave them."""
+    return write_features(project.store, grouped=True)
+
+
+@pytest.fixture
+def binary_features(project: Project) -> FeaturesRef:
+    """The same without queries; true is what is relevant."""
+    return write_features(project.store, grouped=False)
+
+
+def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
     import numpy as np  # not in the validation runtime, whose tests load this file too
 
     from training.data.feature_table import FeatureTable
@@ -292,10 +325,12 @@ def toy_features(project: Project) -> FeaturesRef:
         offsets = np.concatenate([[0], np.cumsum(rng.integers(2, 8, num_queries))]).astype(np.int64)
         features = rng.normal(size=(offsets[-1], 4)).astype(np.float32)
         labels = np.clip(np.round(features[:, 0] + 2 + rng.normal(size=offsets[-1]) / 2), 0, 4).astype(np.float32)
+        if not grouped:
+            offsets, labels = np.arange(len(labels) + 1, dtype=np.int64), (labels > 2).astype(np.float32)
         table = FeatureTable(features=features, labels=labels, offsets=offsets)
-        splits[name] = write_split(project.store, "features/toy", name, table)
-    manifest = canonical_json({"grouped": True, "feature_names": ["a", "b", "c", "d"], "splits": splits})
-    return features_ref(project.store, manifest, {name: split["num_samples"] for name, split in splits.items()})
+        splits[name] = write_split(store, "features/toy", name, table)
+    manifest = canonical_json({"grouped": grouped, "feature_names": ["a", "b", "c", "d"], "splits": splits})
+    return features_ref(store, manifest, {name: split["num_samples"] for name, split in splits.items()})
 
 
 def features_ref(store: Store, manifest: bytes, num_samples: Mapping[str, int]) -> FeaturesRef:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
 from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
 from training.commands.reproduce_text import Transcript
@@ -72,6 +72,12 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
     named = f"{version.name}/{version.version}"
     say = Transcript(console)
     say.tell("version", f"{named}, trained from {original.checkpoint.place}")
+    if isinstance(study := original.checkpoint.parent, StudyRef):
+        found = ", ".join(f"{name} {value}" for name, value in study.parameters.items())
+        say.tell("study", f"trial {study.best_trial} of {study.name} found {found}")
+    steps = options.steps or STEPS
+    if "train" in steps:
+        _check_gpus(options.world_size or original.checkpoint.world_size)
     differences = _check_environment(original, places.home, say, allow=options.allow_different_environment)
     _check_snapshot(places, original, say)
     with tempfile.TemporaryDirectory(prefix="mlops-reproduce-") as name:
@@ -81,13 +87,21 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
         pipeline = original.train_input.run.pipeline
         with reruns(places.store, places.tracking_uri, workplace, scratch, of=named, pipeline=pipeline) as again:
             findings = _Findings()
-            steps = options.steps or STEPS
             if "features" in steps:
                 findings.add(_features(again, original, say), differences)
             if "train" in steps:
                 findings.add(*_train(again, original, options.world_size, say))
                 findings.add(_metric(again, version, say), differences)
     return _conclude(original, findings, steps, console)
+
+
+def _check_gpus(world_size: int) -> None:
+    import torch
+
+    from training.reproduction.environments import why_not_here
+
+    if (reason := why_not_here(world_size, torch.cuda.device_count())) is not None:
+        raise BadConfigError(reason)
 
 
 def _check_environment(original: Original, home: Path, say: Transcript, *, allow: bool) -> list[str]:
@@ -190,7 +204,12 @@ def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Colle
     resumed = reopen_run(connect(again.tracking_uri), original.checkpoint.tracking_run).tag("mlops.latest.world_size")
     if resumed is not None:
         reasons.append(f"world size: it changed while the model was trained, and was {resumed} at the end")
-    if original.train_input.config["deterministic"] is False:
+    if (program := original.train_input.config["program"]) is not None:
+        reasons.append(
+            f"the loop is the recipe's own, {program}: it ends at the same bits only where it seeds all that it draws, "
+            "and was not interrupted or goes on exactly"
+        )
+    elif original.train_input.config["deterministic"] is False:
         reasons.append("train.deterministic was false: kernels may give other bits each time")
     return reasons
 

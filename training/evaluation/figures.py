@@ -16,7 +16,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from training.evaluation.comparison import Comparison
-from training.trainer.metrics import CALIBRATION_BINS, cutoff_of, ndcg, probabilities
+from training.trainer.metrics import CALIBRATION_BINS, cutoff_of, named, ndcg, probabilities
 
 # Drawn in colours that nothing else has, each then replaced by a CSS value of the page.
 INK, SOFT, CANDIDATE, CHAMPION = "#010101", "#020202", "#030303", "#040404"
@@ -196,7 +196,7 @@ def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str,
     other = axes.twinx()
     values = [record["validation_metric"] for record in history]
     other.plot(epochs, values, color=CANDIDATE, marker="o", markersize=4)
-    other.set_ylabel(f"validation {metric.upper()}", color=CANDIDATE, labelpad=10)
+    other.set_ylabel(f"validation {named(metric)}", color=CANDIDATE, labelpad=10)
     other.grid(visible=False)
     return "Training", figure
 

@@ -60,6 +60,21 @@ def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[Enviro
     ]
 
 
+def why_not_here(world_size: int, num_gpus: int) -> str | None:
+    """
+    What stands in the way of a training on this machine; None: nothing.
+
+    :param num_gpus: of the machine; without any, the processes share its processors
+    """
+    if not 0 < num_gpus < world_size:
+        return None
+    return (
+        f"to train in {world_size} processes takes as many GPUs, and this machine has {num_gpus}: run this on one that "
+        f"has them, or say --world-size {num_gpus} to see what differs. With CUDA_VISIBLE_DEVICES set to nothing the "
+        "processes share this machine's processors, as where a model was trained without GPUs"
+    )
+
+
 def _compare(kind: str, name: str, then: Any, now: Any) -> list[EnvironmentDifference]:
     if then == now:
         return []

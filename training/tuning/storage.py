@@ -32,7 +32,8 @@ def database_url(store: str, pipeline: str, connection: str | None) -> str:
     :raises BadConfigError: where SQLite has no folder
     """
     if connection is not None:
-        return Connection.from_environment(connection, "tune", conn_type="postgres").uri("postgresql+psycopg2")
+        found = Connection.from_environment(connection, "tune.connection", conn_type="postgres")
+        return found.uri("postgresql+psycopg2")
     if not store.startswith("file://"):
         raise BadConfigError(
             f"tune: a study is kept in a SQLite file below the store, but the store is {store}; give tune.connection, "

@@ -62,3 +62,36 @@ def test_other_tokens_are_no_contest(library: Any, run_step: Any, config: Any) -
     assert not failure.retryable
     assert f"the model in production, {library.pipeline} version 1 (champion), cannot be scored" in failure.message
     assert "its tokens are those of Bytes as it was then, and the candidate's are of Characters" in failure.message
+
+
+def test_slices_and_drift_are_of_documents(project: Any, run_step: Any, config: Any) -> None:
+    """Broken: where a language model knows little would not be seen, or the report quote the held-out documents."""
+    corpus.write_project(project.home, 160)
+    sized = "include/lm/sized.sql"
+    (project.home / sized).write_text(
+        "SELECT *, CASE WHEN LENGTH(text) < 350 THEN 'short' ELSE 'long' END AS size FROM library"
+    )
+    slices = {"slices": ["size"], "rules": [{"slices": 0.02, "min_samples": 10, "confidence": 0.95}]}
+    good = corpus.trained(project, run_step, config, "good", transform=sized, epochs=4)
+    first = corpus.judged(project, run_step, "good", good, **slices)
+    assert isinstance(corpus.promoted(project, run_step, first), ModelVersionRef), first
+
+    bad = corpus.trained(project, run_step, config, "bad", transform=sized, epochs=1)
+    second = corpus.judged(project, run_step, "bad", bad, **slices)
+    rows = Snapshot.open(project.store, bad.ancestor(DatasetRef)).read_split("test")
+    scored = open_model(project.store, bad, project.home).score(rows)
+    document = json.loads(project.store.read(second.artifacts["metrics"]))
+    found = {each["value"]: each["candidate"]["value"] for each in document["slices"]}
+    for size in ("short", "long"):
+        part = (rows["size"] == size).to_numpy()
+        assert part.sum() >= 10
+        assert found[size] == pytest.approx(np.exp(scored.scores[part].sum() / scored.labels[part].sum()), rel=1e-5)
+    assert list(found.values()) == sorted(found.values(), reverse=True), "worst first"
+    assert not second.passed
+    assert "2 of 2 slices are clearly more than 2.00% worse in perplexity" in second.reason
+
+    html = project.store.read(second.artifacts["report"]).decode()
+    drift = html.partition("How the data changed since the champion")[2]
+    assert "<td>length of text</td>" in drift
+    assert "<td>size</td>" in drift, "of few values, a category"
+    assert not [text for text in rows["text"] if text[:40] in html]

@@ -16,7 +16,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, ValidationRef
+from mlops_provider.refs import (
+    CheckpointRef,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    Ref,
+    ReportRef,
+    StudyRef,
+    ValidationRef,
+)
 from mlops_provider.step import code_digest
 from training.data.snapshots import write_snapshot
 from training.data.window import Window
@@ -77,6 +86,8 @@ class Recipe:
 
     project: Any
     config: Any
+    run_step: Any = None
+    """Runs steps of one process in this one, without the seconds that another takes to import torch."""
 
     @classmethod
     def lay_out(cls, project: Any, config: Any) -> Recipe:
@@ -133,9 +144,41 @@ class Recipe:
         refs = [self.store.committed(f"{place}/{key}") for key in self.store.folders(place)]
         return list({ref.ancestor(DatasetRef).version: ref.ancestor(DatasetRef) for ref in refs if ref}.values())
 
-    def train(self, features: FeaturesRef, *, processes: int = 1, key: str = "first", **changes: Any) -> CheckpointRef:
-        section = self.config(processes=processes, epochs=2, **changes)
-        ref = self._run("train", section, features, key, processes=processes)
+    def tune(self, features: FeaturesRef, key: str = "first", **changes: Any) -> StudyRef:
+        """A study of one trial."""
+        section = {
+            "space": {
+                "learning_rate": {"low": 1e-4, "high": 0.3, "log": True, "step": None},
+                "model_args.hidden": {"choices": [4, 8, 16]},
+            },
+            "sampler": "random",
+            "pruner": "none",
+            "trials": 1,
+            "hours": None,
+            "gpu_hours": None,
+            "parallel": 1,
+            "connection": None,
+            "seed": 0,
+            "train": self.config(processes=1, epochs=2),
+            **changes,
+        }
+        self._run("trial", section | {"number": 0}, features, key)
+        ref = self._run("tune", section, features, key)
+        assert isinstance(ref, StudyRef)
+        return ref
+
+    def train(
+        self,
+        features: FeaturesRef | StudyRef,
+        *,
+        processes: int = 1,
+        nodes: int = 1,
+        key: str = "first",
+        **changes: Any,
+    ) -> CheckpointRef:
+        """:param nodes: of ``processes`` each, all on this machine"""
+        section = self.config(**{"processes": processes, "nodes": nodes, "epochs": 2, **changes})
+        ref = self._run("train", section, features, key, processes=processes, nodes=nodes)
         assert isinstance(ref, CheckpointRef)
         return ref
 
@@ -172,15 +215,22 @@ class Recipe:
             command, check=False, env=os.environ | places, capture_output=True, text=True, timeout=COMMAND_SECONDS
         )
 
-    def _run(self, step: str, section: dict[str, Any], ref: Ref, key: str, *, processes: int = 1) -> Ref:
-        """In processes of its own, as the launcher does it."""
-        paths = ("include/toy",) if step in ("features", "train") else ()
+    def _run(
+        self, step: str, section: dict[str, Any], ref: Ref, key: str, *, processes: int = 1, nodes: int = 1
+    ) -> Ref:
+        """In processes of its own, as the launcher does it, unless there is :attr:`run_step`."""
+        paths = ("include/toy",) if step in ("features", "trial", "tune", "train") else ()
         document = dataclasses.replace(
             self.project.step_input(step, section, ref, key),
             code_paths=paths,
             code=code_digest([self.home / path for path in paths]),
         )
-        started = self.project.start(document, processes=processes, name=f"{step}-{key}")
+        if self.run_step is not None and processes * nodes == 1:
+            done = self.run_step(self.project, document)
+            assert isinstance(done, Ref), done
+            return done
+        options = ("--nnodes", str(nodes)) if nodes > 1 else ()
+        started = self.project.start(document, processes=processes, name=f"{step}-{key}", options=options)
         result = started.result()
         assert isinstance(result, Ref), started.log
         return result

@@ -14,7 +14,7 @@ import torch
 from mlops_provider.refs import FeaturesRef, canonical_json
 from training.data.feature_table import FeatureTable
 from training.data.shards import write_split
-from training.reproduction.environments import compare_environments, that_count, that_must_agree
+from training.reproduction.environments import compare_environments, that_count, that_must_agree, why_not_here
 from training.reproduction.features import compare_features
 from training.reproduction.weights import first_difference
 from training.store import Store
@@ -59,6 +59,13 @@ def test_the_likeliest_reason_comes_first(now: dict[str, Any], said: list[str], 
     found = that_count(compare_environments(THEN, {**THEN, **now}))
     assert [str(difference) for difference in found] == said
     assert bool(that_must_agree(found)) == must_agree
+
+
+def test_processes_that_would_share_a_gpu_are_refused() -> None:
+    """Broken: a training of eight GPUs would end, on one, in an error of the driver's after all features were made."""
+    assert why_not_here(2, 0) is None, "processors are shared"
+    assert why_not_here(2, 2) is None
+    assert (why_not_here(8, 1) or "").startswith("to train in 8 processes takes as many GPUs, and this machine has 1")
 
 
 def test_a_tensor_is_compared_to_the_bit() -> None:

@@ -1,19 +1,38 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import zipfile
+from collections.abc import Iterable
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from typing import Any
 
+import corpus
 import polars as pl
 import pytest
 from mlflow import MlflowClient
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from mlops_provider.refs import ModelVersionRef
 from mlops_provider.step import Failure
 from training.serving.library import LOCK, closure, packed
 from training.serving.package import digest_of_folder, package
+
+LAZY = """
+
+class Lazy(nn.Sequential):
+    def forward(self, features):
+        if not self.training:
+            import optuna
+        return super().forward(features)
+
+
+def build_lazy(config):
+    return Lazy(build_model(config))
+"""
 
 
 def versions(project: Any) -> list[Any]:
@@ -67,6 +86,72 @@ def test_what_a_server_has_to_install_is_pinned_as_here(project: Any, toy_checkp
     locked = set(re.findall(r"^[\w.-]+==[^\s;]+", LOCK.read_text(), re.MULTILINE))
     assert [line for line in pinned if line not in locked and not line.startswith("torch==")] == []
     assert "python: 3.11" in (folder / "python_env.yaml").read_text()
+
+
+ASK_WITHOUT = """
+import json
+import sys
+from importlib.machinery import PathFinder
+
+
+class OnlyRequired(PathFinder):
+    away = set(json.loads(sys.argv[2]))
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in cls.away else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = OnlyRequired
+import mlflow
+
+model = mlflow.pyfunc.load_model(sys.argv[1])
+print(len(model.predict(model.input_example)))
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.mark.parametrize("language", [False, True], ids=["rows", "documents"])
+def test_what_is_pinned_is_all_that_a_server_needs(
+    project: Any, toy_checkpoint: Any, run_step: Any, config: Any, elsewhere: Any, tmp_path: Path, language: bool
+) -> None:
+    """Broken: a server that has what requirements.txt names would lack something, and find out by a request."""
+    if language:
+        corpus.write_project(project.home)
+        checkpoint = corpus.trained(project, run_step, config, "train", epochs=1)
+    else:
+        # A library of the recipe's own choice, which only a request needs.
+        model = project.home / "include/toy/model.py"
+        model.write_text(model.read_text() + LAZY)
+        checkpoint = toy_checkpoint(model="include.toy.model:build_lazy")
+    folder = package(project.store, checkpoint, tmp_path)
+    required = with_what_they_require((folder / "requirements.txt").read_text().split())
+    installed = {
+        name: {canonicalize_name(each) for each in distributions}
+        for name, distributions in packages_distributions().items()
+    }
+    away = sorted(name for name, distributions in installed.items() if not distributions & required)
+    assert {"feast", "obstore", "pytest"} <= set(away)
+    num_answers, imported = elsewhere(ASK_WITHOUT, str(folder), json.dumps(away)).splitlines()
+    assert int(num_answers) > 0
+    assert not set(json.loads(imported)) & set(away)
+    assert ("optuna" in json.loads(imported)) != language
+
+
+def with_what_they_require(requirements: Iterable[str]) -> set[str]:
+    """Names of distributions that pip would install, by the metadata of those that are installed here."""
+    found: set[tuple[str, str]] = set()
+    todo = [Requirement(each) for each in requirements]
+    while todo:
+        requirement = todo.pop()
+        for extra in {"", *requirement.extras}:
+            key = canonicalize_name(requirement.name), extra
+            if key in found:
+                continue
+            found.add(key)
+            inner = [Requirement(each) for each in distribution(requirement.name).requires or ()]
+            todo += [each for each in inner if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
 
 
 def test_only_what_serving_imports_travels() -> None:

@@ -88,7 +88,7 @@ def trained(project: Any, run_step: Any, config: Any) -> Any:
         parent = snapshot(project.store, project.home, binary=binary, without=without)
         features = run_step(project, project.step_input("features", section, parent, key))
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
-        section = config(processes=1, **objective, **changes)
+        section = config(**{"processes": 1, **objective, **changes})
         checkpoint = run_step(project, project.step_input("train", section, features, key))
         assert isinstance(checkpoint, CheckpointRef), checkpoint
         return checkpoint
@@ -188,6 +188,37 @@ def test_a_binary_model_is_measured_by_auc_and_log_loss(trained: Any, evaluate: 
     register(first)
     second = evaluate(trained(["good"], binary=True, key="second", seed=8), key="second", metric="auc")
     assert second.metrics["champion.auc"] == pytest.approx(first.metrics["auc"], abs=1e-12)
+
+
+def test_the_lower_log_loss_wins(project: Any, trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: where less is better, the worse model would go to production, and the best slice pass for the worst."""
+
+    def judged(columns: list[str], key: str) -> Any:
+        rules = [
+            {"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None},
+            {"slices": 0.1, "min_samples": 20, "confidence": 0.95},
+        ]
+        checkpoint = trained(columns, binary=True, key=key, metric="log_loss")
+        return evaluate(checkpoint, key, metric="log_loss", rules=rules, slices=["city"])
+
+    first = judged(["poor"], "first")
+    assert isinstance(register(first), ModelVersionRef), first
+    second = judged(["poor", "good"], "second")
+    assert second.passed, second.reason
+    assert second.metrics["log_loss"] < second.metrics["champion.log_loss"] == first.metrics["log_loss"]
+    assert second.metrics["difference.log_loss.high"] < 0
+    document = json.loads(project.store.read(second.artifacts["metrics"]))
+    assert [each["passed"] for each in document["verdict"]["outcomes"]] == [True, True]
+    values = [each["candidate"]["value"] for each in document["slices"]]
+    assert values == sorted(values, reverse=True), "worst first"
+    html = project.store.read(second.artifacts["report"]).decode()
+    assert "log loss, lower is better" in html
+    assert "validation log loss" in html, "the axis of the training's curve"
+    assert isinstance(register(second, "second"), ModelVersionRef)
+
+    third = judged(["poor"], "third")
+    document = json.loads(project.store.read(third.artifacts["metrics"]))
+    assert [each["passed"] for each in document["verdict"]["outcomes"]] == [False, False]
 
 
 def test_a_metric_of_another_objective_is_refused(trained: Any, evaluate: Any) -> None:

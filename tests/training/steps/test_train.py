@@ -196,3 +196,20 @@ def test_what_a_recipe_brings_of_its_own_is_used(
     assert {"mean_score"} == set(history[0]["further_metrics"])
     run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
     assert run.data.metrics["validation_mean_score"] == history[0]["further_metrics"]["mean_score"]
+
+
+def test_the_epoch_of_the_lowest_loss_is_the_best(
+    project: Any, binary_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    """Broken: where less is better, training would go on until the model is at its worst, and keep that."""
+    # At such a rate the model is soon worse than it was.
+    section = config(
+        processes=1, objective="binary", metric="log_loss", epochs=8, learning_rate=0.3, model_args={"hidden": 64},
+        early_stopping={"patience": 2, "min_improvement": 0.0},
+    )  # fmt: skip
+    ref = run_step(project, project.step_input("train", section, binary_features))
+    assert isinstance(ref, CheckpointRef), ref
+    values = [epoch["validation_metric"] for epoch in json.loads(project.store.read(ref.artifacts["history"]))]
+    assert len(values) < 8, "stopped early"
+    assert ref.epoch == 1 + values.index(min(values)) == len(values) - 2
+    assert ref.metrics["log_loss"] == min(values) < max(values)

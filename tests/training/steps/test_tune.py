@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -221,3 +222,46 @@ def test_a_larger_budget_goes_on_with_the_same_study(project: Any, run_step: Any
     assert study.trials["complete"] == 2
     rows = json.loads(project.store.read(study.artifacts["trials"]))
     assert rows[0]["tracking_run"] == first.tracking_run
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "said"),
+    [
+        (None, "the environment has no MLOPS_CONNECTION_STUDIES, which the task's operator sets from Airflow's"),
+        ("mysql", "connection 'studies' is of type 'mysql', not 'postgres'"),
+    ],
+    ids=["not handed over", "of another database"],
+)
+def test_a_connection_that_does_not_serve_is_said(
+    project: Any, run_step: Any, search: Any, connect: Any, conn_type: str | None, said: str
+) -> None:
+    """Broken: the message would send its reader to ingest, which has nothing to do with it."""
+    if conn_type is not None:
+        connect("studies", conn_type)
+    for document in (search(0, connection="studies"), search(None, connection="studies")):
+        failure = run_step(project, document)
+        assert isinstance(failure, Failure)
+        assert failure.message.startswith(f"tune.connection: {said}")
+        assert not failure.retryable
+
+
+def test_the_lowest_loss_is_the_best(project: Any, run_step: Any, search: Any, binary_features: FeaturesRef) -> None:
+    """Broken: where less is better, a study would give up its good trials and train with the settings of the worst."""
+    changes = {
+        "space": {"learning_rate": {"choices": [0.05, 1e-9]}},
+        "sampler": "grid",
+        "pruner": "successive_halving",
+        "trials": 2,
+    }
+    train = {"objective": "binary", "metric": "log_loss", "epochs": 3}
+
+    def document(number: int | None) -> Any:
+        return dataclasses.replace(search(number, train, **changes), ref=binary_features)
+
+    drawn = [study_parameters(project, document(number), number) for number in (0, 1)]
+    good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learning_rate"])
+    trials = {number: run_step(project, document(number)) for number in (good, bad)}
+    assert [trials[number].state for number in (good, bad)] == ["complete", "pruned"], trials
+    assert trials[good].value < trials[bad].value
+    study = run_step(project, document(None))
+    assert (study.best_trial, study.best_value) == (good, trials[good].value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import multiprocessing
 import random
@@ -12,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from optuna.trial import TrialState
 
-from mlops_provider.step import BadConfigError, RunIdentity, StepInput, connection_variable
+from mlops_provider.step import BadConfigError, RunIdentity, StepInput
 from training.tuning.config import TuneConfig, study_name
 from training.tuning.space import draw
 from training.tuning.storage import StudyStorageError
@@ -75,21 +73,11 @@ class Place:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     store = f"file://{tmp_path}/store"
     if request.param == "sqlite":
         return Place(store, None)
-    uri = urlsplit(request.getfixturevalue("postgres"))
-    connection = {
-        "conn_type": "postgres",
-        "host": uri.hostname,
-        "port": uri.port,
-        "login": uri.username,
-        "password": unquote(uri.password or ""),
-        "schema": uri.path[1:],
-        "extra": {},
-    }
-    monkeypatch.setenv(connection_variable("studies"), json.dumps(connection))
+    request.getfixturevalue("connect")("studies", "postgres", request.getfixturevalue("postgres"))
     return Place(store, "studies")
 
 
@@ -235,9 +223,8 @@ def test_what_changes_the_results_makes_another_study(tmp_path: Path) -> None:
         assert study_name(document("p", **change)) != name
 
 
-def test_a_database_that_is_away_is_worth_a_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    away = {"conn_type": "postgres", "host": "127.0.0.1", "port": 9, "login": "me", "password": "s3cret", "schema": "d"}
-    monkeypatch.setenv(connection_variable("away"), json.dumps({**away, "extra": {}}))
+def test_a_database_that_is_away_is_worth_a_retry(connect: Any, tmp_path: Path) -> None:
+    connect("away", "postgres", "postgresql://me:s3cret@127.0.0.1:9/d")
     with pytest.raises(StudyStorageError, match="check tune.connection") as caught:
         Place(f"file://{tmp_path}", "away").study("p")
     assert caught.value.retryable

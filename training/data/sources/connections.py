@@ -27,27 +27,25 @@ class Connection:
     extra: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def from_environment(cls, name: str, source: str, *, conn_type: str | None = None) -> Connection:
+    def from_environment(cls, name: str, user: str, *, conn_type: str | None = None) -> Connection:
         """
         :param name: the connection's id in Airflow
-        :param source: whose connection it is, for messages
+        :param user: whose connection it is, for messages: ``source 'orders'``, ``tune.connection``
         :param conn_type: the type it must have
         :raises BadConfigError: where it was not handed over, or is of another type
         """
         variable = connection_variable(name)
         if (text := os.environ.get(variable)) is None:
             raise BadConfigError(
-                f"source {source!r}: the environment has no {variable}, which the ingest operator sets from Airflow's "
-                f"connection {name!r}; outside Airflow, set it to the connection as JSON"
+                f"{user}: the environment has no {variable}, which the task's operator sets from Airflow's connection "
+                f"{name!r}; outside Airflow, set it to the connection as JSON"
             )
         try:
             found = cls(id=name, **json.loads(text))
         except (TypeError, ValueError):  # without the text, which holds secrets
-            raise BadConfigError(f"source {source!r}: {variable} is no connection as JSON") from None
+            raise BadConfigError(f"{user}: {variable} is no connection as JSON") from None
         if conn_type is not None and found.conn_type != conn_type:
-            raise BadConfigError(
-                f"source {source!r}: connection {name!r} is of type {found.conn_type!r}, not {conn_type!r}"
-            )
+            raise BadConfigError(f"{user}: connection {name!r} is of type {found.conn_type!r}, not {conn_type!r}")
         return found
 
     def uri(self, scheme: str) -> str:

@@ -48,11 +48,14 @@ class KafkaTopic(SourceConfig):
     text: ClassVar[bool] = False
     local: ClassVar[bool] = False
 
+    def _connection(self) -> Connection:
+        return Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="kafka")
+
     def position(self) -> Position:
         records = self.records
         by_timestamp = records.event_time == "kafka_timestamp" and not records.key
         since = records.since if by_timestamp else None
-        with _consumer(self.name, Connection.from_environment(self.connection, self.name, conn_type="kafka")) as kafka:
+        with _consumer(self.name, self._connection()) as kafka:
             found = kafka.list_topics(self.topic, timeout=_ANSWER_SECONDS).topics[self.topic]
             if found.error is not None:
                 raise BadDataError(f"source {self.name!r}: topic {self.topic!r}: {found.error.str()}")
@@ -67,7 +70,7 @@ class KafkaTopic(SourceConfig):
         return {"topic": self.topic, "offsets": offsets}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
-        connection = Connection.from_environment(self.connection, self.name, conn_type="kafka")
+        connection = self._connection()
         filled = {partition: bounds for partition, bounds in position["offsets"].items() if bounds[0] < bounds[1]}
         if not filled:
             raise BadDataError(

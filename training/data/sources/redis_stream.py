@@ -42,7 +42,7 @@ class RedisStream(SourceConfig):
     local: ClassVar[bool] = False
 
     def position(self) -> Position:
-        connection = Connection.from_environment(self.connection, self.name, conn_type="redis")
+        connection = Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="redis")
         last_before = int(self.records.as_of.timestamp() * 1000) - 1
         # An older entry may be the last of its key; and what the ids say is not what another event time says.
         by_id = self.records.since is not None and self.records.event_time == "stream_time" and not self.records.key
@@ -58,7 +58,7 @@ class RedisStream(SourceConfig):
         return {"stream": self.stream, "first_id": oldest[0][0].decode(), "last_id": newest[0][0].decode()}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
-        connection = Connection.from_environment(self.connection, self.name, conn_type="redis")
+        connection = Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="redis")
         return [StreamPiece(self.name, connection, dict(position), dict(self.columns), scratch / "entries.parquet")]
 
 

@@ -16,7 +16,7 @@ DATABASES: dict[str, Callable[..., Source]] = {"postgres": PostgresQuery, "sqlit
 
 def sql_query(*, name: str, connection: str, **settings: Any) -> Source:
     """:raises BadConfigError: where the connection is to another kind of database"""
-    found = Connection.from_environment(connection, name)
+    found = Connection.from_environment(connection, f"source {name!r}")
     if found.conn_type not in DATABASES:
         raise BadConfigError(
             f"source {name!r}: connection {connection!r} is of type {found.conn_type!r}; "

@@ -124,7 +124,7 @@ class Iceberg(SourceConfig):
     def _properties(self) -> dict[str, str]:
         properties = dict(self.catalog)
         if self.connection is not None:
-            extra = Connection.from_environment(self.connection, self.name).extra
+            extra = Connection.from_environment(self.connection, f"source {self.name!r}").extra
             properties |= {name: str(value) for name, value in extra.items()}
         return properties
 

@@ -149,7 +149,8 @@ def step_of(folder: str) -> int:
 def read_listing(store: Store, place: str) -> Listing:
     """The checkpoints of a training, by their markers alone."""
     keys = [key.removeprefix(f"{place}/checkpoints/") for key in store.list(f"{place}/checkpoints")]
-    names = sorted({key.partition("/")[0] for key in keys if key.startswith("step-")})
+    # What a recipe's own program keeps here may be files of any name.
+    names = sorted({key.partition("/")[0] for key in keys if key.startswith("step-") and "/" in key})
     complete, damaged, unfinished = [], {}, []
     for folder in (f"{place}/checkpoints/{name}" for name in names):
         marker = f"{folder}/{MARKER}"

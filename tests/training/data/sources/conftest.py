@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pytest
 
-from mlops_provider.step import connection_variable
 from training.data.engine import Engine
 from training.data.sources import SourceTable, read_source
 from training.data.window import Window
@@ -66,23 +63,3 @@ def rows(table: SourceTable) -> pl.DataFrame:
     frame: pl.DataFrame = table.rows.to_native().collect()
     assert frame.height == table.provenance["num_rows"]
     return frame
-
-
-@pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Hands an Airflow connection to the step, as the operator does."""
-
-    def set_variable(name: str, conn_type: str, uri: str = "", **fields: Any) -> None:
-        parts = urlsplit(uri)
-        connection = {
-            "conn_type": conn_type,
-            "host": parts.hostname,
-            "port": parts.port,
-            "login": parts.username,
-            "password": unquote(parts.password) if parts.password else None,
-            "schema": parts.path.strip("/") or None,
-            "extra": {},
-        }
-        monkeypatch.setenv(connection_variable(name), json.dumps(connection | fields))
-
-    return set_variable

@@ -187,7 +187,7 @@ def test_a_connection_to_nothing_readable(
 
 
 def test_a_connection_that_was_not_handed_over(read: Read) -> None:
-    with pytest.raises(BadConfigError, match="no MLOPS_CONNECTION_DB, which the ingest operator sets"):
+    with pytest.raises(BadConfigError, match="^source 's': the environment has no MLOPS_CONNECTION_DB, which the"):
         read("sql", query=ORDERS)
 
 

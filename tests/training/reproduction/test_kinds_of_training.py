@@ -1,0 +1,112 @@
+"""``mlops reproduce`` and ``mlops diff``, as their processes, of trainings that are not one loop on one node."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from typing import Any
+
+import pytest
+
+from mlops_provider.step import connection_variable
+from training.store import Store
+
+PROGRAM = """
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from training.program import Program
+from training.trainer.metrics import measure
+from training.trainer.objectives import ranking_loss, score
+
+program = Program.start()
+torch.manual_seed(program.config.seed)
+distributed.init_process_group("gloo")
+model = program.build_model()
+replica = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=program.config.learning_rate)
+for step in program.loader("train").epoch(1):
+    for batch in step.batches:
+        losses = ranking_loss(replica, batch) * batch.weights
+        (losses.sum() * program.world_size / step.num_samples).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+table = program.table("validation")
+scores = score(model, table, torch.device("cpu"), grouped=True)
+ndcg = measure(program.config.metric, table.labels, scores, table.offsets)
+program.finish(model.state_dict(), epoch=1, metrics={program.config.metric: ndcg})
+"""
+UNSEEDED = """
+from pathlib import Path
+
+import torch
+
+from training.program import Program
+
+program = Program.start()
+torch.seed()
+saved = Path(program.checkpoints.removeprefix("file://"), "step-1.pt")
+saved.parent.mkdir(parents=True)
+saved.write_bytes(b"its own")
+program.finish(program.build_model().state_dict(), epoch=1, metrics={program.config.metric: 0.5})
+"""
+
+
+@pytest.fixture
+def quick(recipe: Any, run_step: Any) -> Any:
+    """The recipe, whose steps of one process run in this one."""
+    return dataclasses.replace(recipe, run_step=run_step)
+
+
+def test_a_tuned_model_is_identical_without_its_study(
+    quick: Any, s3: str, postgres: str, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a model would be made again with other settings than the study found, or not once the study is gone."""
+    there = dataclasses.replace(quick, project=dataclasses.replace(quick.project, store=Store(f"{s3}/tuned")))
+    connect("studies", "postgres", postgres)
+    features = there.features()
+    studies = [there.tune(features, f"study{seed}", seed=seed, connection="studies") for seed in (0, 1)]
+    checkpoints = [there.train(study, key=study.place.split("/")[-1]) for study in studies]
+    first, second = (there.register(checkpoint, f"version{n}") for n, checkpoint in enumerate(checkpoints))
+    monkeypatch.delenv(connection_variable("studies"))
+
+    with tempfile.TemporaryDirectory() as empty:
+        done = there.mlops("reproduce", second, TMPDIR=empty)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoints[1].artifacts['weights'].sha256}" in done.stdout
+    assert f"trial 0 of {studies[1].name} found learning_rate {studies[1].parameters['learning_rate']}" in done.stdout
+
+    document = json.loads(there.mlops("diff", first, second, "--json").stdout)
+    found = {item["what"]: (item["a"], item["b"]) for item in document["parameters"]["differences"]}
+    for name in ("learning_rate", "model_args.hidden"):
+        values = tuple(str(study.parameters[name]) for study in studies)
+        assert values[0] != values[1], "the studies found different settings"
+        assert found[f"train.{name}"] == values
+    assert document["data"]["equal"]
+
+
+@pytest.mark.parametrize("program", [False, True], ids=["our loop", "a script"])
+def test_a_training_on_two_nodes_is_identical_on_one(quick: Any, program: bool) -> None:
+    """Broken: the larger a training was, the less could be shown of it."""
+    changes = {}
+    if program:
+        (quick.home / "include/toy/train_mine.py").write_text(PROGRAM)
+        changes = {"program": "include/toy/train_mine.py"}
+    checkpoint = quick.train(quick.features(), nodes=2, **changes)
+    environment = json.loads(quick.store.read(checkpoint.artifacts["environment"]))
+    assert (environment["nodes"], environment["world_size"]) == (2, 2)
+    done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+
+
+def test_a_script_that_ends_otherwise_each_time_is_named(recipe: Any, quick: Any) -> None:
+    """Broken: the reason would be looked for in data, packages and hardware, of which none differs."""
+    (quick.home / "include/toy/train_mine.py").write_text(UNSEEDED)
+    checkpoint = recipe.train(quick.features(), program="include/toy/train_mine.py")
+    done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "DIFFERENT  the weights: 0.bias differs" in done.stdout
+    assert "likely reason: the loop is the recipe's own, include/toy/train_mine.py" in done.stdout
