@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from live_airflow import LiveAirflow
@@ -20,17 +21,24 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Makes deployments that are stopped when the module's tests end."""
     made: list[LiveAirflow] = []
 
-    def make(*, with_login: bool = False, users: Sequence[str] = (), dags: Sequence[Path] = ()) -> LiveAirflow:
+    def make(
+        *,
+        with_login: bool = False,
+        users: Sequence[str] = (),
+        dags: Sequence[Path] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> LiveAirflow:
         root = tmp_path_factory.mktemp("deployment")
         home = make_project(root / "home")
         for path in dags:
             shutil.copy(path, home / "dags")
-        settings, login = {}, None
+        login = None
         if with_login:
             login = ("admin", "a-password-of-this-test")
             passwords = dict([login]) | {user: f"the-password-of-{user}" for user in users}
             (root / "passwords.json").write_text(json.dumps(passwords))
             settings = {
+                **settings,
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
                     ["admin:admin", *(f"{user}:user" for user in users)]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -29,6 +30,8 @@ from mlops_provider.refs import (
 RUN_SECONDS = 180
 READING_SECONDS = 3
 """That a person takes to answer. One who is quicker than Airflow's executor is asked again, by the next try."""
+WATCHED = timedelta(minutes=0.5)
+"""That a canary of ``releasing_watched`` takes."""
 STAGE = """
 import sys
 from mlops_provider.refs import ReportRef
@@ -65,8 +68,13 @@ def served() -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def airflow(new_airflow: Callable[..., LiveAirflow], served: Served) -> LiveAirflow:
     dags = [REPOSITORY / "tests/fixtures/dags/releasing.py", REPOSITORY / "dags/rollback.py"]
-    airflow = new_airflow(with_login=True, users=["vera", "otto"], dags=dags)
-    for dag_id in ("releasing", "releasing_late", "releasing_canary", "rollback", "serving"):
+    # A triggerer that is lost is noticed within seconds.
+    settings = {
+        "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
+    }
+    airflow = new_airflow(with_login=True, users=["vera", "otto"], dags=dags, settings=settings)
+    for dag_id in ("releasing", "releasing_late", "releasing_canary", "releasing_watched", "rollback", "serving"):
         airflow.client.wait_for_dag(dag_id, timeout_seconds=120)
         airflow.client.unpause(dag_id)
     return airflow
@@ -113,6 +121,13 @@ def register(airflow: LiveAirflow) -> ModelVersionRef:
     store = f"file://{airflow.stack.store}"
     version = training(airflow, "-c", STAGE, store, airflow.stack.mlflow_url, json.dumps(report.to_wire()))
     return ModelVersionRef(place="x", name="events", version=version, semantic_version="1.0.0", parent=report)
+
+
+def wait_for(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + RUN_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {RUN_SECONDS} s: {what}"
+        time.sleep(0.3)
 
 
 def release(airflow: LiveAirflow, version: ModelVersionRef, dag_id: str = "releasing") -> str:
@@ -252,3 +267,28 @@ def test_a_canary_that_fails_is_taken_back_and_one_that_does_well_is_promoted(
     assert airflow.client.wait("releasing_canary", run_id, RUN_SECONDS) == "success"
     assert airflow.aliases() == {"champion": good.version}
     assert [entry["action"] for entry in history(airflow)][-3:] == ["register", "canary", "promote"]
+
+
+def test_a_canary_outlives_the_triggerer_that_watches_it(airflow: LiveAirflow, served: Served) -> None:
+    """Broken: a lost triggerer would begin the canary anew, or have it judged, promoted and written down twice."""
+    before = len(history(airflow))
+    served.answer = {"samples": 100, "error_rate": 0.001}
+    version = register(airflow)
+    run_id = release(airflow, version, "releasing_watched")
+    wait_for(lambda: f"/events/{version.version}" in served.asked, "the canary is watched")
+    time.sleep(8)
+    killed_at = datetime.now(UTC)
+    airflow.stack.kill("triggerer")
+    served.asked.clear()
+    airflow.start()
+    wait_for(lambda: bool(served.asked), "another triggerer has taken over")
+    assert airflow.client.wait("releasing_watched", run_id, RUN_SECONDS) == "success"
+
+    entries = history(airflow)[before:]
+    assert [entry["action"] for entry in entries] == ["register", "canary", "promote"]
+    assert airflow.aliases() == {"champion": version.version}
+    canary = airflow.client.tasks("releasing_watched", run_id)["canary"]
+    begun, ended = datetime.fromisoformat(entries[1]["at"]), datetime.fromisoformat(canary["end_date"])
+    assert begun + WATCHED <= ended < killed_at + WATCHED, "it ends when it would have"
+    assert canary["try_number"] == 1
+    assert airflow.client.log("releasing_watched", run_id, "canary", 1).count("the canary did well") == 1
