@@ -11,6 +11,7 @@ from types import MappingProxyType
 import pytest
 from live_airflow import LiveAirflow
 from project import make_project
+from served_metrics import Served
 
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
@@ -55,3 +56,13 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     yield make
     for airflow in made:
         airflow.stack.stop()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """Live metrics of the canaries, for the deployment to find by its environment."""
+    served = Served()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIVE_METRICS", served.url)
+        yield served
+    served.close()
