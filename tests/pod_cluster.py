@@ -117,6 +117,14 @@ class PodCluster:
             if error.status != 404:  # it has just ended
                 raise
 
+    def kill(self, pod: str) -> None:
+        """Without notice, as a machine that loses its power."""
+        self.core.delete_namespaced_pod(pod, NAMESPACE, grace_period_seconds=0)
+
+    def log(self, pod: str) -> str:
+        """What it has written so far."""
+        return str(self.core.read_namespaced_pod_log(pod, NAMESPACE))
+
     @contextmanager
     def no_new_pods(self) -> Iterator[Callable[[], None]]:
         """What is yielded cordons all nodes, until the end."""

@@ -28,8 +28,12 @@ TRAINING_PYTHON = REPOSITORY / ".venv/training/bin/python"
 
 
 @contextmanager
-def postgres_server() -> Iterator[str]:
-    """A PostgreSQL server; its URI, with a user that may do everything and the password ``s3cret/word``."""
+def postgres_server(host: str = "127.0.0.1") -> Iterator[str]:
+    """
+    A PostgreSQL server; its URI, with a user that may do everything and the password ``s3cret/word``.
+
+    :param host: address of this machine at which it is asked
+    """
     programs = max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
     programs = programs or Path(_program("postgres", "postgresql")).parent
     # PostgreSQL refuses to run as root.
@@ -44,13 +48,16 @@ def postgres_server() -> Iterator[str]:
         initdb = [str(programs / "initdb"), "-D", f"{folder}/data", "-U", "trainer", "--auth=scram-sha-256"]
         initdb += ["--encoding=UTF8", "--no-sync", f"--pwfile={folder}/password"]
         subprocess.run(["setpriv", *user, *initdb], check=True, cwd="/", stdout=subprocess.DEVNULL)
-        settings = [f"port={port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", "fsync=off"]
+        with (folder / "data/pg_hba.conf").open("a") as rules:
+            rules.write("host all all all scram-sha-256\n")
+        addresses = ",".join({"127.0.0.1", host})
+        settings = [f"port={port}", f"listen_addresses={addresses}", f"unix_socket_directories={folder}", "fsync=off"]
         command = [str(programs / "postgres"), "-D", f"{folder}/data"]
         for setting in settings:
             command += ["-c", setting]
         with _running(command, port, folder, user=user, stop=signal.SIGQUIT):
             _wait_for_postgres(programs, port)
-            yield f"postgresql://trainer:s3cret%2Fword@127.0.0.1:{port}/postgres"
+            yield f"postgresql://trainer:s3cret%2Fword@{host}:{port}/postgres"
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from live_airflow import LiveAirflow
 from project import make_project
+from served_metrics import Served
 
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
@@ -20,17 +22,24 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Makes deployments that are stopped when the module's tests end."""
     made: list[LiveAirflow] = []
 
-    def make(*, with_login: bool = False, users: Sequence[str] = (), dags: Sequence[Path] = ()) -> LiveAirflow:
+    def make(
+        *,
+        with_login: bool = False,
+        users: Sequence[str] = (),
+        dags: Sequence[Path] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> LiveAirflow:
         root = tmp_path_factory.mktemp("deployment")
         home = make_project(root / "home")
         for path in dags:
             shutil.copy(path, home / "dags")
-        settings, login = {}, None
+        login = None
         if with_login:
             login = ("admin", "a-password-of-this-test")
             passwords = dict([login]) | {user: f"the-password-of-{user}" for user in users}
             (root / "passwords.json").write_text(json.dumps(passwords))
             settings = {
+                **settings,
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
                     ["admin:admin", *(f"{user}:user" for user in users)]
@@ -47,3 +56,13 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     yield make
     for airflow in made:
         airflow.stack.stop()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """Live metrics of the canaries, for the deployment to find by its environment."""
+    served = Served()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIVE_METRICS", served.url)
+        yield served
+    served.close()

@@ -1,5 +1,6 @@
 """
-The nightly pipeline with every step as a Kubernetes Job, under a real scheduler and triggerer on PostgreSQL.
+Every step as a Kubernetes Job, of the nightly pipeline, a search and a release, under a real scheduler and triggerer on
+PostgreSQL.
 
 What is deferred outlives whatever dies: pods, the triggerer, the scheduler. Afterwards the model is, bit for bit,
 the one that processes train undisturbed, and the cluster is empty.
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +25,9 @@ import yaml
 from launcher_conformance import launch
 from live_airflow import LiveAirflow
 from pod_cluster import PodCluster, pod_cluster, visible_folder
-from project import add_recipe_file, make_project
+from project import REPOSITORY, add_recipe_file, make_project
+from releases import answer, form, history, register, release, training
+from served_metrics import Served
 from services import postgres_server
 
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
@@ -31,7 +35,7 @@ from mlops_provider.launchers.pod import PodTask
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
-from mlops_provider.refs import CheckpointRef
+from mlops_provider.refs import CheckpointRef, StudyRef
 
 NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
 chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")
@@ -88,6 +92,8 @@ def home(folder: Path) -> Path:
     home = make_project(folder / "home")
     add_recipe_file(home, "events", "slow.py", SLOW)
     (home / "dags/listening.py").unlink()
+    for path in ("tests/fixtures/dags/searching.py", "tests/fixtures/dags/releasing.py", "dags/rollback.py"):
+        shutil.copy(REPOSITORY / path, home / "dags")
     original = home / "dags/events.pipeline.yaml"
     spec = yaml.safe_load(original.read_text())
     original.unlink()
@@ -109,8 +115,8 @@ def cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
 
 
 @pytest.fixture(scope="module")
-def airflow(folder: Path, home: Path, cluster: PodCluster) -> Iterator[LiveAirflow]:
-    with postgres_server() as database:
+def airflow(folder: Path, home: Path, cluster: PodCluster, served: Served) -> Iterator[LiveAirflow]:
+    with postgres_server() as database, postgres_server(cluster.host) as studies:
         stack = Stack(
             home=home,
             root=folder / "local",
@@ -120,6 +126,7 @@ def airflow(folder: Path, home: Path, cluster: PodCluster) -> Iterator[LiveAirfl
             settings={
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.replace("postgresql:", "postgresql+psycopg2:"),
                 "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+                "AIRFLOW_CONN_STUDIES": studies,
                 **cluster.settings(writable=[folder / "local/store"]),
             },
         )
@@ -158,6 +165,91 @@ def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster
     assert "[kubernetes] started Job mlops-pods-train-" in log
     assert "[0] " in log, "what the pods print is in the task's log"
     assert f"epoch {EPOCHS}/{EPOCHS}" in log
+    assert cluster.wait_until_empty() == []
+
+
+@pytest.mark.timeout(600)
+def test_trials_are_jobs_that_outlive_their_pods(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
+    """
+    Broken: a search on spot nodes would lose its trials, or begin them anew. The pod of one is evicted, that of another
+    killed.
+    """
+    features = airflow.client.xcom("processes", "night_10", "features")
+    airflow.client.wait_for_dag("searching")
+    airflow.client.unpause("searching")
+    airflow.client.trigger("searching", "search", None, {"ref": features})
+    strike_trials(airflow, cluster, {0: cluster.evict, 1: cluster.kill})
+    assert airflow.client.wait("searching", "search", NIGHT_SECONDS) == "success", airflow.states("search", "searching")
+
+    for trial, last_try in ((0, 1), (1, 2)):
+        log = airflow.client.log("searching", "search", "tune_trial", last_try, trial)
+        assert f"trial {trial} goes on" in log
+        assert "going on after step" in log
+    study = StudyRef.from_wire(airflow.client.xcom("searching", "search", "tune"))
+    assert study.trials == {"complete": 2, "pruned": 1, "failed": 0, "not begun": 0}
+    assert (study.best_trial, study.parameters) == (0, {"learning_rate": 0.05})
+    trained = CheckpointRef.from_wire(airflow.client.xcom("searching", "search", "train"))
+    assert trained.ancestor(StudyRef) == study
+    runs = {run["info"]["run_id"]: run["data"] for run in airflow.training_runs("searching")}
+    assert {"key": "learning_rate", "value": "0.05"} in runs[trained.tracking_run]["params"]
+    parent = {"key": "mlflow.parentRunId", "value": study.tracking_run}
+    assert len([run for run in runs.values() if parent in run["tags"]]) == 3
+    assert cluster.wait_until_empty() == []
+
+
+def strike_trials(airflow: LiveAirflow, cluster: PodCluster, strikes: Mapping[int, Callable[[str], None]]) -> None:
+    """Each of these trials of ``searching`` when it has done two epochs, by what is given for it."""
+    deployment = deployment_id(f"file://{airflow.stack.store}")
+    left = {
+        Task(
+            deployment=deployment, dag_id="searching", run_id="search", task_id="tune_trial", map_index=number
+        ).job_name: strike
+        for number, strike in strikes.items()
+    }
+    deadline = time.monotonic() + NIGHT_SECONDS
+    while left:
+        pods = [pod for pod in cluster.running() if "-tune-trial-" in pod]
+        assert len(pods) <= 2, "parallel is 2"
+        for pod in pods:
+            job = pod.rsplit("-", 2)[0]
+            if job in left and "epoch 2/" in cluster.log(pod):
+                left.pop(job)(pod)
+        assert time.monotonic() < deadline, f"{left} did not come to their second epoch: {pods}"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(600)
+def test_pods_put_a_version_into_production_and_take_it_back(
+    airflow: LiveAirflow, cluster: PodCluster, served: Served
+) -> None:
+    """Broken: a deployment of pods alone would have no way into production, or none back."""
+    for dag_id in ("releasing_with_both", "rollback"):
+        airflow.client.wait_for_dag(dag_id)
+        airflow.client.unpause(dag_id)
+    former = register(airflow)
+    training(airflow, "-m", "training.commands", "models", "promote", "events", former.version, "--why", "the first")
+    version = register(airflow)
+    served.answer = {"samples": 100, "error_rate": 0.001}
+    run_id = release(airflow, version, "releasing_with_both")
+    form(airflow, run_id, "releasing_with_both")
+    answer(airflow, "vera", run_id, "Approve", "ship it", "releasing_with_both")
+    assert airflow.client.wait("releasing_with_both", run_id, NIGHT_SECONDS) == "success"
+    assert airflow.aliases() == {"champion": version.version}
+    for step in ("approve", "canary", "promote"):
+        assert "[kubernetes] started Job " in airflow.client.log("releasing_with_both", run_id, step, 1), step
+
+    airflow.client.trigger("rollback", "back", None, {"model": "events", "why": "complaints"})
+    assert airflow.client.wait("rollback", "back", NIGHT_SECONDS) == "success"
+    assert airflow.aliases() == {"champion": former.version}
+    assert [(entry["action"], entry["version"]) for entry in history(airflow)] == [
+        ("register", former.version),
+        ("promote", former.version),
+        ("register", version.version),
+        ("approve", version.version),
+        ("canary", version.version),
+        ("promote", version.version),
+        ("rollback", former.version),
+    ]
     assert cluster.wait_until_empty() == []
 
 

@@ -129,10 +129,10 @@ class AirflowClient:
                 return None
             raise
 
-    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1) -> str:
         """The task's log as text."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
-        content = self.request("GET", path, params={"full_content": "true"})["content"]
+        content = self.request("GET", path, params={"full_content": "true", "map_index": map_index})["content"]
         return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in content)
 
     def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:

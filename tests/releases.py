@@ -1,0 +1,124 @@
+"""A version's way from its registration into production, as tests walk it: without the minutes of training it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from live_airflow import LiveAirflow
+from project import REPOSITORY
+
+from mlops_provider.local.client import AirflowClient
+from mlops_provider.refs import (
+    Artifact,
+    CheckpointRef,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    ReportRef,
+    ValidationRef,
+)
+
+RUN_SECONDS = 180
+READING_SECONDS = 3
+"""That a person takes to answer. One who is quicker than Airflow's executor is asked again, by the next try."""
+METRICS = {
+    "ndcg@10": 0.81234,
+    "candidate.ndcg@10": 0.81234,
+    "candidate.ndcg@10.low": 0.8,
+    "candidate.ndcg@10.high": 0.82,
+}
+STAGE = """
+import sys
+from mlops_provider.refs import ReportRef
+from training.registry.promotion import Promotion
+from training.registry.semantic_version import VERSION_TAG
+from training.registry.transitions import Author
+from training.store import Store
+from training.tracking.connection import connect
+from training.tracking.model_registry import REF_TAG, ModelRegistry
+from training.tracking.stored_model import StoredModel
+
+store, tracking_uri, report = sys.argv[1:]
+registry = ModelRegistry(client=connect(tracking_uri), name="events")
+run = registry.client.create_run("0").info
+found = registry.client.create_logged_model("0", name="events", source_run_id=run.run_id)
+model = StoredModel(model_id=found.model_id, uri=found.artifact_location)  # nothing is there, and nothing needs it
+tags = {REF_TAG: report, VERSION_TAG: "1.0.0"}
+version = registry.create(model=model, run_id=run.run_id, tags=tags, description="Good.")
+Promotion.of(registry, Store(store)).stage(version, Author(who="a night", why="Good."), report="reports/1.html")
+print(version)
+"""
+
+
+def history(airflow: LiveAirflow) -> list[dict[str, Any]]:
+    """The audit trail of ``events``, oldest first."""
+    folder = airflow.stack.store / "models/events/audit"
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def register(airflow: LiveAirflow) -> ModelVersionRef:
+    """A version of ``events`` in staging, judged against what is in production now."""
+    champion = airflow.aliases().get("champion") if history(airflow) else None
+    dataset = DatasetRef(
+        place="x", name="events", version="1" * 64, schema_hash="2" * 64, num_rows=1, num_bytes=1,
+        interval_start="2024-01-01T00:00:00+00:00", interval_end="2024-01-02T00:00:00+00:00",
+    )  # fmt: skip
+    features = FeaturesRef(
+        place="x", version="4" * 64, num_features=1, num_samples={},
+        parent=ValidationRef(place="x", schema_sha256="3" * 64, num_checks=1, parent=dataset),
+    )  # fmt: skip
+    checkpoint = CheckpointRef(place="x", epoch=1, metrics={}, seed=1, world_size=1, tracking_run="r", parent=features)
+    page = Artifact(key="pipelines/events/evaluate/k/report.000000000000.html", sha256="5" * 64, num_bytes=1)
+    report = ReportRef(
+        place="x", artifacts={"report": page}, passed=True, reason="Better than noise.", metrics=METRICS,
+        champion=champion, parent=checkpoint,
+    )  # fmt: skip
+    store = f"file://{airflow.stack.store}"
+    version = training(airflow, "-c", STAGE, store, airflow.stack.mlflow_url, json.dumps(report.to_wire()))
+    return ModelVersionRef(place="x", name="events", version=version, semantic_version="1.0.0", parent=report)
+
+
+def training(airflow: LiveAirflow, *arguments: str) -> str:
+    """Run the training runtime's Python as `mlops` does; what it printed."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}",
+        "MLOPS_HOME": str(airflow.home),
+        "MLOPS_STORE": f"file://{airflow.stack.store}",
+        "MLFLOW_TRACKING_URI": airflow.stack.mlflow_url,
+    }
+    command = [str(REPOSITORY / ".venv/training/bin/python"), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1] if done.stdout else ""
+
+
+def release(airflow: LiveAirflow, version: ModelVersionRef, dag_id: str = "releasing") -> str:
+    run_id = f"version_{version.version}"
+    airflow.client.trigger(dag_id, run_id, None, {"ref": version.to_wire()})
+    return run_id
+
+
+def wait_for(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + RUN_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {RUN_SECONDS} s: {what}"
+        time.sleep(0.3)
+
+
+def form(airflow: LiveAirflow, run_id: str, dag_id: str = "releasing") -> dict[str, Any]:
+    """The form of a run, once it waits for an answer."""
+    wait_for(lambda: airflow.states(run_id, dag_id).get("approve") == "awaiting_input", f"the form of {run_id}")
+    time.sleep(READING_SECONDS)
+    return airflow.client.question(dag_id, run_id, "approve")
+
+
+def answer(airflow: LiveAirflow, user: str, run_id: str, chosen: str, why: str, dag_id: str = "releasing") -> None:
+    """As one of the users; as anybody, where Airflow has none."""
+    login = (user, f"the-password-of-{user}") if airflow.login else None
+    AirflowClient(airflow.stack.airflow_url, login).answer(dag_id, run_id, "approve", chosen, {"why": why})
