@@ -96,8 +96,9 @@ with DAG(
         metric="auc",
         metrics=["log_loss", "f1", "calibration_error"],
         rules=[
-            # Of benchmarks/lifecycle: with so few late flights to learn from, a lucky seed beats the champion easily.
-            {"improvement": 0.005, "seed_noise": {"deviation": 0.0097, "trainings": 78}},
+            # By searches with eight seeds each, on eleven nights of the year: with so few late flights to learn from, a
+            # lucky seed beats the champion easily (benchmarks/lifecycle).
+            {"improvement": 0.005, "seed_noise": {"deviation": 0.0101, "trainings": 78}},
             {"metric": "auc", "at_least": 0.52},
             {"slices": 0.05},
             {"latency_p99_ms": 100},

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve, roc_curve
 
@@ -68,6 +68,9 @@ def _documents(comparison: Comparison) -> list[tuple[str, Figure]]:
         values = np.exp(losses.astype(np.float64) / comparison.labels)
         axes.plot(np.sort(values), np.linspace(0, 1, len(values)), color=COLOURS[name], label=name)
     axes.set(xlabel="perplexity of a document", ylabel="share of the documents", xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(loc="lower right")
     return [("Perplexity by document", figure)]
 
