@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +239,19 @@ class Started:
     @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
+
+    def wait_until(self, happened: Callable[[], bool], seconds: float = 90) -> None:
+        """While it runs."""
+        deadline = time.monotonic() + seconds
+        while not happened():
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL it and its children, torchrun's workers say, at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -70,8 +69,7 @@ class Strikes:
             try:
                 started.process.wait(kill_after)
             except subprocess.TimeoutExpired:
-                os.killpg(started.process.pid, signal.SIGKILL)
-                started.process.wait(20)
+                started.kill()
         result = started.result()
         assert result is None or isinstance(result, Ref), (result, started.log)
         if result is not None:

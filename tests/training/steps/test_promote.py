@@ -178,12 +178,10 @@ def test_killed_at_random_moments_the_end_is_the_same(
             document = promote_input(project, version)
             (queue / f"{moment:03}.json").write_text(document.dump())
             started = project.start(document, program=["-c", MANY])
-            while "ready" not in started.log:
-                assert started.process.poll() is None, started.log
-                time.sleep(0.01)
+            started.wait_until(lambda: "ready" in started.log)  # noqa: B023
             time.sleep(chance.uniform(0, 0.6))
             if started.process.poll() is None:
-                os.killpg(started.process.pid, signal.SIGKILL)
+                started.kill()
                 kills += 1
             started.process.wait(30)
             assert is_version(run_step(project, document), version, document)

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,6 @@ EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
 def steps_saved(project: Any, run_key: str) -> list[int]:
     keys = project.store.list(f"pipelines/{project.pipeline}/train/{run_key}/checkpoints")
     return [int(key.split("step-")[1][:8]) for key in keys if key.endswith("checkpoint.json")]
-
-
-def wait_for(condition: Callable[[], bool], started: Any) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert started.process.poll() is None, started.log
-        assert time.monotonic() < deadline, started.log
-        time.sleep(0.01)
-
-
-def kill_gang(started: Any) -> None:
-    """SIGKILL torchrun and its workers at once."""
-    os.killpg(started.process.pid, signal.SIGKILL)
-    started.process.wait(20)
 
 
 def weights(ref: Any) -> str:
@@ -80,9 +66,9 @@ def test_killed_in_mid_epoch_it_ends_at_the_same_bits(project: Any, train: Any, 
     moment = np.random.default_rng(len(layout))
     for least in (1, 30) if "CHAOS_ROUNDS" in os.environ else (20,):
         struck = train("killed", processes, **changes)
-        wait_for(lambda: max(steps_saved(project, "killed"), default=0) >= least, struck)  # noqa: B023
+        struck.wait_until(lambda: max(steps_saved(project, "killed"), default=0) >= least)  # noqa: B023
         time.sleep(moment.uniform(0, 0.2))
-        kill_gang(struck)
+        struck.kill()
     assert max(steps_saved(project, "killed")) < 75, "killed too late to prove anything"
     last = train("killed", processes, **changes)
     resumed = last.result()
@@ -107,7 +93,7 @@ def strike(project: Any, cause: str, started: Any) -> None:
         store = Path(project.store.uri.removeprefix("file://"))
         store.rename(store.with_suffix(".away"))
         store.write_text("no folder")
-        wait_for(lambda: STRIKES[cause] in started.log, started)
+        started.wait_until(lambda: STRIKES[cause] in started.log)
         store.unlink()
         store.with_suffix(".away").rename(store)
         return
@@ -115,8 +101,8 @@ def strike(project: Any, cause: str, started: Any) -> None:
     whole.write_text(cause)
     whole.rename(project.home / "strike")  # the loss of rank 1 finds it at its next step
     if cause == "full disk":  # the training goes on, without checkpoints
-        wait_for(lambda: STRIKES[cause] in started.log, started)
-        kill_gang(started)
+        started.wait_until(lambda: STRIKES[cause] in started.log)
+        started.kill()
 
 
 @pytest.mark.timeout(300 * ROUNDS)
@@ -129,7 +115,7 @@ def test_whatever_strikes_it_ends_at_the_same_bits(project: Any, train: Any) -> 
         key = f"{cause} {round_}".replace(" ", "_")
         least = 1 + int(moment.integers(40))
         started = train(key, 2, ("--max-restarts", "1", "--hang-seconds", "2"), **struck_loss)
-        wait_for(lambda: max(steps_saved(project, key), default=0) >= least, started)  # noqa: B023
+        started.wait_until(lambda: max(steps_saved(project, key), default=0) >= least)  # noqa: B023
         strike(project, cause, started)
         ended = started.result() if cause != "full disk" else None
         assert words in f"{started.log} {ended}", started.log
@@ -145,7 +131,7 @@ def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:
     """Broken: every drained node would cost the steps since the last checkpoint."""
     undisturbed = train("whole", 2).result()
     told = train("told", 2, checkpoint=EVERY | {"every_steps": 1000})
-    wait_for(lambda: "epoch 1/3 done" in told.log, told)
+    told.wait_until(lambda: "epoch 1/3 done" in told.log)
     time.sleep(0.2)
     told.process.send_signal(signal.SIGTERM)
     told.process.wait(30)
@@ -159,8 +145,8 @@ def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: An
     assert weights(train("three", 3, elastic="exact").result()) == weights(alone)
     for processes, least in ((3, 1), (1, 30)):
         struck = train("resized", processes, elastic="exact")
-        wait_for(lambda: max(steps_saved(project, "resized"), default=0) >= least, struck)  # noqa: B023
-        kill_gang(struck)
+        struck.wait_until(lambda: max(steps_saved(project, "resized"), default=0) >= least)  # noqa: B023
+        struck.kill()
     resumed = train("resized", 2, elastic="exact").result()
     assert weights(resumed) == weights(alone)
     assert resumed.metrics == alone.metrics
@@ -172,8 +158,8 @@ def test_it_goes_on_in_another_layout_and_world_size(project: Any, train: Any) -
     moves = [(4, {"parallel": PARALLEL | {"dp_shard": 2, "tp": 2}}, 1), (2, {"parallel": PARALLEL | {"pp": 2}}, 30)]
     for processes, changes, least in moves if "CHAOS_ROUNDS" in os.environ else moves[:1]:
         struck = train("moved", processes, **changes)
-        wait_for(lambda: max(steps_saved(project, "moved"), default=0) >= least, struck)  # noqa: B023
-        kill_gang(struck)
+        struck.wait_until(lambda: max(steps_saved(project, "moved"), default=0) >= least)  # noqa: B023
+        struck.kill()
     resumed = train("moved", 1).result()
     assert isinstance(resumed, CheckpointRef)
     # Dropout draws other numbers for other seats, so the loss is near, not equal.

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,27 +15,13 @@ def checkpoints(project: Any, run_key: str) -> list[str]:
     return [key for key in keys if key.endswith("checkpoint.json")]
 
 
-def wait_for(condition: Callable[[], bool], started: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert started.process.poll() is None, started.log
-        assert time.monotonic() < deadline, started.log
-        time.sleep(0.02)
-
-
-def kill_gang(started: Any) -> None:
-    """SIGKILL torchrun and its workers at once."""
-    os.killpg(started.process.pid, signal.SIGKILL)
-    started.process.wait(20)
-
-
 def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: FeaturesRef, config: Any) -> None:
     """Broken: a spot preemption would show up as a second run in MLflow, or leave gaps or doubles in its curves."""
     section = config(loss="include.toy.model:slow_loss")
     document = project.step_input("train", section, toy_features, "killed")
     first = project.start(document, processes=2, name="killed")
-    wait_for(lambda: len(checkpoints(project, "killed")) >= 1, first)
-    kill_gang(first)
+    first.wait_until(lambda: len(checkpoints(project, "killed")) >= 1)
+    first.kill()
     assert len(checkpoints(project, "killed")) < 3, "killed too late to prove anything"
     second = project.start(document, processes=2, name="killed")
     resumed = second.result()

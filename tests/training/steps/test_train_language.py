@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -132,13 +129,8 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
     undisturbed = result(train("whole", 2, **settings))
     struck = train("struck", 2, **settings)
     folder = f"pipelines/{project.pipeline}/train/struck/checkpoints"
-    deadline = time.monotonic() + 60
-    while not any(key.endswith("checkpoint.json") for key in project.store.list(folder)):
-        assert struck.process.poll() is None, struck.log
-        assert time.monotonic() < deadline, struck.log
-        time.sleep(0.02)
-    os.killpg(struck.process.pid, signal.SIGKILL)
-    struck.process.wait(20)
+    struck.wait_until(lambda: any(key.endswith("checkpoint.json") for key in project.store.list(folder)))
+    struck.kill()
     assert not (struck.folder / "result.json").exists(), "killed too late to prove anything"
     resumed = train("struck", 2, **settings)
     assert weights(project, result(resumed)) == weights(project, undisturbed), resumed.log

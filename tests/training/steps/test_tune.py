@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -50,20 +47,6 @@ def search(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
 
 def study_of(project: Any, document: Any) -> Study:
     return Study.open(document, project.store.uri, TuneConfig.of(document.config))
-
-
-def wait_for(condition: Callable[[], bool], started: Any) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert started.process.poll() is None, started.log
-        assert time.monotonic() < deadline, started.log
-        time.sleep(0.01)
-
-
-def kill_gang(started: Any) -> None:
-    """SIGKILL torchrun and its workers at once."""
-    os.killpg(started.process.pid, signal.SIGKILL)
-    started.process.wait(20)
 
 
 def runs_of(project: Any) -> dict[str, Any]:
@@ -130,8 +113,8 @@ def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, sea
     checkpoints = f"pipelines/{project.pipeline}/trial/trial_1/checkpoints"
     document = search(1, train)
     first = project.start(document, processes=2, name="trial")
-    wait_for(lambda: any(key.endswith("checkpoint.json") for key in project.store.list(checkpoints)), first)
-    kill_gang(first)
+    first.wait_until(lambda: any(key.endswith("checkpoint.json") for key in project.store.list(checkpoints)))
+    first.kill()
     [struck] = study_of(project, document).trials().values()
     assert struck.state.name == "RUNNING", "killed too late to prove anything"
     second = project.start(document, processes=2, name="trial")
