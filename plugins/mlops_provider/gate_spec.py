@@ -32,6 +32,9 @@ class Improvement(Section):
     """One that is measured; ``evaluate.metric`` where None."""
     confidence: float = Field(default=0.95, ge=0.5, lt=1)
     """That the improvement is there, one-sided."""
+    min_samples: int = Field(default=30, ge=2)
+    """Queries, rows or documents on which both models are measured. With fewer the rule does not hold: with 95%
+    confidence luck passed, by log loss, 26% of the time with 2, 12% with 5, 8% with 15 and 6% with 30 and with 100."""
     seed_noise: SeedNoise | None = None
     """None: another hold-out is allowed for, but not another seed."""
 

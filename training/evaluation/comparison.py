@@ -89,9 +89,7 @@ class Comparison:
     @property
     def num_unmeasured(self) -> int:
         """Queries without any relevant document, left out of the mean."""
-        return (
-            int((np.add.reduceat(self.labels > 0, self.offsets[:-1]) == 0).sum()) if self.objective == "ranking" else 0
-        )
+        return self.num_samples - self.measured.estimate(None).num_samples
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers, for the ref and for MLflow."""

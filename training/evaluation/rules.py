@@ -40,12 +40,14 @@ class Improvement:
     value found, the margin would be met by luck half of the time where the true gain equals it.
 
     Bounds are percentiles of a paired bootstrap (Efron & Tibshirani 1993; of queries: Sakai 2006); the seed's part is
-    independent of the rows' and is added to it in quadrature.
+    independent of the rows' and is added to it in quadrature. Of few samples such bounds are too narrow, and of one
+    they are no bounds at all (Hesterberg 2015, "What teachers should know about the bootstrap").
     """
 
     improvement: float
     metric: str | None
     confidence: float
+    min_samples: int
     seed_noise: SeedNoise | None
 
     def outcome(self, measured: Measured) -> Outcome:
@@ -56,18 +58,25 @@ class Improvement:
             sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
             return Outcome(title=title, passed=True, sentence=sentence)
         gain, champion = found.gain, abs(found.champion.value)
+        compared = f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
+        compared += f"{measured.champion_version}" + (f" ({gain / champion:+.2%})" if champion else "")
+        if found.num_samples < self.min_samples:
+            sentence = (
+                f"{compared}, but on {found.num_samples:,} of the {self.min_samples:,} samples that are asked for: on "
+                "few, luck passes for an improvement. Hold out more by ingest.split, or lower min_samples of this rule "
+                "in evaluate.rules and take that risk."
+            )
+            return Outcome(title=title, passed=False, sentence=sentence)
         by_seed = self.seed_noise.half_width(self.confidence) if self.seed_noise else 0.0
         low = gain - math.hypot(gain - found.lowest_gain(self.confidence), by_seed)
         high = gain + math.hypot(found.lowest_gain(1 - self.confidence) - gain, by_seed)
         threshold = self.improvement * champion
         passed = low > threshold
-        change = f" ({gain / champion:+.2%})" if champion else ""
         surely = f"{low / champion:+.2%}" if champion else f"{low:+.4f}"
         return Outcome(
             title=title,
             passed=passed,
-            sentence=f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
-            f"{measured.champion_version}{change}: with {self.confidence:.0%} confidence at least {surely}, "
+            sentence=f"{compared}: with {self.confidence:.0%} confidence at least {surely}, "
             f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
             note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
             value=gain,

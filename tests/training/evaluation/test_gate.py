@@ -7,13 +7,13 @@ import pytest
 
 from mlops_provider.step import BadConfigError
 from training.evaluation.bias import GroupDifference
-from training.evaluation.bootstrap import Estimate, Interval
+from training.evaluation.bootstrap import Estimate, Interval, estimate
 from training.evaluation.gate import Measured, judge
 from training.evaluation.rules import rule_of
 from training.evaluation.serving import Serving
 from training.evaluation.slices import Slice
 
-IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}
+IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 
 
 def estimated(candidate: float, champion: float | None, error: float = 0.0, metric: str = "auc") -> Estimate:
@@ -23,12 +23,13 @@ def estimated(candidate: float, champion: float | None, error: float = 0.0, metr
         return Interval(value=value, low=value - 2 * error, high=value + 2 * error)
 
     if champion is None:
-        return Estimate(metric=metric, direction=1, candidate=interval(candidate))
+        return Estimate(metric=metric, direction=1, num_samples=1000, candidate=interval(candidate))
     sign = -1 if metric == "log_loss" else 1
     noise = error * np.random.default_rng(0).normal(size=20_000)
     return Estimate(
         metric=metric,
         direction=sign,
+        num_samples=1000,
         candidate=interval(candidate),
         champion=interval(champion),
         difference=interval(candidate - champion),
@@ -76,6 +77,36 @@ def test_an_improvement_is_more_than_the_margin_and_more_than_noise(
 def test_without_a_margin_equal_models_do_not_pass() -> None:
     """Broken: the same weights, registered twice, would be promoted each night."""
     assert not judge([rule_of({**IMPROVEMENT, "improvement": 0.0})], measured(estimated(0.8, 0.8))).passed
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "irrelevant", "min_samples", "passed"),
+    [
+        pytest.param(1, 0, 30, False, id="one"),
+        pytest.param(29, 0, 30, False, id="too few"),
+        pytest.param(30, 0, 30, True, id="enough"),
+        pytest.param(30, 1, 30, False, id="one of them without a relevant document"),
+        pytest.param(3, 0, 3, True, id="few, and few are asked for"),
+    ],
+)
+def test_few_samples_do_not_prove_an_improvement(
+    num_queries: int, irrelevant: int, min_samples: int, passed: bool
+) -> None:
+    """Broken: a bootstrap of one query has no spread, so that whatever changed on it would be certain."""
+    labels = np.tile([0.0, 1.0, 2.0], num_queries)
+    labels[: 3 * irrelevant] = 0
+    found = estimate("ndcg@10", labels, np.arange(0, len(labels) + 1, 3), labels, -labels)
+    verdict = judge([rule_of({**IMPROVEMENT, "min_samples": min_samples})], measured(found))
+    assert verdict.passed is passed
+    if not passed:
+        assert f"on {num_queries - irrelevant} of the 30 samples that are asked for" in verdict.reason
+        assert "Hold out more by ingest.split, or lower min_samples" in verdict.reason
+
+
+def test_without_a_champion_few_samples_will_do() -> None:
+    """Broken: a new pipeline with little data would never have a first version."""
+    labels = np.array([0.0, 1.0])
+    assert judge([rule_of(IMPROVEMENT)], measured(estimate("auc", labels, np.arange(3), labels))).passed
 
 
 @pytest.mark.parametrize(("candidate", "passed"), [(0.45, True), (0.55, False)])
