@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from mlops_provider.step import BadConfigError
 from training.evaluation.gate import Measured, Outcome, Rule
+from training.evaluation.slices import MIN_SAMPLES
 from training.trainer.metrics import named
 
 
@@ -186,13 +187,27 @@ class Fairness:
     measure: str
 
     def outcome(self, measured: Measured) -> Outcome:
-        named = self.measure.replace("_", " ")
-        worst = max(measured.groups, key=lambda each: each.of(self.measure))
+        title = f"Fairness: {self.measure.replace('_', ' ')} between groups of "
         if alone := [each.column for each in measured.groups if each.num_groups < 2]:
             raise BadConfigError(
                 f"evaluate.fairness: {alone[0]!r} has fewer than two groups with enough held-out rows to be compared"
             )
-        return _at_most(f"Fairness: {named} between groups of {worst.column}", worst.of(self.measure), self.fairness)
+        values = {each.column: each.of(self.measure) for each in measured.groups}
+        if unknown := [column for column, value in values.items() if value is None]:
+            title += unknown[0]
+            sentence = (
+                f"{title} cannot be measured: no two groups have {MIN_SAMPLES} held-out rows each of the same label. "
+                "Hold out more by ingest.split, make larger groups in ingest.transform, or ask for "
+                "measure: demographic_parity."
+            )
+            return Outcome(title=title, passed=False, sentence=sentence)
+        known = {column: value for column, value in values.items() if value is not None}
+        worst = max(known, key=lambda column: known[column])
+        note = ""
+        if self.measure == "equalised_odds":
+            unseen = [(each.column, rate) for each in measured.groups for rate in each.unmeasured]
+            note = " ".join(f"No two groups of {column} have enough rows for the {rate}." for column, rate in unseen)
+        return _at_most(title + worst, known[worst], self.fairness, note=note)
 
 
 RULES: Final[Mapping[str, type[Any]]] = {
@@ -216,12 +231,13 @@ def rule_of(section: Mapping[str, Any]) -> Rule:
     return rule
 
 
-def _at_most(title: str, value: float, bound: float, unit: str = "") -> Outcome:
+def _at_most(title: str, value: float, bound: float, unit: str = "", note: str = "") -> Outcome:
     passed, unit = value <= bound, f" {unit}" if unit else ""
     return Outcome(
         title=title,
         passed=passed,
         sentence=f"{title}: {value:.3g}{unit}, {'no more' if passed else 'more'} than the {bound:g}{unit} allowed.",
+        note=note,
         value=value,
         threshold=bound,
         must_exceed=False,

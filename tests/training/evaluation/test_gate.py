@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_no_slice_may_be_clearly_worse(slices: list[tuple[str, int, float, float
 
 def test_latency_size_and_fairness_have_bounds() -> None:
     group = GroupDifference(
-        column="origin", num_groups=3, demographic_parity=0.2, equalised_odds=0.1,
+        column="origin", num_groups=3, demographic_parity=0.2, equalised_odds=0.1, unmeasured=("true positive rate",),
         champion_demographic_parity=None, champion_equalised_odds=None,
     )  # fmt: skip
     data = measured(estimated(0.7, None), groups=[group])
@@ -183,6 +184,27 @@ def test_latency_size_and_fairness_have_bounds() -> None:
         ({"fairness": 0.15, "measure": "demographic_parity"}, False),
     ):
         assert judge([rule_of(rule)], data).passed is passed, rule
+
+
+@pytest.mark.parametrize(
+    ("measure", "odds", "passed", "words"),
+    [
+        pytest.param("equalised_odds", None, False, "of sex cannot be measured: no two groups have 10", id="unknown"),
+        pytest.param("equalised_odds", 0.1, True, "No two groups of sex have enough rows for the true", id="in part"),
+        pytest.param("demographic_parity", None, True, "of origin: 0.1", id="not asked for"),
+    ],
+)
+def test_what_cannot_be_measured_is_not_fair(measure: str, odds: float | None, passed: bool, words: str) -> None:
+    """Broken: groups that have no label in common would be found to be treated alike."""
+    known = GroupDifference(
+        column="origin", num_groups=3, demographic_parity=0.1, equalised_odds=0.1, unmeasured=(),
+        champion_demographic_parity=None, champion_equalised_odds=None,
+    )  # fmt: skip
+    group = replace(known, column="sex", equalised_odds=odds, unmeasured=("true positive rate",))
+    data = measured(estimated(0.7, None), groups=[known, group])
+    [outcome] = judge([rule_of({"fairness": 0.15, "measure": measure})], data).outcomes
+    assert outcome.passed is passed
+    assert words in outcome.sentence + outcome.note
 
 
 def test_all_rules_must_hold_and_those_that_do_not_are_told() -> None:

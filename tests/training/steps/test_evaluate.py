@@ -267,6 +267,7 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
         {"latency_p99_ms": 5_000.0},
         {"size_mb": 0.0001},
         {"fairness": 0.9, "measure": "equalised_odds"},
+        {"fairness": 1.0, "measure": "demographic_parity"},
     ]  # fmt: skip
     (project.home / "include/toy/measures.py").write_text(
         "def hits(labels, scores, offsets):\n    return {'hits': float(((scores > 0) == (labels > 0)).mean())}\n"
@@ -276,13 +277,14 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
         "metric_function": "include.toy.measures:hits",
         "rules": rules,
         "slices": ["city"],
-        "fairness": ["city"],
+        "fairness": ["city", "label"],
     }
     register(evaluate(trained(["poor"], binary=True), metric="auc"))
     ref = evaluate(trained(["poor", "good"], binary=True, key="second"), key="second", metric="auc", **settings)
     assert isinstance(ref, ReportRef), ref
     document = json.loads(project.store.read(ref.artifacts["metrics"]))
-    assert [each["passed"] for each in document["verdict"]["outcomes"]] == [True, True, True, True, True, False, True]
+    passed = [each["passed"] for each in document["verdict"]["outcomes"]]
+    assert passed == [True, True, True, True, True, False, False, True]
     assert not ref.passed
     assert ref.reason.startswith("Size of the served model")
     assert document["metrics"]["log_loss"]["difference"]["high"] < 0, "the better model loses less"
@@ -291,10 +293,12 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
     values = [each["candidate"]["value"] for each in document["slices"]]
     assert values == sorted(values), "worst first"
     assert document["fairness"][0]["num_groups"] == 3
+    assert document["fairness"][1]["equalised_odds"] is None, "rows of one label have no odds of the other"
     html = project.store.read(ref.artifacts["report"]).decode()
-    assert html.count('class="bar"') == len(rules)
+    assert html.count('class="bar"') == len(rules) - 1, "what cannot be measured has none"
+    assert "not measurable" in html
     assert html.count("<svg") == 5
-    assert "6 of 7 rules hold" in html
+    assert "6 of 8 rules hold" in html
     assert "How the data changed since the champion" in html
 
 
