@@ -32,7 +32,12 @@ FEATURES = FeatureSet(
 
 
 def snapshot(
-    store: Store, scratch: Path, days: int = 10, binary: bool = False, without: Sequence[str] = ()
+    store: Store,
+    scratch: Path,
+    days: int = 10,
+    binary: bool = False,
+    without: Sequence[str] = (),
+    factor: float = 1.0,
 ) -> ValidationRef:
     """Queries of 2 to 5 items; ``good`` says much about the label, ``poor`` little. Some queries have no label."""
     rng = np.random.default_rng(0)
@@ -47,7 +52,7 @@ def snapshot(
             rows.append(
                 {"at": at, "query": query, "item": item, "city": city, "good": good, "poor": poor, "label": label}
             )
-    frame = pl.DataFrame(rows).drop(without)
+    frame = pl.DataFrame(rows).with_columns(pl.col("poor") * factor).drop(without)
     end = START + timedelta(days=days)
     manifest = write_snapshot(
         store,
@@ -80,13 +85,19 @@ def trained(project: Any, run_step: Any, config: Any) -> Any:
     """Writes a recipe with the given features, and trains it."""
 
     def train(
-        columns: list[str], *, binary: bool = False, key: str = "first", without: Sequence[str] = (), **changes: Any
+        columns: list[str],
+        *,
+        binary: bool = False,
+        key: str = "first",
+        without: Sequence[str] = (),
+        factor: float = 1.0,
+        **changes: Any,
     ) -> CheckpointRef:
         group_by, size = ("()", 1) if binary else ('("query",)', 2)
         text = FEATURES.format(group_by=group_by, min_group_size=size, columns=columns)
         (project.home / "include/toy/features.py").write_text(text)
         section = {"feature_set": "include.toy.features:FEATURES", "online": None}
-        parent = snapshot(project.store, project.home, binary=binary, without=without)
+        parent = snapshot(project.store, project.home, binary=binary, without=without, factor=factor)
         features = run_step(project, project.step_input("features", section, parent, key))
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
         section = config(processes=1, **objective, **changes)
@@ -222,6 +233,50 @@ def test_a_champion_that_the_data_no_longer_fits_is_named(
     assert not failure.retryable
     assert f"the model in production, {project.pipeline} version 1 (champion), cannot be scored" in failure.message
     assert "there is no column 'poor'" in failure.message
+    # Without a champion the servers would have no model, and the audit trail would refuse the next version.
+    assert "alias" not in failure.message
+    assert "Give the data what that model needs, or put another version in its place" in failure.message
+    assert f"mlops models rollback {project.pipeline} --why" in failure.message
+    assert f"mlops models promote {project.pipeline} VERSION --why" in failure.message
+
+
+def test_a_champion_that_the_store_has_lost_is_no_fault_of_the_data(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: people would look for what is wrong with tonight's data."""
+    first = trained(["poor"])
+    register(evaluate(first))
+    second = trained(["good"], key="second")
+    weights = first.artifacts["weights"]
+    path = Path(project.store.uri.removeprefix("file://")) / weights.key
+    path.write_bytes(bytes(weights.num_bytes))
+    damaged = evaluate(second, key="damaged")
+    path.unlink()
+    missing = evaluate(second, key="missing")
+    for failure, words in ((damaged, "is damaged"), (missing, "is missing from")):
+        assert isinstance(failure, Failure)
+        assert not failure.retryable
+        assert f"the model in production, {project.pipeline} version 1 (champion), cannot be read" in failure.message
+        assert weights.key in failure.message
+        assert words in failure.message
+        assert "the data" not in failure.message
+        assert f"mlops models rollback {project.pipeline} --why" in failure.message
+
+
+def test_scores_of_the_champion_that_are_not_finite_are_said_to_be_its_own(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: whoever trained the candidate would search it for what the model in production makes of new data."""
+    model = project.home / "include/toy/model.py"
+    text = model.read_text()
+    root = "\n\nclass Root(nn.Module):\n    def forward(self, hidden):\n        return torch.sqrt(50 - hidden)\n"
+    model.write_text(text.replace("nn.Tanh()", "Root()") + root)
+    register(evaluate(trained(["poor"])))
+    model.write_text(text)
+    failure = evaluate(trained(["poor"], key="second", factor=1e6), key="second")
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "420 of 420 scores of the champion, version 1, are not finite" in failure.message
 
 
 def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:
