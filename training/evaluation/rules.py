@@ -77,7 +77,7 @@ class Improvement:
         return Outcome(
             title=title,
             passed=passed,
-            sentence=f"{compared}: with {self.confidence:.0%} confidence at least {surely}, "
+            sentence=f"{compared}: with {100 * self.confidence:g}% confidence at least {surely}, "
             f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
             note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
             value=gain,

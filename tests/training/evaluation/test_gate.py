@@ -116,6 +116,13 @@ def test_of_a_loss_less_is_better(candidate: float, passed: bool) -> None:
     assert verdict.passed is passed
 
 
+@pytest.mark.parametrize(("confidence", "said"), [(0.95, "95%"), (0.975, "97.5%"), (0.9875, "98.75%"), (0.58, "58%")])
+def test_the_confidence_is_told_as_it_was_given(confidence: float, said: str) -> None:
+    """Broken: 97.5% would be told as 98%."""
+    verdict = judge([rule_of({**IMPROVEMENT, "confidence": confidence})], measured(estimated(0.9, 0.8, 0.001)))
+    assert f": with {said} confidence at least" in verdict.reason
+
+
 def test_luck_of_the_seed_widens_the_interval() -> None:
     """By Student's t of as few trainings as it was found from, times the root of two for two models."""
     data = measured(estimated(0.82, 0.8, 0.0))
