@@ -42,7 +42,7 @@ def group_differences(
 ) -> list[GroupDifference]:
     """
     :param rows: raw rows in the order of ``labels``, of a binary objective; groups of few rows are left out
-    :raises BadConfigError: where there is no such column, or it has too many values
+    :raises BadConfigError: where there is no such column, or its values are no groups
     """
     found = []
     for column in columns:

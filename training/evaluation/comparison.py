@@ -121,7 +121,7 @@ class Comparison:
             "num_unmeasured": self.num_unmeasured,
             "slices": [
                 {"column": each.column, "value": each.value, "num_samples": each.num_samples}
-                | _intervals(each.estimate)
+                | (_intervals(each.estimate) if each.estimate else {})
                 for each in measured.slices
             ],
             "fairness": [asdict(each) for each in measured.groups],

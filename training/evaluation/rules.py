@@ -134,22 +134,30 @@ class SliceLoss:
         title = f"{name}: no slice more than {self.slices:.2%} worse"
         if measured.champion_version is None:
             return Outcome(title=title, passed=True, sentence="No champion whose slices could be better.")
-        counted = [each for each in measured.slices if each.num_samples >= self.min_samples]
+        large = [each for each in measured.slices if each.num_samples >= self.min_samples]
+        counted = [(each, each.estimate) for each in large if each.estimate is not None]
+        note = ""
+        if unmeasured := [f"{each.column} {each.value} ({each.num_samples:,})" for each in large if not each.estimate]:
+            note = (
+                f"{name} cannot be measured on {len(unmeasured)} of {len(large)} slices of {self.min_samples} samples, "
+            )
+            note += f"such as {unmeasured[0]}."
         if not counted:
-            sentence = f"No slice has {self.min_samples} samples, so none is held against the champion's."
-            return Outcome(title=title, passed=True, sentence=sentence)
+            found = f"{name} can be measured on no slice of" if large else "No slice has"
+            sentence = f"{found} {self.min_samples} samples, so none is held against the champion's."
+            return Outcome(title=title, passed=True, sentence=sentence, note=note)
         z = NormalDist().inv_cdf(1 - (1 - self.confidence) / len(counted))
         margins = []
-        for each in counted:
-            assert each.estimate.champion is not None, "there is a champion"
-            allowed = -self.slices * abs(each.estimate.champion.value)
-            margins.append(each.estimate.gain + z * each.estimate.standard_error - allowed)
-        worst = counted[margins.index(min(margins))]
-        champion = worst.estimate.champion
-        assert champion is not None, "there is a champion"
+        for _, estimate in counted:
+            assert estimate.champion is not None, "there is a champion"
+            allowed = -self.slices * abs(estimate.champion.value)
+            margins.append(estimate.gain + z * estimate.standard_error - allowed)
+        worst, estimate = counted[margins.index(min(margins))]
+        assert estimate.champion is not None, "there is a champion"
+        threshold = -self.slices * abs(estimate.champion.value)
         num_worse = sum(margin < 0 for margin in margins)
-        noise = z * worst.estimate.standard_error
-        what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {worst.estimate.gain:+.4f})"
+        noise = z * estimate.standard_error
+        what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {estimate.gain:+.4f})"
         share = f"more than {self.slices:.2%} worse in {name}"
         return Outcome(
             title=title,
@@ -157,11 +165,12 @@ class SliceLoss:
             sentence=f"{num_worse} of {len(counted)} slices are clearly {share}, above all {what}."
             if num_worse
             else f"None of {len(counted)} slices is clearly {share}; the nearest to it is {what}.",
-            value=worst.estimate.gain,
-            low=worst.estimate.gain - noise,
-            high=worst.estimate.gain + noise,
-            threshold=-self.slices * abs(champion.value),
-            asked=f"the upper end must be above {-self.slices * abs(champion.value):.4g}",
+            note=note,
+            value=estimate.gain,
+            low=estimate.gain - noise,
+            high=estimate.gain + noise,
+            threshold=threshold,
+            asked=f"the upper end must be above {threshold:.4g}",
         )
 
 

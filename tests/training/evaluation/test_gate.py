@@ -194,6 +194,30 @@ def test_latency_size_and_fairness_have_bounds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "num_unknown", "sentence", "note"),
+    [
+        pytest.param([], 0, "No slice has 100 samples, so none is held", "", id="none"),
+        pytest.param([], 99, "No slice has 100 samples, so none is held", "", id="too small"),
+        pytest.param([], 300, "AUC can be measured on no slice of 100 samples, so none is held",
+                     "on 1 of 1 slices of 100 samples, such as city B (300", id="of one class"),
+        pytest.param([slice_of("A", 500, 0.8, 0.02)], 300, "None of 1 slices is clearly more",
+                     "on 1 of 2 slices of 100 samples, such as city B (300", id="beside another"),
+    ],
+)  # fmt: skip
+def test_a_slice_that_cannot_be_measured_is_told(
+    known: list[Slice], num_unknown: int, sentence: str, note: str
+) -> None:
+    """Broken: a slice of one class would be said to be too small, however large it is."""
+    unknown = [Slice(column="city", value="B", num_samples=num_unknown, estimate=None)] if num_unknown else []
+    rule = rule_of({"slices": 0.02, "min_samples": 100, "confidence": 0.95})
+    [outcome] = judge([rule], measured(estimated(0.8, 0.8), slices=known + unknown)).outcomes
+    assert outcome.passed
+    assert sentence in outcome.sentence
+    assert note in outcome.note
+    assert bool(note) is bool(outcome.note)
+
+
+@pytest.mark.parametrize(
     ("measure", "odds", "passed", "words"),
     [
         pytest.param("equalised_odds", None, False, "of sex cannot be measured: no two groups have 10", id="unknown"),

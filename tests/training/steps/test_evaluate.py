@@ -202,6 +202,19 @@ def test_a_binary_model_is_measured_by_auc_and_log_loss(trained: Any, evaluate: 
     assert second.metrics["champion.auc"] == pytest.approx(first.metrics["auc"], abs=1e-12)
 
 
+def test_slices_of_one_class_are_told(project: Any, trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: a rule about slices would hold because there were none."""
+    register(evaluate(trained(["good"], binary=True), metric="auc"))
+    settings = {"slices": ["label"], "rules": [{"slices": 0.1, "min_samples": 100, "confidence": 0.95}]}
+    ref = evaluate(trained(["good"], binary=True, key="second"), key="second", metric="auc", **settings)
+    assert isinstance(ref, ReportRef), ref
+    assert "AUC can be measured on no slice of 100 samples" in ref.reason
+    document = json.loads(project.store.read(ref.artifacts["metrics"]))
+    assert [each.keys() for each in document["slices"]] == 2 * [{"column", "value", "num_samples"}]
+    html = project.store.read(ref.artifacts["report"]).decode()
+    assert f"AUC cannot be measured on label 0 ({document['slices'][0]['num_samples']}), label 1 (" in html
+
+
 def test_a_metric_of_another_objective_is_refused(trained: Any, evaluate: Any) -> None:
     failure = evaluate(trained(["good"]), metric="auc")
     assert isinstance(failure, Failure)
