@@ -165,7 +165,9 @@ def judged(project: Any, run_step: Any, key: str, checkpoint: Any, **changes: An
     """The ReportRef, or the failure."""
     section = {
         "registered_model": project.pipeline, "metric": "perplexity", "metrics": [], "metric_function": None,
-        "rules": [{"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}],
+        "rules": [
+            {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 2, "seed_noise": None}
+        ],
         "slices": [], "fairness": [], "price_per_gpu_hour": None, **changes,
     }  # fmt: skip
     return run_step(project, project.step_input("evaluate", section, checkpoint, key))

@@ -16,19 +16,24 @@ from training.trainer.metrics import Floats
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupDifference:
-    """Between those groups of a column that differ most; 0: all are treated alike. Without a champion its are None."""
+    """
+    Between those groups of a column that differ most; 0: all are treated alike. None where no two groups have enough
+    rows, and the champion's where there is none.
+    """
 
     column: str
     num_groups: int
-    demographic_parity: float
+    demographic_parity: float | None
     """Of the share predicted positive, that is, more probable than not."""
-    equalised_odds: float
+    equalised_odds: float | None
     """Of the true or the false positive rate, whichever differs more (Hardt et al. 2016), among groups that have enough
     rows of the one label or the other."""
+    unmeasured: Sequence[str]
+    """Which of these two rates is not in it."""
     champion_demographic_parity: float | None
     champion_equalised_odds: float | None
 
-    def of(self, measure: str) -> float:
+    def of(self, measure: str) -> float | None:
         return self.demographic_parity if measure == "demographic_parity" else self.equalised_odds
 
 
@@ -37,24 +42,27 @@ def group_differences(
 ) -> list[GroupDifference]:
     """
     :param rows: raw rows in the order of ``labels``, of a binary objective; groups of few rows are left out
-    :raises BadConfigError: where there is no such column, or it has too many values
+    :raises BadConfigError: where there is no such column, or its values are no groups
     """
     found = []
     for column in columns:
         names = values_of(rows, column, "fairness")
         _, counts = np.unique(names, return_counts=True)
-        positive, everybody = labels > 0, np.ones(len(labels), bool)
-        values = []
+        everybody = np.ones(len(labels), bool)
+        rows_of = {"true positive rate": labels > 0, "false positive rate": labels <= 0}
+        values: list[float | None] = []
         for scores in [candidate] if champion is None else [candidate, champion]:
             predicted = scores > 0
-            odds = (_spread(predicted, names, positive), _spread(predicted, names, ~positive))
-            values += [_spread(predicted, names, everybody), max(odds)]
+            odds = {rate: _spread(predicted, names, counted) for rate, counted in rows_of.items()}
+            known = [spread for spread in odds.values() if spread is not None]
+            values += [_spread(predicted, names, everybody), max(known, default=None)]
         found.append(
             GroupDifference(
                 column=column,
                 num_groups=int((counts >= MIN_SAMPLES).sum()),
                 demographic_parity=values[0],
                 equalised_odds=values[1],
+                unmeasured=tuple(rate for rate, spread in odds.items() if spread is None),
                 champion_demographic_parity=values[2] if champion is not None else None,
                 champion_equalised_odds=values[3] if champion is not None else None,
             )
@@ -62,11 +70,13 @@ def group_differences(
     return found
 
 
-def _spread(predicted: npt.NDArray[np.bool_], names: npt.NDArray[np.str_], counted: npt.NDArray[np.bool_]) -> float:
+def _spread(
+    predicted: npt.NDArray[np.bool_], names: npt.NDArray[np.str_], counted: npt.NDArray[np.bool_]
+) -> float | None:
     """By how much the share predicted positive differs, among the rows that count, between groups of enough of them."""
     _, codes, counts = np.unique(names[counted], return_inverse=True, return_counts=True)
     if (counts >= MIN_SAMPLES).sum() < 2:
-        return 0.0
+        return None
     kept = (counts >= MIN_SAMPLES)[codes]
     chosen = predicted[counted][kept]
     rates = MetricFrame(metrics=selection_rate, y_true=chosen, y_pred=chosen, sensitive_features=names[counted][kept])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.feature_table import offsets_of
-from training.trainer.metrics import Floats, IntArray, Weighted, direction, measure, weighted
+from training.trainer.metrics import Floats, IntArray, Weighted, direction, fits, measure, weighted
 
 RESAMPLES: Final = 1000
 FEWER_RESAMPLES: Final = 200
@@ -39,6 +39,8 @@ class Estimate:
 
     metric: str
     direction: int
+    num_samples: int
+    """Those that say something: a query without any relevant document does not."""
     candidate: Interval
     champion: Interval | None = None
     difference: Interval | None = None
@@ -83,7 +85,8 @@ def estimate(
     models = [candidate] if champion is None else [candidate, champion]
     values = [measure(metric, labels, scores, offsets) for scores in models]
     ready = [weighted(metric, labels, scores, offsets) for scores in models]
-    return paired(metric, direction(metric), values, resampled(ready, len(offsets) - 1, resamples))
+    draws = resampled(ready, len(offsets) - 1, resamples)
+    return paired(metric, direction(metric), _num_measured(metric, labels, offsets), values, draws)
 
 
 def estimate_own(
@@ -107,23 +110,30 @@ def estimate_own(
                 for name, value in function(labels[rows], scores[rows], found).items():
                     drawn_values[name][number].append(value)
     return [
-        paired(name, 1, [each[name] for each in values], [np.array(each) for each in drawn_values[name]])
+        paired(name, 1, len(lengths), [each[name] for each in values], [np.array(each) for each in drawn_values[name]])
         for name in values[0]
     ]
 
 
-def paired(metric: str, sign: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
+def _num_measured(metric: str, labels: Floats, offsets: IntArray) -> int:
+    if not fits(metric, "ranking"):
+        return len(offsets) - 1
+    return int((np.maximum.reduceat(labels, offsets[:-1]) > 0).sum())
+
+
+def paired(metric: str, sign: int, num_samples: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
     """
     :param values: of the candidate and, where there is one, of the champion
     :param draws: those of :func:`resampled`, alike for both
     """
     intervals = [_interval(value, found) for value, found in zip(values, draws, strict=True)]
     if len(values) == 1:
-        return Estimate(metric=metric, direction=sign, candidate=intervals[0])
+        return Estimate(metric=metric, direction=sign, num_samples=num_samples, candidate=intervals[0])
     difference = draws[0] - draws[1]
     return Estimate(
         metric=metric,
         direction=sign,
+        num_samples=num_samples,
         candidate=intervals[0],
         champion=intervals[1],
         difference=_interval(values[0] - values[1], difference),

@@ -89,9 +89,7 @@ class Comparison:
     @property
     def num_unmeasured(self) -> int:
         """Queries without any relevant document, left out of the mean."""
-        return (
-            int((np.add.reduceat(self.labels > 0, self.offsets[:-1]) == 0).sum()) if self.objective == "ranking" else 0
-        )
+        return self.num_samples - self.measured.estimate(None).num_samples
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers, for the ref and for MLflow."""
@@ -123,7 +121,7 @@ class Comparison:
             "num_unmeasured": self.num_unmeasured,
             "slices": [
                 {"column": each.column, "value": each.value, "num_samples": each.num_samples}
-                | _intervals(each.estimate)
+                | (_intervals(each.estimate) if each.estimate else {})
                 for each in measured.slices
             ],
             "fairness": [asdict(each) for each in measured.groups],

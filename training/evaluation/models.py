@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef
+from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.data.feature_table import FeatureTable
@@ -22,7 +23,8 @@ from training.features.applied import FittedFeatures
 from training.features.fitted import load_fitted
 from training.features.token_set import FittedTokens
 from training.features.tokenise import load_tokens
-from training.store import Store
+from training.registry.champion import Champion
+from training.store import DamagedObjectError, Store
 from training.trainer.checkpoint.weights import deserialise
 from training.trainer.config import build_model
 from training.trainer.documents import score_documents
@@ -117,23 +119,35 @@ def open_model(store: Store, checkpoint: CheckpointRef, scratch: Path) -> TableM
 
 
 def score_champion(
-    store: Store, checkpoint: CheckpointRef, candidate: TrainedModel, rows: pl.DataFrame, scratch: Path, named: str
+    store: Store, champion: Champion, name: str, candidate: TrainedModel, rows: pl.DataFrame, scratch: Path
 ) -> Scored:
     """
     Score raw rows with the model in production.
 
+    :param name: under which it is registered, for the message
     :param candidate: that it is compared with
-    :param named: the model, its version and alias, for the message
     :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
+    :raises DamagedObjectError: where the store no more has what it is made of
     """
+    named = f"the model in production, {name} version {champion.version} ({CHAMPION}),"
+    replace = (
+        f"put another version in its place: mlops models rollback {name} --why ..., or "
+        f"mlops models promote {name} VERSION --why ..."
+    )
     try:
-        champion = open_model(store, checkpoint, scratch)
-        _check_comparable(candidate, champion)
-        return champion.score(rows)
+        model = open_model(store, champion.checkpoint, scratch)
+        _check_comparable(candidate, model)
+        scored = model.score(rows)
+        scored.check_finite(f"the champion, version {champion.version},")
+        return scored
+    except DamagedObjectError as error:
+        raise DamagedObjectError(
+            f"{named} cannot be read, so there is nothing to compare with: {error}. Meanwhile {replace}"
+        ) from error
     except (BadConfigError, BadDataError) as error:
         raise BadDataError(
-            f"the model in production, {named}, cannot be scored on this data, so there is nothing to compare with: "
-            f"{error}. Give the data what that model needs, or remove the alias: the next one then has no champion"
+            f"{named} cannot be scored on this data, so there is nothing to compare with: {error}. Give the data what "
+            f"that model needs, or {replace}"
         ) from error
 
 

@@ -119,7 +119,8 @@ def render(comparison: Comparison, background: Background) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    serving, found = comparison.measured.serving, comparison.measured.slices
+    serving = comparison.measured.serving
+    found = [each for each in comparison.measured.slices if each.estimate]
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
         measured=comparison.measured,
@@ -131,6 +132,7 @@ def render(comparison: Comparison, background: Background) -> str:
         figures=draw(comparison, background.history, background.training_metric),
         slices=found[:MAX_SLICES],
         num_more_slices=max(0, len(found) - MAX_SLICES),
+        unmeasured=[each for each in comparison.measured.slices if not each.estimate],
         serving=serving,
         odd=[each for each in serving.disturbances if each.is_bad],
         num_refused=sum(bool(each.num_refused) for each in serving.disturbances),

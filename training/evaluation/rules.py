@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from mlops_provider.step import BadConfigError
 from training.evaluation.gate import Measured, Outcome, Rule
+from training.evaluation.slices import MIN_SAMPLES
 from training.trainer.metrics import named
 
 
@@ -40,12 +41,14 @@ class Improvement:
     value found, the margin would be met by luck half of the time where the true gain equals it.
 
     Bounds are percentiles of a paired bootstrap (Efron & Tibshirani 1993; of queries: Sakai 2006); the seed's part is
-    independent of the rows' and is added to it in quadrature.
+    independent of the rows' and is added to it in quadrature. Of few samples such bounds are too narrow, and of one
+    they are no bounds at all (Hesterberg 2015, "What teachers should know about the bootstrap").
     """
 
     improvement: float
     metric: str | None
     confidence: float
+    min_samples: int
     seed_noise: SeedNoise | None
 
     def outcome(self, measured: Measured) -> Outcome:
@@ -56,18 +59,25 @@ class Improvement:
             sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
             return Outcome(title=title, passed=True, sentence=sentence)
         gain, champion = found.gain, abs(found.champion.value)
+        compared = f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
+        compared += f"{measured.champion_version}" + (f" ({gain / champion:+.2%})" if champion else "")
+        if found.num_samples < self.min_samples:
+            sentence = (
+                f"{compared}, but on {found.num_samples:,} of the {self.min_samples:,} samples that are asked for: on "
+                "few, luck passes for an improvement. Hold out more by ingest.split, or lower min_samples of this rule "
+                "in evaluate.rules and take that risk."
+            )
+            return Outcome(title=title, passed=False, sentence=sentence)
         by_seed = self.seed_noise.half_width(self.confidence) if self.seed_noise else 0.0
         low = gain - math.hypot(gain - found.lowest_gain(self.confidence), by_seed)
         high = gain + math.hypot(found.lowest_gain(1 - self.confidence) - gain, by_seed)
         threshold = self.improvement * champion
         passed = low > threshold
-        change = f" ({gain / champion:+.2%})" if champion else ""
         surely = f"{low / champion:+.2%}" if champion else f"{low:+.4f}"
         return Outcome(
             title=title,
             passed=passed,
-            sentence=f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
-            f"{measured.champion_version}{change}: with {self.confidence:.0%} confidence at least {surely}, "
+            sentence=f"{compared}: with {100 * self.confidence:g}% confidence at least {surely}, "
             f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
             note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
             value=gain,
@@ -124,22 +134,30 @@ class SliceLoss:
         title = f"{name}: no slice more than {self.slices:.2%} worse"
         if measured.champion_version is None:
             return Outcome(title=title, passed=True, sentence="No champion whose slices could be better.")
-        counted = [each for each in measured.slices if each.num_samples >= self.min_samples]
+        large = [each for each in measured.slices if each.num_samples >= self.min_samples]
+        counted = [(each, each.estimate) for each in large if each.estimate is not None]
+        note = ""
+        if unmeasured := [f"{each.column} {each.value} ({each.num_samples:,})" for each in large if not each.estimate]:
+            note = (
+                f"{name} cannot be measured on {len(unmeasured)} of {len(large)} slices of {self.min_samples} samples, "
+            )
+            note += f"such as {unmeasured[0]}."
         if not counted:
-            sentence = f"No slice has {self.min_samples} samples, so none is held against the champion's."
-            return Outcome(title=title, passed=True, sentence=sentence)
+            found = f"{name} can be measured on no slice of" if large else "No slice has"
+            sentence = f"{found} {self.min_samples} samples, so none is held against the champion's."
+            return Outcome(title=title, passed=True, sentence=sentence, note=note)
         z = NormalDist().inv_cdf(1 - (1 - self.confidence) / len(counted))
         margins = []
-        for each in counted:
-            assert each.estimate.champion is not None, "there is a champion"
-            allowed = -self.slices * abs(each.estimate.champion.value)
-            margins.append(each.estimate.gain + z * each.estimate.standard_error - allowed)
-        worst = counted[margins.index(min(margins))]
-        champion = worst.estimate.champion
-        assert champion is not None, "there is a champion"
+        for _, estimate in counted:
+            assert estimate.champion is not None, "there is a champion"
+            allowed = -self.slices * abs(estimate.champion.value)
+            margins.append(estimate.gain + z * estimate.standard_error - allowed)
+        worst, estimate = counted[margins.index(min(margins))]
+        assert estimate.champion is not None, "there is a champion"
+        threshold = -self.slices * abs(estimate.champion.value)
         num_worse = sum(margin < 0 for margin in margins)
-        noise = z * worst.estimate.standard_error
-        what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {worst.estimate.gain:+.4f})"
+        noise = z * estimate.standard_error
+        what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {estimate.gain:+.4f})"
         share = f"more than {self.slices:.2%} worse in {name}"
         return Outcome(
             title=title,
@@ -147,11 +165,12 @@ class SliceLoss:
             sentence=f"{num_worse} of {len(counted)} slices are clearly {share}, above all {what}."
             if num_worse
             else f"None of {len(counted)} slices is clearly {share}; the nearest to it is {what}.",
-            value=worst.estimate.gain,
-            low=worst.estimate.gain - noise,
-            high=worst.estimate.gain + noise,
-            threshold=-self.slices * abs(champion.value),
-            asked=f"the upper end must be above {-self.slices * abs(champion.value):.4g}",
+            note=note,
+            value=estimate.gain,
+            low=estimate.gain - noise,
+            high=estimate.gain + noise,
+            threshold=threshold,
+            asked=f"the upper end must be above {threshold:.4g}",
         )
 
 
@@ -177,13 +196,27 @@ class Fairness:
     measure: str
 
     def outcome(self, measured: Measured) -> Outcome:
-        named = self.measure.replace("_", " ")
-        worst = max(measured.groups, key=lambda each: each.of(self.measure))
+        title = f"Fairness: {self.measure.replace('_', ' ')} between groups of "
         if alone := [each.column for each in measured.groups if each.num_groups < 2]:
             raise BadConfigError(
                 f"evaluate.fairness: {alone[0]!r} has fewer than two groups with enough held-out rows to be compared"
             )
-        return _at_most(f"Fairness: {named} between groups of {worst.column}", worst.of(self.measure), self.fairness)
+        values = {each.column: each.of(self.measure) for each in measured.groups}
+        if unknown := [column for column, value in values.items() if value is None]:
+            title += unknown[0]
+            sentence = (
+                f"{title} cannot be measured: no two groups have {MIN_SAMPLES} held-out rows each of the same label. "
+                "Hold out more by ingest.split, make larger groups in ingest.transform, or ask for "
+                "measure: demographic_parity."
+            )
+            return Outcome(title=title, passed=False, sentence=sentence)
+        known = {column: value for column, value in values.items() if value is not None}
+        worst = max(known, key=lambda column: known[column])
+        note = ""
+        if self.measure == "equalised_odds":
+            unseen = [(each.column, rate) for each in measured.groups for rate in each.unmeasured]
+            note = " ".join(f"No two groups of {column} have enough rows for the {rate}." for column, rate in unseen)
+        return _at_most(title + worst, known[worst], self.fairness, note=note)
 
 
 RULES: Final[Mapping[str, type[Any]]] = {
@@ -207,12 +240,13 @@ def rule_of(section: Mapping[str, Any]) -> Rule:
     return rule
 
 
-def _at_most(title: str, value: float, bound: float, unit: str = "") -> Outcome:
+def _at_most(title: str, value: float, bound: float, unit: str = "", note: str = "") -> Outcome:
     passed, unit = value <= bound, f" {unit}" if unit else ""
     return Outcome(
         title=title,
         passed=passed,
         sentence=f"{title}: {value:.3g}{unit}, {'no more' if passed else 'more'} than the {bound:g}{unit} allowed.",
+        note=note,
         value=value,
         threshold=bound,
         must_exceed=False,

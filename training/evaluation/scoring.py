@@ -31,6 +31,11 @@ class Scored:
     offsets: IntArray
     """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
 
+    def check_finite(self, whose: str) -> None:
+        """:raises BadDataError: where a score is not"""
+        if num_wrong := int((~np.isfinite(self.scores)).sum()):
+            raise BadDataError(f"{num_wrong} of {len(self.scores)} scores of {whose} are not finite")
+
     def keep(self, kept: npt.NDArray[np.bool_]) -> Scored:
         """Only some of the rows; queries that lose all theirs are gone."""
         lengths = np.add.reduceat(kept, self.offsets[:-1]) if len(self.rows) else np.empty(0, np.int64)

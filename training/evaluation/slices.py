@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,7 +29,8 @@ class Slice:
     value: str
     num_samples: int
     """Queries with at least one row of that value, or rows."""
-    estimate: Estimate
+    estimate: Estimate | None
+    """None where the metric cannot be measured there, as AUC where all have the same label."""
 
 
 def slice_columns(rows: pl.DataFrame) -> list[str]:
@@ -42,12 +44,18 @@ def values_of(rows: pl.DataFrame, column: str, setting: str) -> npt.NDArray[Any]
     Each row's value as text.
 
     :param setting: of ``evaluate``, for the message
-    :raises BadConfigError: where there is no such column, or it has too many values
+    :raises BadConfigError: where there is no such column, or its values are no groups
     """
     if column not in rows.columns:
         near = difflib.get_close_matches(column, rows.columns, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(rows.columns)}"
         raise BadConfigError(f"evaluate.{setting}: the snapshot has no column {column!r}; {hint}")
+    dtype = rows.schema[column]
+    if dtype.is_nested() or dtype == pl.Binary:
+        raise BadConfigError(
+            f"evaluate.{setting}: column {column!r} is of type {dtype}, whose values are no groups; make a column of "
+            "text or numbers of it in ingest.transform"
+        )
     if (count := rows[column].n_unique()) > MAX_VALUES:
         raise BadConfigError(
             f"evaluate.{setting}: column {column!r} has {count} values in the held-out rows, and at most {MAX_VALUES} "
@@ -67,10 +75,11 @@ def slices(
     champion: Floats | None,
 ) -> list[Slice]:
     """
-    The metric per value of each column, worst for the candidate first; slices that cannot be measured are left out.
+    The metric per value of each column, worst for the candidate first and those last that cannot be measured; slices of
+    fewer than :data:`MIN_SAMPLES` are left out.
 
     :param rows: raw rows in the order of ``labels``
-    :raises BadConfigError: where there is no such column, or it has too many values
+    :raises BadConfigError: where there is no such column, or its values are no groups
     """
     found = []
     models = [candidate] if champion is None else [candidate, champion]
@@ -78,12 +87,17 @@ def slices(
         names, codes = np.unique(values_of(rows, column, "slices"), return_inverse=True)
         for code, name in enumerate(names):
             part = _Part.of(codes == code, offsets, labels, models)
-            if part is not None and part.measurable(metric):
+            if part is None:
+                continue
+            measured = None
+            if part.measurable(metric):
                 measured = estimate(metric, part.labels, part.offsets, *part.scores, resamples=FEWER_RESAMPLES)
-                found.append(
-                    Slice(column=column, value=str(name), num_samples=len(part.offsets) - 1, estimate=measured)
-                )
-    return sorted(found, key=lambda each: each.estimate.direction * each.estimate.candidate.value)
+            found.append(Slice(column=column, value=str(name), num_samples=len(part.offsets) - 1, estimate=measured))
+    return sorted(found, key=_goodness)
+
+
+def _goodness(found: Slice) -> float:
+    return found.estimate.direction * found.estimate.candidate.value if found.estimate else math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

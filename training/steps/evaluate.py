@@ -6,7 +6,6 @@ import json
 import logging
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ReportRef, canonical_json
-from mlops_provider.stages import CHAMPION
 from mlops_provider.step import BadDataError
 from training.data.snapshots import Snapshot
 from training.evaluation.comparison import Comparison, EvaluateConfig, compare
@@ -82,11 +81,11 @@ def _compared(
             f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
             "hold out more by ingest.split, or look at the feature set's where and min_group_size"
         )
+    scored.check_finite("the candidate")
     champion_scores, seen, drifts = None, 0, []
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        named = f"{config.registered_model} version {champion.version} ({CHAMPION})"
-        champion_scores = score_champion(store, champion.checkpoint, candidate, rows, scratch, named)
+        champion_scores = score_champion(store, champion, config.registered_model, candidate, rows, scratch)
         seen = days_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
         drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []

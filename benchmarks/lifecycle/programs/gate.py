@@ -46,6 +46,7 @@ class Model:
     """What a training scores on its night's hold-out."""
 
     auc: float
+    num_flights: int
     draws: npt.NDArray[np.float64]
     """``[R]``, on the same resamples as every other model of the night."""
 
@@ -73,7 +74,7 @@ def contest(home: Path) -> list[Contest]:
         ready = [weighted("auc", labels, logits, offsets) for logits in scores.values()]
         draws = resampled(ready, len(labels), NUM_DRAWS)
         models = {
-            key: Model(auc=measure("auc", labels, logits, offsets), draws=drawn)
+            key: Model(auc=measure("auc", labels, logits, offsets), num_flights=len(labels), draws=drawn)
             for (key, logits), drawn in zip(scores.items(), draws, strict=True)
         }
         of_seed = {each: [models[each, seed] for seed in seeds[each]] for each in nights}
@@ -96,8 +97,13 @@ def seed_noise(others: Sequence[Contest]) -> dict[str, float | int]:
 
 def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, margin: float) -> bool:
     """By the gate itself."""
-    rule = rule_of({"improvement": margin, "metric": None, "confidence": CONFIDENCE, "seed_noise": noise})
-    found: Estimate = paired("auc", 1, [candidate.auc, champion.auc], [candidate.draws, champion.draws])
+    rule = rule_of(
+        {"improvement": margin, "metric": None, "confidence": CONFIDENCE, "min_samples": 30, "seed_noise": noise}
+    )
+    models = [candidate, champion]
+    found: Estimate = paired(
+        "auc", 1, candidate.num_flights, [model.auc for model in models], [model.draws for model in models]
+    )
     serving = Serving(
         latency_p50_ms=0, latency_p99_ms=0, num_requests=0, rows_per_request=0, num_bytes=0, disturbances=[]
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,13 @@ import pytest
 
 from mlops_provider.step import BadConfigError
 from training.evaluation.bias import GroupDifference
-from training.evaluation.bootstrap import Estimate, Interval
+from training.evaluation.bootstrap import Estimate, Interval, estimate
 from training.evaluation.gate import Measured, judge
 from training.evaluation.rules import rule_of
 from training.evaluation.serving import Serving
 from training.evaluation.slices import Slice
 
-IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}
+IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 
 
 def estimated(candidate: float, champion: float | None, error: float = 0.0, metric: str = "auc") -> Estimate:
@@ -23,12 +24,13 @@ def estimated(candidate: float, champion: float | None, error: float = 0.0, metr
         return Interval(value=value, low=value - 2 * error, high=value + 2 * error)
 
     if champion is None:
-        return Estimate(metric=metric, direction=1, candidate=interval(candidate))
+        return Estimate(metric=metric, direction=1, num_samples=1000, candidate=interval(candidate))
     sign = -1 if metric == "log_loss" else 1
     noise = error * np.random.default_rng(0).normal(size=20_000)
     return Estimate(
         metric=metric,
         direction=sign,
+        num_samples=1000,
         candidate=interval(candidate),
         champion=interval(champion),
         difference=interval(candidate - champion),
@@ -78,10 +80,47 @@ def test_without_a_margin_equal_models_do_not_pass() -> None:
     assert not judge([rule_of({**IMPROVEMENT, "improvement": 0.0})], measured(estimated(0.8, 0.8))).passed
 
 
+@pytest.mark.parametrize(
+    ("num_queries", "irrelevant", "min_samples", "passed"),
+    [
+        pytest.param(1, 0, 30, False, id="one"),
+        pytest.param(29, 0, 30, False, id="too few"),
+        pytest.param(30, 0, 30, True, id="enough"),
+        pytest.param(30, 1, 30, False, id="one of them without a relevant document"),
+        pytest.param(3, 0, 3, True, id="few, and few are asked for"),
+    ],
+)
+def test_few_samples_do_not_prove_an_improvement(
+    num_queries: int, irrelevant: int, min_samples: int, passed: bool
+) -> None:
+    """Broken: a bootstrap of one query has no spread, so that whatever changed on it would be certain."""
+    labels = np.tile([0.0, 1.0, 2.0], num_queries)
+    labels[: 3 * irrelevant] = 0
+    found = estimate("ndcg@10", labels, np.arange(0, len(labels) + 1, 3), labels, -labels)
+    verdict = judge([rule_of({**IMPROVEMENT, "min_samples": min_samples})], measured(found))
+    assert verdict.passed is passed
+    if not passed:
+        assert f"on {num_queries - irrelevant} of the 30 samples that are asked for" in verdict.reason
+        assert "Hold out more by ingest.split, or lower min_samples" in verdict.reason
+
+
+def test_without_a_champion_few_samples_will_do() -> None:
+    """Broken: a new pipeline with little data would never have a first version."""
+    labels = np.array([0.0, 1.0])
+    assert judge([rule_of(IMPROVEMENT)], measured(estimate("auc", labels, np.arange(3), labels))).passed
+
+
 @pytest.mark.parametrize(("candidate", "passed"), [(0.45, True), (0.55, False)])
 def test_of_a_loss_less_is_better(candidate: float, passed: bool) -> None:
     verdict = judge([rule_of(IMPROVEMENT)], measured(estimated(candidate, 0.5, 0.001, "log_loss")))
     assert verdict.passed is passed
+
+
+@pytest.mark.parametrize(("confidence", "said"), [(0.95, "95%"), (0.975, "97.5%"), (0.9875, "98.75%"), (0.58, "58%")])
+def test_the_confidence_is_told_as_it_was_given(confidence: float, said: str) -> None:
+    """Broken: 97.5% would be told as 98%."""
+    verdict = judge([rule_of({**IMPROVEMENT, "confidence": confidence})], measured(estimated(0.9, 0.8, 0.001)))
+    assert f": with {said} confidence at least" in verdict.reason
 
 
 def test_luck_of_the_seed_widens_the_interval() -> None:
@@ -139,7 +178,7 @@ def test_no_slice_may_be_clearly_worse(slices: list[tuple[str, int, float, float
 
 def test_latency_size_and_fairness_have_bounds() -> None:
     group = GroupDifference(
-        column="origin", num_groups=3, demographic_parity=0.2, equalised_odds=0.1,
+        column="origin", num_groups=3, demographic_parity=0.2, equalised_odds=0.1, unmeasured=("true positive rate",),
         champion_demographic_parity=None, champion_equalised_odds=None,
     )  # fmt: skip
     data = measured(estimated(0.7, None), groups=[group])
@@ -152,6 +191,51 @@ def test_latency_size_and_fairness_have_bounds() -> None:
         ({"fairness": 0.15, "measure": "demographic_parity"}, False),
     ):
         assert judge([rule_of(rule)], data).passed is passed, rule
+
+
+@pytest.mark.parametrize(
+    ("known", "num_unknown", "sentence", "note"),
+    [
+        pytest.param([], 0, "No slice has 100 samples, so none is held", "", id="none"),
+        pytest.param([], 99, "No slice has 100 samples, so none is held", "", id="too small"),
+        pytest.param([], 300, "AUC can be measured on no slice of 100 samples, so none is held",
+                     "on 1 of 1 slices of 100 samples, such as city B (300", id="of one class"),
+        pytest.param([slice_of("A", 500, 0.8, 0.02)], 300, "None of 1 slices is clearly more",
+                     "on 1 of 2 slices of 100 samples, such as city B (300", id="beside another"),
+    ],
+)  # fmt: skip
+def test_a_slice_that_cannot_be_measured_is_told(
+    known: list[Slice], num_unknown: int, sentence: str, note: str
+) -> None:
+    """Broken: a slice of one class would be said to be too small, however large it is."""
+    unknown = [Slice(column="city", value="B", num_samples=num_unknown, estimate=None)] if num_unknown else []
+    rule = rule_of({"slices": 0.02, "min_samples": 100, "confidence": 0.95})
+    [outcome] = judge([rule], measured(estimated(0.8, 0.8), slices=known + unknown)).outcomes
+    assert outcome.passed
+    assert sentence in outcome.sentence
+    assert note in outcome.note
+    assert bool(note) is bool(outcome.note)
+
+
+@pytest.mark.parametrize(
+    ("measure", "odds", "passed", "words"),
+    [
+        pytest.param("equalised_odds", None, False, "of sex cannot be measured: no two groups have 10", id="unknown"),
+        pytest.param("equalised_odds", 0.1, True, "No two groups of sex have enough rows for the true", id="in part"),
+        pytest.param("demographic_parity", None, True, "of origin: 0.1", id="not asked for"),
+    ],
+)
+def test_what_cannot_be_measured_is_not_fair(measure: str, odds: float | None, passed: bool, words: str) -> None:
+    """Broken: groups that have no label in common would be found to be treated alike."""
+    known = GroupDifference(
+        column="origin", num_groups=3, demographic_parity=0.1, equalised_odds=0.1, unmeasured=(),
+        champion_demographic_parity=None, champion_equalised_odds=None,
+    )  # fmt: skip
+    group = replace(known, column="sex", equalised_odds=odds, unmeasured=("true positive rate",))
+    data = measured(estimated(0.7, None), groups=[known, group])
+    [outcome] = judge([rule_of({"fairness": 0.15, "measure": measure})], data).outcomes
+    assert outcome.passed is passed
+    assert words in outcome.sentence + outcome.note
 
 
 def test_all_rules_must_hold_and_those_that_do_not_are_told() -> None:

@@ -18,6 +18,7 @@ from training.data.snapshots import write_snapshot
 from training.data.window import Window
 from training.store import Store
 
+IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 START = datetime(2013, 1, 9, tzinfo=UTC)
 FEATURES = """
 from training.features.feature_set import FeatureSet
@@ -31,7 +32,12 @@ FEATURES = FeatureSet(
 
 
 def snapshot(
-    store: Store, scratch: Path, days: int = 10, binary: bool = False, without: Sequence[str] = ()
+    store: Store,
+    scratch: Path,
+    days: int = 10,
+    binary: bool = False,
+    without: Sequence[str] = (),
+    factor: float = 1.0,
 ) -> ValidationRef:
     """Queries of 2 to 5 items; ``good`` says much about the label, ``poor`` little. Some queries have no label."""
     rng = np.random.default_rng(0)
@@ -46,7 +52,7 @@ def snapshot(
             rows.append(
                 {"at": at, "query": query, "item": item, "city": city, "good": good, "poor": poor, "label": label}
             )
-    frame = pl.DataFrame(rows).drop(without)
+    frame = pl.DataFrame(rows).with_columns(pl.col("poor") * factor).drop(without)
     end = START + timedelta(days=days)
     manifest = write_snapshot(
         store,
@@ -79,13 +85,19 @@ def trained(project: Any, run_step: Any, config: Any) -> Any:
     """Writes a recipe with the given features, and trains it."""
 
     def train(
-        columns: list[str], *, binary: bool = False, key: str = "first", without: Sequence[str] = (), **changes: Any
+        columns: list[str],
+        *,
+        binary: bool = False,
+        key: str = "first",
+        without: Sequence[str] = (),
+        factor: float = 1.0,
+        **changes: Any,
     ) -> CheckpointRef:
         group_by, size = ("()", 1) if binary else ('("query",)', 2)
         text = FEATURES.format(group_by=group_by, min_group_size=size, columns=columns)
         (project.home / "include/toy/features.py").write_text(text)
         section = {"feature_set": "include.toy.features:FEATURES", "online": None}
-        parent = snapshot(project.store, project.home, binary=binary, without=without)
+        parent = snapshot(project.store, project.home, binary=binary, without=without, factor=factor)
         features = run_step(project, project.step_input("features", section, parent, key))
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
         section = config(**{"processes": 1, **objective, **changes})
@@ -106,7 +118,7 @@ def evaluate(project: Any, run_step: Any) -> Any:
             "metric": metric,
             "metrics": [],
             "metric_function": None,
-            "rules": [{"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None}],
+            "rules": [IMPROVEMENT],
             "slices": [],
             "fairness": [],
             "price_per_gpu_hour": None,
@@ -195,7 +207,7 @@ def test_the_lower_log_loss_wins(project: Any, trained: Any, evaluate: Any, regi
 
     def judged(columns: list[str], key: str) -> Any:
         rules = [
-            {"improvement": 0.005, "metric": None, "confidence": 0.95, "seed_noise": None},
+            IMPROVEMENT,
             {"slices": 0.1, "min_samples": 20, "confidence": 0.95},
         ]
         checkpoint = trained(columns, binary=True, key=key, metric="log_loss")
@@ -219,6 +231,19 @@ def test_the_lower_log_loss_wins(project: Any, trained: Any, evaluate: Any, regi
     third = judged(["poor"], "third")
     document = json.loads(project.store.read(third.artifacts["metrics"]))
     assert [each["passed"] for each in document["verdict"]["outcomes"]] == [False, False]
+
+
+def test_slices_of_one_class_are_told(project: Any, trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: a rule about slices would hold because there were none."""
+    register(evaluate(trained(["good"], binary=True), metric="auc"))
+    settings = {"slices": ["label"], "rules": [{"slices": 0.1, "min_samples": 100, "confidence": 0.95}]}
+    ref = evaluate(trained(["good"], binary=True, key="second"), key="second", metric="auc", **settings)
+    assert isinstance(ref, ReportRef), ref
+    assert "AUC can be measured on no slice of 100 samples" in ref.reason
+    document = json.loads(project.store.read(ref.artifacts["metrics"]))
+    assert [each.keys() for each in document["slices"]] == 2 * [{"column", "value", "num_samples"}]
+    html = project.store.read(ref.artifacts["report"]).decode()
+    assert f"AUC cannot be measured on label 0 ({document['slices'][0]['num_samples']}), label 1 (" in html
 
 
 def test_a_metric_of_another_objective_is_refused(trained: Any, evaluate: Any) -> None:
@@ -252,6 +277,50 @@ def test_a_champion_that_the_data_no_longer_fits_is_named(
     assert not failure.retryable
     assert f"the model in production, {project.pipeline} version 1 (champion), cannot be scored" in failure.message
     assert "there is no column 'poor'" in failure.message
+    # Without a champion the servers would have no model, and the audit trail would refuse the next version.
+    assert "alias" not in failure.message
+    assert "Give the data what that model needs, or put another version in its place" in failure.message
+    assert f"mlops models rollback {project.pipeline} --why" in failure.message
+    assert f"mlops models promote {project.pipeline} VERSION --why" in failure.message
+
+
+def test_a_champion_that_the_store_has_lost_is_no_fault_of_the_data(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: people would look for what is wrong with tonight's data."""
+    first = trained(["poor"])
+    register(evaluate(first))
+    second = trained(["good"], key="second")
+    weights = first.artifacts["weights"]
+    path = Path(project.store.uri.removeprefix("file://")) / weights.key
+    path.write_bytes(bytes(weights.num_bytes))
+    damaged = evaluate(second, key="damaged")
+    path.unlink()
+    missing = evaluate(second, key="missing")
+    for failure, words in ((damaged, "is damaged"), (missing, "is missing from")):
+        assert isinstance(failure, Failure)
+        assert not failure.retryable
+        assert f"the model in production, {project.pipeline} version 1 (champion), cannot be read" in failure.message
+        assert weights.key in failure.message
+        assert words in failure.message
+        assert "the data" not in failure.message
+        assert f"mlops models rollback {project.pipeline} --why" in failure.message
+
+
+def test_scores_of_the_champion_that_are_not_finite_are_said_to_be_its_own(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: whoever trained the candidate would search it for what the model in production makes of new data."""
+    model = project.home / "include/toy/model.py"
+    text = model.read_text()
+    root = "\n\nclass Root(nn.Module):\n    def forward(self, hidden):\n        return torch.sqrt(50 - hidden)\n"
+    model.write_text(text.replace("nn.Tanh()", "Root()") + root)
+    register(evaluate(trained(["poor"])))
+    model.write_text(text)
+    failure = evaluate(trained(["poor"], key="second", factor=1e6), key="second")
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "420 of 420 scores of the champion, version 1, are not finite" in failure.message
 
 
 def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:
@@ -290,13 +359,14 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
     """Broken: a rule would be in the file and not in the decision, or nobody could see why it failed."""
     noise = {"deviation": 0.01, "trainings": 9}
     rules = [
-        {"improvement": 0.0, "metric": "log_loss", "confidence": 0.9, "seed_noise": noise},
+        {**IMPROVEMENT, "improvement": 0.0, "metric": "log_loss", "confidence": 0.9, "seed_noise": noise},
         {"metric": "auc", "at_least": 0.6, "at_most": None},
         {"metric": "hits", "at_least": 0.5, "at_most": None},
         {"slices": 0.1, "min_samples": 20, "confidence": 0.95},
         {"latency_p99_ms": 5_000.0},
         {"size_mb": 0.0001},
         {"fairness": 0.9, "measure": "equalised_odds"},
+        {"fairness": 1.0, "measure": "demographic_parity"},
     ]  # fmt: skip
     (project.home / "include/toy/measures.py").write_text(
         "def hits(labels, scores, offsets):\n    return {'hits': float(((scores > 0) == (labels > 0)).mean())}\n"
@@ -306,13 +376,14 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
         "metric_function": "include.toy.measures:hits",
         "rules": rules,
         "slices": ["city"],
-        "fairness": ["city"],
+        "fairness": ["city", "label"],
     }
     register(evaluate(trained(["poor"], binary=True), metric="auc"))
     ref = evaluate(trained(["poor", "good"], binary=True, key="second"), key="second", metric="auc", **settings)
     assert isinstance(ref, ReportRef), ref
     document = json.loads(project.store.read(ref.artifacts["metrics"]))
-    assert [each["passed"] for each in document["verdict"]["outcomes"]] == [True, True, True, True, True, False, True]
+    passed = [each["passed"] for each in document["verdict"]["outcomes"]]
+    assert passed == [True, True, True, True, True, False, False, True]
     assert not ref.passed
     assert ref.reason.startswith("Size of the served model")
     assert document["metrics"]["log_loss"]["difference"]["high"] < 0, "the better model loses less"
@@ -321,11 +392,24 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
     values = [each["candidate"]["value"] for each in document["slices"]]
     assert values == sorted(values), "worst first"
     assert document["fairness"][0]["num_groups"] == 3
+    assert document["fairness"][1]["equalised_odds"] is None, "rows of one label have no odds of the other"
     html = project.store.read(ref.artifacts["report"]).decode()
-    assert html.count('class="bar"') == len(rules)
+    assert html.count('class="bar"') == len(rules) - 1, "what cannot be measured has none"
+    assert "not measurable" in html
     assert html.count("<svg") == 5
-    assert "6 of 7 rules hold" in html
+    assert "6 of 8 rules hold" in html
     assert "How the data changed since the champion" in html
+
+
+def test_few_queries_do_not_prove_an_improvement(trained: Any, evaluate: Any, register: Any) -> None:
+    """Broken: the luck of a small hold-out would be promoted. Of 120 queries twelve have no relevant document."""
+    register(evaluate(trained(["poor"])))
+    checkpoint = trained(["poor", "good"], key="second")
+    for min_samples, passed in ((109, False), (108, True)):
+        ref = evaluate(checkpoint, key=f"of{min_samples}", rules=[{**IMPROVEMENT, "min_samples": min_samples}])
+        assert isinstance(ref, ReportRef), ref
+        assert ref.passed is passed, ref.reason
+        assert passed or "on 108 of the 109 samples that are asked for" in ref.reason
 
 
 def test_the_same_checkpoint_is_judged_alike_again(trained: Any, evaluate: Any, register: Any) -> None:
