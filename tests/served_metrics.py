@@ -14,14 +14,18 @@ class Served:
     def __init__(self) -> None:
         self.answer: Any = {}
         self.status = 200
+        self.answers: dict[str, tuple[int, Any]] = {}
+        """Status and answer to addresses that end otherwise."""
         self.asked: list[str] = []
         served = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 served.asked.append(self.path)
-                body = json.dumps(served.answer).encode()
-                self.send_response(served.status)
+                end = next((end for end in served.answers if self.path.endswith(end)), None)
+                status, answer = (served.status, served.answer) if end is None else served.answers[end]
+                body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+                self.send_response(status)
                 self.end_headers()
                 self.wfile.write(body)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -15,10 +16,23 @@ from mlops_provider.promote_spec import SAMPLES
 from mlops_provider.section import RULE_PATTERN
 
 _COMPARE: Final = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_UNREADABLE: Final = (
+    *(httpx.HTTPError, httpx.InvalidURL),
+    *(ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError),
+)
 
 
 class SourceError(RuntimeError):
     """The source of live metrics did not give them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMetrics:
+    """What a source gives. One metric that cannot be read hides no other."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Why a metric is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +49,20 @@ def holds(rule: str, metrics: Mapping[str, float]) -> bool | None:
 
     :return: None where the metric is not there, or is no number (nothing was measured)
     """
-    match = re.match(RULE_PATTERN, rule)
-    assert match is not None, "checked with the settings"
-    name, sign, bound = match.groups()
+    name, sign, bound = _parts(rule)
     value = metrics.get(name)
     return None if value is None or math.isnan(value) else bool(_COMPARE[sign](value, float(bound)))
 
 
+def _parts(rule: str) -> Sequence[str]:
+    """The metric, the sign and the number."""
+    match = re.match(RULE_PATTERN, rule)
+    assert match is not None, "checked with the settings"
+    return match.groups()
+
+
 def judge(
-    metrics: Mapping[str, float] | None,
+    live: LiveMetrics | None,
     *,
     passes: Sequence[str],
     fails: Sequence[str],
@@ -52,14 +71,17 @@ def judge(
     problem: str = "",
 ) -> Judgement | None:
     """
-    :param metrics: the newest; None where the source gives none just now
+    :param live: the newest metrics; None where the source gives none just now
     :param over: whether the canary's time is
     :param problem: why there are none
     :return: None as long as it is open
     """
-    if metrics is None:
+    if live is None:
         return Judgement(False, f"there are no live metrics at the end: {problem}") if over else None
-    seen = ", ".join(f"{name} {value:g}" for name, value in sorted(metrics.items()))
+    metrics, asked = live.values, {SAMPLES, *(_parts(rule)[0] for rule in (*passes, *fails))}
+    told = [f"{name} {value:g}" for name, value in sorted(metrics.items())]
+    told += [f"no {name} ({why})" for name, why in sorted(live.lacking.items()) if name in asked]
+    seen = ", ".join(told)
     if min_samples and not metrics.get(SAMPLES, 0) >= min_samples:
         # One failed request of one is no error rate.
         return Judgement(False, f"fewer than {min_samples} {SAMPLES} at the end: {seen or 'none'}") if over else None
@@ -72,13 +94,13 @@ def judge(
     return Judgement(True, f"the canary did well: {seen}")
 
 
-async def live_metrics(source: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
+async def live_metrics(source: Mapping[str, Any], names: Mapping[str, str]) -> LiveMetrics:
     """
     Ask a source for its metrics.
 
     :param source: a source of :mod:`mlops_provider.promote_spec`
     :param names: what ``{model}`` and ``{version}`` stand for in addresses and queries
-    :raises SourceError: where it cannot be reached or its answer cannot be read
+    :raises SourceError: where it cannot be reached, or nothing of its answer can be read
     """
 
     def filled(text: str) -> str:
@@ -88,21 +110,54 @@ async def live_metrics(source: Mapping[str, Any], names: Mapping[str, str]) -> d
         return text
 
     url = filled(source["url"])
+    async with httpx.AsyncClient(timeout=10) as client:
+        if source["kind"] == "http":
+            live = await _from_http(client, url)
+        else:
+            queries = {name: filled(query) for name, query in source["queries"].items()}
+            live = await _from_prometheus(client, url, queries)
+    if live.lacking and not live.values:
+        raise SourceError(f"{url}: " + "; ".join(f"{name}: {why}" for name, why in live.lacking.items()))
+    return live
+
+
+async def _from_http(client: httpx.AsyncClient, url: str) -> LiveMetrics:
     try:
-        async with httpx.AsyncClient(timeout=10) as client:
-            if source["kind"] == "http":
-                document = (await client.get(url)).raise_for_status().json()
-                return {name: float(value) for name, value in document.items()}
-            found = {}
-            for name, query in source["queries"].items():
-                answer = await client.get(f"{url.rstrip('/')}/api/v1/query", params={"query": filled(query)})
-                result = answer.raise_for_status().json()["data"]["result"]
-                if len(result) > 1:
-                    raise SourceError(
-                        f"the query of {name!r} gives {len(result)} series; aggregate them, e.g. by sum()"
-                    )
-                if result:
-                    found[name] = float(result[0]["value"][1])
-            return found
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        given = (await client.get(url)).raise_for_status().json().items()
+    except _UNREADABLE as error:
         raise SourceError(f"{url}: {error!r}") from error
+    live = LiveMetrics()
+    for name, value in given:
+        try:
+            live.values[name] = float(value)
+        except (ValueError, TypeError, OverflowError):
+            live.lacking[name] = f"{json.dumps(value)[:50]} is no number"
+    return live
+
+
+async def _from_prometheus(client: httpx.AsyncClient, url: str, queries: Mapping[str, str]) -> LiveMetrics:
+    live = LiveMetrics()
+    for name, query in queries.items():
+        try:
+            answer = await client.get(f"{url.rstrip('/')}/api/v1/query", params={"query": query})
+            value = _value(answer.raise_for_status().json()["data"])
+        except _UNREADABLE as error:
+            live.lacking[name] = str(error).partition("\n")[0] or repr(error)
+        else:
+            if value is not None:
+                live.values[name] = value
+    return live
+
+
+def _value(data: Mapping[str, Any]) -> float | None:
+    """
+    Of what Prometheus answers to a query; None: nothing was measured.
+
+    :raises ValueError: where it is more than one
+    """
+    result = data["result"]
+    if data.get("resultType") == "scalar":
+        return float(result[1])
+    if len(result) > 1:
+        raise ValueError(f"the query gives {len(result)} series; aggregate them, e.g. by sum()")
+    return float(result[0]["value"][1]) if result else None

@@ -51,6 +51,8 @@ class Threshold(Section):
     def _a_bound(self) -> Threshold:
         if self.at_least is None and self.at_most is None:
             raise ValueError("complete: give at_least or at_most")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"possible: at_least must be <= at_most, got {self.at_least} and {self.at_most}")
         return self
 
 

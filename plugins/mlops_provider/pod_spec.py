@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 import yaml
 from pydantic import Field, model_validator
 
-from mlops_provider.section import AbsolutePath, ObjectName, Quantity, Section, SpecError, check_section
+from mlops_provider.section import AbsolutePath, Json, ObjectName, Quantity, Section, SpecError, check_section
 
 
 class Volume(Section):
@@ -56,9 +56,9 @@ class Pods(Section):
     scratch: Quantity = "10Gi"
     """Of ``/tmp``, the only other place where the container can write."""
     node_selector: dict[str, str] = {}
-    tolerations: list[dict[str, Any]] = []
+    tolerations: list[dict[str, Json]] = []
     """As in a pod's spec, e.g. for spot nodes."""
-    affinity: dict[str, Any] = {}
+    affinity: dict[str, Json] = {}
     """As in a pod's spec."""
     service_account: ObjectName | None = None
     run_as_user: int = Field(default=50000, ge=1)

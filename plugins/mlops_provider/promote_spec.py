@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from mlops_provider.section import RULE_PATTERN, URL_PATTERN, Section
+from mlops_provider.section import RULE_PATTERN, URL_PATTERN, Section, Text
 
 
 class Approval(Section):
     """A person agrees before the version goes into production, in Airflow's own form."""
 
-    approvers: list[Annotated[str, StringConstraints(min_length=1)]] = Field(min_length=1)
+    approvers: list[Text] = Field(min_length=1)
     """Who may answer: ids of users as Airflow's auth manager knows them, with the simple one their names."""
-    timeout_hours: float = Field(default=24, gt=0)
+    timeout_hours: float = Field(default=24, gt=0, le=24 * 365)
     on_timeout: Literal["reject", "approve"] = "reject"
     """What nobody's answer means."""
 
@@ -46,7 +46,7 @@ class PrometheusSource(Section):
 class Canary(Section):
     """Serve the version to a part of the requests, and look how it does."""
 
-    minutes: float = Field(gt=0)
+    minutes: float = Field(gt=0, le=60 * 24 * 365)
     source: Annotated[HttpSource | PrometheusSource, Field(discriminator="kind")]
     """Of live metrics. What serves loads the version of the alias ``canary``."""
     passes: list[Rule] = Field(min_length=1)
@@ -55,7 +55,7 @@ class Canary(Section):
     """Each ends the canary at once."""
     min_samples: int = Field(default=0, ge=0)
     """Requests that there must have been, in the metric ``samples``; before, no rule counts."""
-    poll_seconds: float = Field(default=30, gt=0)
+    poll_seconds: float = Field(default=30, gt=0, le=3600)
 
     @model_validator(mode="after")
     def _metrics_that_the_source_has(self) -> Canary:

@@ -75,7 +75,11 @@ async def _find(
         return None
     if response.is_error:
         raise RegistryError(f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}")
-    found: dict[str, Any] = response.json()["model_version"]
+    found = _document(response).get("model_version")
+    if not isinstance(found, dict):
+        raise RegistryError(
+            f"what answers at {tracking_uri} is not MLflow, or something stands between: {response.text[:200]!r}"
+        )
     return found
 
 
@@ -83,4 +87,13 @@ def _is_missing(response: httpx.Response) -> bool:
     # MLflow answers 400 INVALID_PARAMETER_VALUE for an alias that is not set.
     if response.status_code != httpx.codes.BAD_REQUEST:
         return False
-    return "not found" in response.json().get("message", "").lower()
+    return "not found" in str(_document(response).get("message")).lower()
+
+
+def _document(response: httpx.Response) -> dict[str, Any]:
+    """Empty where the answer is something else, such as a proxy's page."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -15,6 +16,19 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
+def _finite(value: object) -> object:
+    """JSON holds no other numbers. Asked of a union of types, pydantic would say it once for each of them."""
+    try:
+        json.dumps(value, allow_nan=False, default=str)
+    except ValueError:
+        raise ValueError("a finite number" if isinstance(value, float) else "without infinity and NaN") from None
+    return value
+
+
+FINITE = BeforeValidator(_finite)
+Number = Annotated[int | float, FINITE]
+Json = Annotated[Any, FINITE]
+"""What is passed on as it is given."""
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``package.module:name``"""
 TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/[\w./-]+\.sql)$"
@@ -38,15 +52,18 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
 """Of a Kubernetes object: lower-case letters, digits, dots and dashes."""
 PATH_PATTERN = r"^/[^:]*$"
 URL_PATTERN = r"^https?://[^/\s]+.*$"
+TEXT_PATTERN = r"\S"
 RULE_PATTERN = r"^\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)\s*$"
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, pattern=TEXT_PATTERN)]
+"""Not blank."""
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     operational: ClassVar[frozenset[str]] = frozenset()
     """Settings that decide how work is done, and not what comes out: after a change of them it is not done again."""
@@ -92,6 +109,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",
+            TEXT_PATTERN: "must not be blank",
             DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
             URL_PATTERN: "must be an address such as http://prometheus:9090",
             RULE_PATTERN: "must be a rule such as error_rate <= 0.01",

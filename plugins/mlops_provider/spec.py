@@ -27,7 +27,7 @@ from pydantic import (
 from mlops_provider.gate_spec import AnyRule, Fairness, Improvement, Threshold
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.promote_spec import Promote
-from mlops_provider.section import ImportPath, Metric, Name, Program, Section, Transform
+from mlops_provider.section import ImportPath, Json, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 from mlops_provider.step import TRAIN_OPERATIONAL
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
@@ -265,7 +265,7 @@ class Train(TunedSection):
     model: ImportPath
     """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields. A
     language model has ``config.vocab_size`` and ``config.context`` instead of the former."""
-    model_args: dict[str, Any] = {}
+    model_args: dict[str, Json] = {}
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
     the same input and leaves weights and metrics; see :mod:`training.program`."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mlops_provider.section import Section
+from mlops_provider.section import FINITE, Number, Section
 from mlops_provider.step import flat_settings, replaced_settings
 
 MAX_TRIALS: Final = 1024
@@ -20,11 +20,11 @@ MAX_TRIALS: Final = 1024
 class Range(Section):
     """Numbers from ``low`` to ``high``, both included; whole ones where both are, and the setting is no fraction."""
 
-    low: int | float
-    high: int | float
+    low: Number
+    high: Number
     log: bool = False
     """Draw evenly over the orders of magnitude."""
-    step: int | float | None = Field(default=None, gt=0)
+    step: Number | None = Field(default=None, gt=0)
     """Only ``low`` and multiples of this above it."""
 
     @model_validator(mode="after")
@@ -35,6 +35,12 @@ class Range(Section):
             raise ValueError(f"a range of positive numbers where log is true: low must be > 0, got {self.low}")
         if self.log and self.step is not None:
             raise ValueError("consistent: log and step do not go together; remove one of the two")
+        # Of decimal fractions the difference may fall short by a bit.
+        if self.step is not None and self.step > (self.high - self.low) * (1 + 1e-9):
+            raise ValueError(
+                f"a range of two values or more: step must be <= high - low, got low {self.low}, high {self.high} "
+                f"and step {self.step}"
+            )
         return self
 
     @property
@@ -58,19 +64,25 @@ class Range(Section):
 class Choices(Section):
     """One of a few values."""
 
-    choices: list[bool | int | float | str | None] = Field(min_length=1)
+    choices: list[Annotated[bool | int | float | str | None, FINITE]] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _each_once(self) -> Choices:
-        if len({repr(choice) for choice in self.choices}) < len(self.choices):
-            raise ValueError(f"different from each other: choices are {self.choices}")
+        _check_different(self.choices)
         return self
 
     def values(self) -> list[Any]:
         return list(self.choices)
 
     def of(self, values: list[Any]) -> Choices:
+        _check_different(values)
         return self.model_copy(update={"choices": values})
+
+
+def _check_different(choices: list[Any]) -> None:
+    """As the search tells them apart: to Python 1, 1.0 and True are one."""
+    if any(choice in choices[:index] for index, choice in enumerate(choices)):
+        raise ValueError(f"different from each other: choices are {choices}")
 
 
 def _kind_of_dimension(value: object) -> str:

@@ -13,7 +13,7 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from served_metrics import Served
 
-from mlops_provider.canary import SourceError, judge, live_metrics
+from mlops_provider.canary import LiveMetrics, SourceError, judge, live_metrics
 from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.promote_spec import Canary
 from mlops_provider.section import SpecError, check_section
@@ -51,7 +51,7 @@ def served() -> Iterator[Served]:
 )
 def test_the_verdict(metrics: dict[str, float] | None, over: bool, passed: bool | None, said: str) -> None:
     """Broken: a canary that nobody has seen working would go into production."""
-    judgement = judge(metrics, over=over, problem="away", **RULES)
+    judgement = judge(None if metrics is None else LiveMetrics(metrics), over=over, problem="away", **RULES)
     assert (judgement and judgement.passed) == passed
     assert said in (judgement.reason if judgement else "")
 
@@ -59,7 +59,7 @@ def test_the_verdict(metrics: dict[str, float] | None, over: bool, passed: bool 
 def test_http_source(served: Served) -> None:
     served.answer = {"samples": 3, "error_rate": 0.5}
     found = asyncio.run(live_metrics({"kind": "http", "url": served.url + "/live/{model}?v={version}"}, NAMES))
-    assert found == served.answer
+    assert found == LiveMetrics(served.answer)
     assert served.asked == ["/live/ranker?v=7"]
 
 
@@ -70,10 +70,12 @@ def test_prometheus_source(served: Served) -> None:
         "queries": {"error_rate": 'sum(rate(e{version="{version}"}[5m]))'},
     }
     served.answer = {"data": {"result": [{"metric": {}, "value": [1700000000, "0.25"]}]}}
-    assert asyncio.run(live_metrics(source, NAMES)) == {"error_rate": 0.25}
+    assert asyncio.run(live_metrics(source, NAMES)) == LiveMetrics({"error_rate": 0.25})
     assert "version%3D%227%22" in served.asked[0]
     served.answer = {"data": {"result": []}}
-    assert asyncio.run(live_metrics(source, NAMES)) == {}
+    assert asyncio.run(live_metrics(source, NAMES)) == LiveMetrics()
+    served.answer = {"data": {"resultType": "scalar", "result": [1700000000, "0.5"]}}
+    assert asyncio.run(live_metrics(source, NAMES)) == LiveMetrics({"error_rate": 0.5})
     served.answer = {"data": {"result": [{}, {}]}}
     with pytest.raises(SourceError, match="gives 2 series; aggregate them"):
         asyncio.run(live_metrics(source, NAMES))
@@ -84,6 +86,36 @@ def test_an_answer_that_cannot_be_read_names_the_source(served: Served, answer: 
     served.answer = answer
     with pytest.raises(SourceError, match=served.url):
         asyncio.run(live_metrics({"kind": "http", "url": served.url}, NAMES))
+
+
+def test_a_metric_that_cannot_be_read_hides_no_other(served: Served) -> None:
+    """Broken: a canary that fails half of its requests would go on until its end, for a latency without a value."""
+    served.answer = {"samples": 500, "error_rate": 0.5, "latency": None, "model": "ranker", "rows": 10**400}
+    live = asyncio.run(live_metrics({"kind": "http", "url": served.url}, NAMES))
+    assert live.values == {"samples": 500, "error_rate": 0.5}
+    assert live.lacking["latency"] == "null is no number"
+    judgement = judge(live, over=False, **RULES)
+    assert judgement is not None
+    assert judgement.reason == "error_rate > 0.05: error_rate 0.5, samples 500"
+
+
+def test_why_a_metric_of_the_rules_is_not_there_is_said(served: Served) -> None:
+    """Broken: who reads that the canary failed would look for the reason in the model."""
+    served.answer = {"samples": 500, "error_rate": None, "latency": None}
+    event = asyncio.run(event_of(CanaryTrigger(settings(served.url), NAMES, time.time())))
+    assert not event.payload["passed"]
+    assert event.payload["reason"] == (
+        "not error_rate <= 0.01 at the end: samples 500, no error_rate (null is no number)"
+    )
+
+
+def test_a_query_that_prometheus_refuses_hides_no_other(served: Served) -> None:
+    served.answers = {"bad": (400, {"status": "error"})}
+    served.answer = {"data": {"resultType": "vector", "result": [{"value": [1700000000, "0.5"]}]}}
+    queries = {"latency": "bad", "error_rate": "good"}
+    live = asyncio.run(live_metrics({"kind": "prometheus", "url": served.url, "queries": queries}, NAMES))
+    assert live.values == {"error_rate": 0.5}
+    assert "400" in live.lacking["latency"]
 
 
 def settings(url: str, **changes: Any) -> dict[str, Any]:
@@ -140,6 +172,7 @@ def test_a_source_that_comes_back_is_asked_again(served: Served) -> None:
     ("changes", "message"),
     [
         pytest.param({"passes": ["error_rate =< 0.01"]}, "must be a rule such as error_rate <= 0.01", id="rule"),
+        pytest.param({"minutes": 1e9}, "minutes must be <= 525600, got 1000000000.0", id="without end"),
         pytest.param({"passes": []}, "passes must be", id="no rule"),
         pytest.param({"source": {"kind": "http", "url": "live"}}, "must be an address such as http://", id="address"),
         pytest.param({"source": {"kind": "file", "url": "x"}}, "source must be", id="kind"),

@@ -64,6 +64,16 @@ def test_values_are_as_the_training_takes_them(load: Callable[..., Pipeline]) ->
         pytest.param("learning_rate: {low: 2, high: 1}", "low must be < high, got low 2 and high 1", id="empty range"),
         pytest.param("epochs: {low: 1, high: 9, log: true, step: 2}", "log and step do not go together", id="both"),
         pytest.param("global_batch: {choices: [32, 32]}", "different from each other", id="choice given twice"),
+        pytest.param("learning_rate: {low: 1e-5, high: .inf, log: true}",
+                     ":42:38: tune.space.learning_rate.high must be a finite number, got inf", id="endless range"),
+        pytest.param("learning_rate: {choices: [0.1, .nan]}",
+                     ":42:36: tune.space.learning_rate.choices.1 must be a finite number, got nan", id="nan"),
+        pytest.param("model_args.hidden: {choices: [1, true]}", "different from each other: choices are [1, True]",
+                     id="choices that are equal to Python"),
+        pytest.param("epochs: {choices: ['1', 1]}", "different from each other: choices are [1, 1]",
+                     id="choices that train takes for one"),
+        pytest.param("epochs: {low: 1, high: 3, step: 5}", "step must be <= high - low, got low 1, high 3 and step 5",
+                     id="step out of the range"),
         pytest.param("global_batch: {low: 3}", "the key 'tune.space.global_batch.high' is missing", id="half a range"),
         pytest.param("global_batch: {low: 3, high: 4, stp: 1}",
                      "unknown key 'tune.space.global_batch.stp'; did you mean 'step'?", id="key of a range"),
@@ -84,6 +94,7 @@ def test_a_mistake_is_named_with_place_value_and_fix(load: Callable[..., Pipelin
         pytest.param("  trials: 2000", "tune.trials must be <= 1024, got 2000", id="more than Airflow maps"),
         pytest.param("  sampler: tpo", "tune.sampler must be 'tpe', 'random' or 'grid', got 'tpo'", id="sampler"),
         pytest.param("  hours: 0", "tune.hours must be > 0, got 0", id="no time"),
+        pytest.param("  hours: .inf", "tune.hours must be a finite number, got inf", id="no end"),
         pytest.param("  trails: 3", "unknown key 'tune.trails'; did you mean 'trials'?", id="typo"),
     ],
 )
@@ -91,6 +102,11 @@ def test_a_search_that_cannot_be_is_refused(load: Callable[..., Pipeline], more:
     with pytest.raises(SpecError) as caught:
         load("learning_rate: {low: 1e-5, high: 1e-2}", more=more)
     assert message in str(caught.value)
+
+
+def test_a_step_may_reach_from_end_to_end(load: Callable[..., Pipeline]) -> None:
+    """Broken: 0.3 - 0.1 is less than 0.2 to a computer."""
+    assert load("learning_rate: {low: 0.1, high: 0.3, step: 0.2}").tune is not None
 
 
 def test_a_grid_has_as_many_trials_as_combinations(load: Callable[..., Pipeline]) -> None:

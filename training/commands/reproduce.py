@@ -90,8 +90,9 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
             if "features" in steps:
                 findings.add(_features(again, original, say), differences)
             if "train" in steps:
-                findings.add(*_train(again, original, options.world_size, say))
-                findings.add(_metric(again, version, say), differences)
+                now, found, reasons = _train(again, original, options.world_size, say)
+                findings.add(found, reasons)
+                findings.add(_metric(again, version, now, say), differences)
     return _conclude(original, findings, steps, console)
 
 
@@ -161,8 +162,8 @@ def _features(again: Reruns, original: Original, say: Transcript) -> list[str]:
 
 def _train(
     again: Reruns, original: Original, what_if: int | None, say: Transcript
-) -> tuple[Collection[str], Collection[str]]:
-    """:return: what differs, and likely reasons for it"""
+) -> tuple[CheckpointRef, Collection[str], Collection[str]]:
+    """:return: the model made again, what differs, and likely reasons for it"""
     from training.reproduction.weights import compare_training
     from training.tracking.connection import connect
     from training.tracking.run import reopen_run
@@ -185,7 +186,7 @@ def _train(
     say.compared("train", found.values(), f"steps, epochs and weights are identical, {epochs}, {world_size} processes")
     run = reopen_run(connect(again.tracking_uri), now.tracking_run)
     run.log_values({}, {IDENTICAL_TAG: str(not found)})
-    return found.values(), _reasons(original, now, again, found) if found else ()
+    return now, found.values(), _reasons(original, now, again, found) if found else ()
 
 
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:
@@ -214,10 +215,10 @@ def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Colle
     return reasons
 
 
-def _metric(again: Reruns, version: RegisteredVersion, say: Transcript) -> list[str]:
+def _metric(again: Reruns, version: RegisteredVersion, now: CheckpointRef, say: Transcript) -> list[str]:
     from training.reproduction.measuring import compare_metric
 
-    difference, compared = compare_metric(again.store, version.report, again.scratch)
+    difference, compared = compare_metric(again.store, version.report, now, again.scratch)
     found = [difference] if difference else []
     say.compared("metrics", found, compared)
     return found

@@ -150,9 +150,13 @@ def _trained_with(original: Original) -> Mapping[str, Any]:
 
 
 def _metrics(a: Run, b: Run) -> Part:
-    measured = [_measured(run.original.checkpoint, run.report) for run in (a, b)]
+    evaluated = [run.name for run in (a, b) if run.report]
+    # That only one was evaluated is no difference between the two trainings.
+    reports = [run.report if len(evaluated) == 2 else None for run in (a, b)]
+    measured = [_measured(run.original.checkpoint, report) for run, report in zip((a, b), reports, strict=True)]
     names = ", ".join(name for name in measured[0] if name != "best epoch")
-    return Part(name="metrics", equal=f"to the last bit: {names}", differences=_of_mappings(*measured))
+    said = f"; only {evaluated[0]} has an evaluation" if len(evaluated) == 1 else ""
+    return Part(name="metrics", equal=f"to the last bit: {names}{said}", differences=_of_mappings(*measured))
 
 
 def _measured(checkpoint: CheckpointRef, report: ReportRef | None) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from training.store import Store
 from training.trainer.metrics import measure
 
 
-def compare_metric(store: Store, report: ReportRef, scratch: Path) -> tuple[str | None, str]:
+def compare_metric(store: Store, report: ReportRef, checkpoint: CheckpointRef, scratch: Path) -> tuple[str | None, str]:
     """
     Score the rows that were held out, and measure the metric that the model was judged by.
 
+    :param checkpoint: the model as it was made again
     :param scratch: folder for the unpacked code
     :return: the difference, if any, and in a sentence what was compared
     """
-    checkpoint = report.ancestor(CheckpointRef)
     metric = str(StepInput.load(store.read(report.artifacts[INPUT]).decode()).config["metric"])
     try:
         rows = held_out(store, checkpoint.ancestor(FeaturesRef))

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ from training.tracking.provenance import COMMIT_VARIABLE
 
 SUFFIX: Final = "_reproductions"
 """Of the pipeline's name: their folder in the store, and their experiment in MLflow."""
+_KEY: Final = "reproduce-"
+_LEFT_AFTER: Final = timedelta(days=7)
+"""Without a write: a step that still runs writes its checkpoints every few minutes."""
 _LAST_LINES: Final = 20
 
 
@@ -143,11 +147,25 @@ class Reruns:
 def reruns(
     store: Store, tracking_uri: str, workplace: Workplace, scratch: Path, *, of: str, pipeline: str
 ) -> Iterator[Reruns]:
-    """What the steps store is removed at the end. Killed before, it leaves ``pipelines/<pipeline>_reproductions``."""
-    key = f"reproduce-{uuid.uuid4().hex[:12]}"
+    """
+    What the steps store is removed at the end, below ``pipelines/<pipeline>_reproductions``; what others left there
+    that were killed, when it is old.
+    """
+    folder = f"pipelines/{pipeline}{SUFFIX}"
+    _clean_up(store, folder)
+    key = f"{_KEY}{uuid.uuid4().hex[:12]}"
     try:
         yield Reruns(store=store, tracking_uri=tracking_uri, workplace=workplace, scratch=scratch, of=of, key=key)
     finally:
-        for step in store.folders(f"pipelines/{pipeline}{SUFFIX}"):
-            if keys := list(store.list(f"pipelines/{pipeline}{SUFFIX}/{step}/{key}")):
+        for step in store.folders(folder):
+            if keys := list(store.list(f"{folder}/{step}/{key}")):
                 store.delete(keys)
+
+
+def _clean_up(store: Store, folder: str) -> None:
+    places = [f"{folder}/{step}/{key}" for step in store.folders(folder) for key in store.folders(f"{folder}/{step}")]
+    # A pipeline may be called so, too.
+    for place in (place for place in places if f"/{_KEY}" in place):
+        left = store.stored(place)
+        if left and datetime.now(UTC) - max(entry.modified for entry in left) > _LEFT_AFTER:
+            store.delete([entry.key for entry in left])

@@ -36,7 +36,7 @@ def _column(values: pd.Series, name: str, dtype: pl.DataType) -> pl.Series:
         given = pl.Series(name, pa.Array.from_pandas(values))
         if given.dtype == pl.String and dtype in (pl.Date, pl.Datetime):
             given = _parsed(given, dtype)
-    except (pa.ArrowException, PolarsError, TypeError, OverflowError) as error:
+    except (pa.ArrowException, PolarsError, TypeError, OverflowError, UnicodeEncodeError) as error:
         raise BadDataError(f"the request's {name!r} is not a column of {dtype}: {_first_line(error)}") from error
     if given.dtype == pl.Null or given.null_count() == len(given):
         return pl.Series(name, [None] * len(given), dtype)

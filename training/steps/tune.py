@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from mlops_provider.refs import StudyRef
-from mlops_provider.step import StepError
+from optuna.trial import TrialState
+
+from mlops_provider.refs import INPUT, StudyRef, TrialRef
+from mlops_provider.step import StepError, StepInput
 from training.steps import StepContext
 from training.steps.trained import features_of
 from training.tracking.connection import allowed
-from training.tuning.config import TuneConfig
+from training.tuning.config import TuneConfig, study_name
 from training.tuning.plots import draw_plots
-from training.tuning.study import NUMBER, Study
+from training.tuning.space import NUMBER
+from training.tuning.study import Study
 from training.tuning.tracked import STATES, files, open_study_run, settle_runs, table
 
 logger = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ def run(context: StepContext) -> StudyRef:
     config = TuneConfig.of(context.config)
     study = Study.open(context.input, context.store.uri, config)
     study.settle()
+    _restore(context, study, config)
     best, rows = study.best(), table(study)
     states = Counter(row["state"] for row in rows)
     counts = {state: states[state] for state in STATES.values()} | {"not begun": config.trials - len(rows)}
@@ -65,3 +69,19 @@ def run(context: StepContext) -> StudyRef:
         tracking_run=stored.run_id,
         parent=features_of(context),
     )
+
+
+def _restore(context: StepContext, study: Study, config: TuneConfig) -> None:
+    """Trials are committed to the store: a database that is lost or set back does not take them along."""
+    known = {number for number, trial in study.trials().items() if trial.state is not TrialState.FAIL}
+    lacking = set(range(config.trials)) - known
+    folder = f"pipelines/{context.run.pipeline}/trial"
+    night = context.run.run_key.rpartition("-")[0]  # with which the run keys of its trials begin, too
+    for run_key in context.store.folders(folder) if lacking else ():
+        ref = context.store.committed(f"{folder}/{run_key}") if run_key.startswith(night) else None
+        if not isinstance(ref, TrialRef) or ref.number not in lacking:
+            continue
+        told = StepInput.load(context.store.read(ref.artifacts[INPUT]).decode())
+        if study_name(told) == study.name:
+            logger.warning("the database of studies lacks trial %d: taken from %s", ref.number, ref.place)
+            study.restore(ref)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from training.tracking.run import StoredRun, translated
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
 CONTENT_TAG: Final = "mlops.content_sha256"
@@ -25,7 +26,8 @@ class StoredModel:
 def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredModel:
     """
     Find the folder among the models of the run's experiment, else store it. Its status READY is the commit: killed
-    before, the next attempt goes on in the same place; two at once write the same bytes.
+    before, the next attempt goes on in the same place; two at once write the same bytes. Files that somebody removed
+    are stored again.
 
     :param name: by which people find it in the experiment
     :param digest: of the folder's content
@@ -43,7 +45,11 @@ def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredM
             model = client.create_logged_model(
                 experiment, name=name, source_run_id=run.run_id, tags={CONTENT_TAG: digest}
             )
-        if str(model.status) != "READY":
+        if str(model.status) != "READY" or not _has_files(client, model):
             client.log_model_artifacts(model.model_id, str(folder))
             client.finalize_logged_model(model.model_id, "READY")
     return StoredModel(model_id=model.model_id, uri=model.artifact_location)
+
+
+def _has_files(client: MlflowClient, model: LoggedModel) -> bool:
+    return any(file.path == "MLmodel" for file in client.list_logged_model_artifacts(model.model_id))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
 from mlops_provider.refs import digest_of
+from training.data.order import Permutation
 from training.tuning.config import TuneConfig
 
+NUMBER: Final = "number"
+"""Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
+_MOST_POINTS: Final = 1 << 62
+"""Of a grid, that a permutation can shuffle."""
 _SAMPLERS: Final[Mapping[str, type[RandomSampler | TPESampler]]] = {"random": RandomSampler, "tpe": TPESampler}
 
 
@@ -39,24 +44,28 @@ def draw(study: optuna.Study, config: TuneConfig, number: int) -> dict[str, Any]
     """
     space = distributions(config.space)
     if config.sampler == "grid":
-        return _grid(space, config.seed)[number]
+        return _grid(space, config.seed, number)
     seed = int(digest_of([config.seed, number])[:8], 16)
     sampler: BaseSampler = _SAMPLERS[config.sampler](seed=seed)
     copy = optuna.create_study(direction=study.direction, sampler=sampler, pruner=NopPruner())
-    copy.add_trials(study.get_trials(deepcopy=False))
+    # Nor one of those that somebody else has put there to be tried.
+    copy.add_trials([trial for trial in study.get_trials(deepcopy=False) if NUMBER in trial.user_attrs])
     return copy.ask(space).params
 
 
-def _grid(space: Mapping[str, BaseDistribution], seed: int) -> list[dict[str, Any]]:
-    """Each combination once, shuffled, so that some of them are a sample of all."""
-    axes = [_points(distribution) for distribution in space.values()]
-    points = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
-    random.Random(seed).shuffle(points)
-    return points
+def _grid(space: Mapping[str, BaseDistribution], seed: int, number: int) -> dict[str, Any]:
+    """Each combination once, shuffled, so that some of them are a sample of all; none is made but the one asked for."""
+    axes = {name: _points(distribution) for name, distribution in space.items()}
+    shuffled = Permutation(min(math.prod(map(len, axes.values())), _MOST_POINTS), seed)
+    index, point = int(shuffled(np.array([number]))[0]), {}
+    for name, points in axes.items():
+        index, place = divmod(index, len(points))
+        point[name] = points[place]
+    return point
 
 
-def _points(distribution: BaseDistribution) -> list[Any]:
+def _points(distribution: BaseDistribution) -> Sequence[Any]:
     if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
+        return distribution.choices
     assert isinstance(distribution, IntDistribution), "the spec takes nothing else"
-    return list(range(distribution.low, distribution.high + 1, distribution.step))
+    return range(distribution.low, distribution.high + 1, distribution.step)

@@ -45,12 +45,20 @@ def database_url(store: str, pipeline: str, connection: str | None) -> str:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """:raises StudyStorageError: where the database cannot be reached"""
+    """
+    :raises StudyStorageError: where the database cannot be reached
+    :raises BadConfigError: where another version of Optuna made it
+    """
     waits: dict[str, Any] = {"timeout": LOCK_SECONDS} if url.startswith("sqlite") else {}
     with reachable():
         for attempts_left in reversed(range(_OPEN_ATTEMPTS)):
             try:
                 return RDBStorage(url, engine_kwargs={"connect_args": waits, "pool_pre_ping": True})
+            except RuntimeError as error:  # of tables that are not this version's
+                raise BadConfigError(
+                    f"the database of studies cannot be used: {error} Or give tune.connection another one, or move a "
+                    "SQLite file out of the way: trials that have ended are found in the store"
+                ) from error
             except SQLAlchemyError:
                 # Of several trials that make the tables at the same moment, all but one are told that they exist.
                 if not attempts_left:

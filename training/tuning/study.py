@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
@@ -13,14 +13,13 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from mlops_provider.refs import TrialRef
 from mlops_provider.step import StepError, StepInput
 from training.trainer.metrics import direction
 from training.tuning.config import TuneConfig, study_name
-from training.tuning.space import distributions, draw
+from training.tuning.space import NUMBER, distributions, draw
 from training.tuning.storage import database_url, open_storage, reachable
 
-NUMBER: Final = "number"
-"""Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
 BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
 
 logger = logging.getLogger(__name__)
@@ -71,8 +70,8 @@ class Study:
         """By number, those within the budget. Of a number begun twice the one that did not fail; else the newest."""
         found: dict[int, FrozenTrial] = {}
         with reachable():
-            everything = self._study.get_trials(deepcopy=False)
-        for trial in everything:
+            ours = self._ours()
+        for trial in ours:
             number = trial.user_attrs[NUMBER]
             if number not in found or found[number].state is TrialState.FAIL:
                 found[number] = trial
@@ -130,9 +129,22 @@ class Study:
     def settle(self) -> None:
         """End what nobody works on any more: called when the tasks of all trials have ended."""
         with reachable():
-            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            for trial in self._ours(TrialState.RUNNING):
                 logger.warning("trial %d did not come to an end: it counts as failed", trial.user_attrs[NUMBER])
                 self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def restore(self, ref: TrialRef) -> None:
+        """Note a trial as it was committed, where the database does not know its end."""
+        with reachable():
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState[ref.state.upper()],
+                    value=ref.value,
+                    params=dict(ref.parameters),
+                    distributions=distributions(self._config.space),
+                    user_attrs={NUMBER: ref.number, RUN: ref.tracking_run},
+                )
+            )
 
     def best(self) -> FrozenTrial | None:
         """Of the complete ones; of equals that of the lowest number."""
@@ -164,15 +176,20 @@ class Study:
             self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(study_id, counted)
         return self._ids[number]
 
+    def _ours(self, *states: TrialState) -> list[FrozenTrial]:
+        """Without those that somebody else has put into the database."""
+        trials = self._study.get_trials(deepcopy=False, states=states or None)
+        return [trial for trial in trials if NUMBER in trial.user_attrs]
+
     def _check_budget(self, number: int) -> None:
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self._ours()
         config = self._config
         # A trial that is begun again goes on from its checkpoint, and tells of its earlier epochs too.
         hours: dict[int, float] = {}
         for trial in trials:
             own = trial.user_attrs[NUMBER]
             hours[own] = max(hours.get(own, 0.0), trial.user_attrs.get(GPU_HOURS, 0.0))
-        begun = min((trial.user_attrs[BEGUN] for trial in trials), default=time.time())
+        begun = min((each.user_attrs[BEGUN] for each in trials if BEGUN in each.user_attrs), default=time.time())
         spent = {
             "hours": ((time.time() - begun) / 3600, config.hours),
             "gpu_hours": (sum(hours.values()), config.gpu_hours),

@@ -70,7 +70,7 @@ def _row(number: int, trial: FrozenTrial) -> dict[str, Any]:
         "value": trial.value,
         **{f"parameters.{name}": value for name, value in trial.params.items()},
         "epochs": len(trial.intermediate_values),
-        "begun": trial.user_attrs[BEGUN],
+        "begun": trial.user_attrs.get(BEGUN),
         "seconds": trial.duration.total_seconds() if trial.duration else None,
         "gpu_hours": trial.user_attrs.get(GPU_HOURS, 0.0),
         "tracking_run": trial.user_attrs.get(RUN),

@@ -35,15 +35,17 @@ class CanaryTrigger(BaseTrigger):
         yield TriggerEvent({"passed": judgement.passed, "reason": judgement.reason})
 
     async def _look(self) -> Judgement | None:
-        over, metrics, problem = time.time() >= self.until, None, ""
+        over, live, problem = time.time() >= self.until, None, ""
         try:
-            metrics = await live_metrics(self.settings["source"], self.names)
-            self.log.info("[canary] %s", metrics)
+            live = await live_metrics(self.settings["source"], self.names)
+            self.log.info("[canary] %s", live.values)
+            for name, why in live.lacking.items():
+                self.log.warning("[canary] no %s: %s", name, why)
         except SourceError as error:
             problem = str(error)
             self.log.warning("[canary] %s", problem)
         return judge(
-            metrics,
+            live,
             passes=self.settings["passes"],
             fails=self.settings["fails"],
             min_samples=self.settings["min_samples"],

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from served_metrics import Served
 
 from mlops_provider.exceptions import StepRetryableError
 from mlops_provider.refs import DatasetRef, ModelVersionRef
-from mlops_provider.registry import RegistryError, find_model_version
+from mlops_provider.registry import RegistryError, champion_version, find_model_version
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.triggers.model import ModelVersionTrigger
 from mlops_provider.triggers.snapshot import SnapshotTrigger
@@ -90,6 +91,29 @@ def test_trigger_survives_its_way_through_the_database(trigger: Any) -> None:
     module, _, name = path.rpartition(".")
     copy = getattr(__import__(module, fromlist=[name]), name)(**json.loads(json.dumps(arguments)))
     assert copy.serialize() == trigger.serialize()
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        pytest.param(400, "<html>bad gateway", id="page of an error"),
+        pytest.param(400, [], id="list of an error"),
+        pytest.param(200, "<html>please log in", id="page"),
+        pytest.param(200, {}, id="without a version"),
+        pytest.param(502, "", id="nothing"),
+    ],
+)
+def test_what_is_not_the_registry_is_waited_for_and_named(status: int, answer: Any) -> None:
+    """Broken: one page of a proxy would end a trigger that waits for days."""
+    served = Served()
+    served.status, served.answer = status, answer
+    try:
+        for find in (find_model_version(served.url, "m", alias="champion"), champion_version(served.url, "m")):
+            with pytest.raises(RegistryError, match=served.url):
+                asyncio.run(find)
+        assert asyncio.run(ModelVersionTrigger(served.url, "m", None, "champion", 1.0).look()) is None
+    finally:
+        served.close()
 
 
 def test_unreachable_registry_is_waited_for_and_named() -> None:

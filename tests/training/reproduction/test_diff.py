@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mlflow import MlflowClient
+
 
 def test_each_part_that_differs_is_shown_and_the_others_are_said_to_be_equal(recipe: Any) -> None:
     """Broken: who compares two models would look for the reason in the wrong place, or miss it."""
@@ -45,6 +47,17 @@ def test_a_model_does_not_differ_from_itself(registered: Any) -> None:
         "data", "code", "environment", "parameters", "metrics",
     ]  # fmt: skip
     assert all("equal: " in line for line in done.stdout.splitlines())
+
+
+def test_a_version_does_not_differ_from_its_own_run(registered: Any) -> None:
+    """Broken: that a version was evaluated, and a run never is, would pass for another model."""
+    recipe, version = registered
+    client = MlflowClient(tracking_uri=recipe.project.tracking_uri)
+    run = client.get_model_version(*version.split("/")).run_id
+    for pair in ((version, run), (run, version)):
+        done = recipe.mlops("diff", *pair)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"; only {version} has an evaluation" in done.stdout
 
 
 def test_what_is_no_training_is_said(registered: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,21 @@ def test_weights_that_were_put_in_the_place_of_others_are_found(registered: Any)
     assert "every step and epoch is the same: the stored weights are not those" in done.stdout
 
 
+def test_a_model_whose_weights_are_damaged_is_made_again(registered: Any) -> None:
+    """Broken: just where the stored model is lost, nobody could show that another one is it."""
+    recipe, version = registered
+    (weights,) = Path(recipe.store.uri.removeprefix("file://")).glob("pipelines/*/train/first/weights.*")
+    whole = weights.read_bytes()
+    try:
+        weights.write_bytes(whole[:-1] + b"?")
+        done = recipe.mlops("reproduce", version, "--steps", "train")
+    finally:
+        weights.write_bytes(whole)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "IDENTICAL  weights " in done.stdout
+    assert "as in the report" in done.stdout.partition("metrics")[2]
+
+
 def test_a_damaged_snapshot_is_refused_by_name(registered: Any) -> None:
     """Broken: data that is not what the model was trained on would pass for it."""
     recipe, version = registered
@@ -171,6 +188,24 @@ def test_a_model_of_a_deprecated_snapshot_can_be_looked_into(registered: Any) ->
         recipe.store.delete([deprecation_key(dataset.name, dataset.version)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "IDENTICAL  features " in done.stdout
+
+
+def test_what_a_killed_one_left_is_removed_when_it_is_old(registered: Any) -> None:
+    """Broken: each that is killed would leave a model in the store for good; or one takes another's that still runs."""
+    recipe, version = registered
+    folder = f"pipelines/{recipe.project.pipeline}_reproductions"
+    old, young, other = (f"{folder}/train/{key}/checkpoints/x" for key in ("reproduce-1", "reproduce-2", "20130208"))
+    week_ago = time.time() - 8 * 24 * 3600
+    for key in (old, young, other):
+        recipe.store.put(key, b"x")
+        if key != young:
+            os.utime(Path(recipe.store.uri.removeprefix("file://")) / key, (week_ago, week_ago))
+    try:
+        done = recipe.mlops("reproduce", version, "--steps", "features")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert list(recipe.store.list(folder)) == sorted([young, other])
+    finally:
+        recipe.store.delete([young, other])
 
 
 @pytest.mark.parametrize(

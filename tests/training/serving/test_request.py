@@ -47,6 +47,7 @@ def test_what_pandas_and_json_make_of_a_column_is_read(dtype: pl.DataType, given
         (pl.Boolean, [1], "of type Int64; the column is Boolean"),
         (pl.String, [1], "of type Int64; the column is String"),
         (pl.String, ["a", 1], "not a column of String"),
+        (pl.String, ["\ud800"], "not a column of String: .*surrogates not allowed"),
         (pl.Float64, [True], "of type Boolean"),
         (pl.Date, ["2013-01-09T05:00:00"], "not ISO 8601"),
         (pl.Date, [pd.Timestamp("2013-01-09T05:00:00")], "more than a date"),

@@ -9,6 +9,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow import MlflowClient
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.step import Failure
@@ -128,3 +129,17 @@ def test_a_report_that_did_not_pass_is_never_registered(
     assert not failure.retryable
     assert "Not better." in failure.message
     assert versions(project) == []
+
+
+def test_files_that_were_removed_are_stored_again(
+    project: Any, run_step: Any, section: dict[str, str], tracked_report: Any
+) -> None:
+    """Broken: a model that is registered once more after a clean-up would be a version that nobody can load."""
+    first = run_step(project, project.step_input("register", section, tracked_report(), "first"))
+    assert isinstance(first, ModelVersionRef), first
+    (version,) = versions(project)
+    get_artifact_repository(version.source, tracking_uri=project.tracking_uri).delete_artifacts()
+    again = run_step(project, project.step_input("register", section, tracked_report(reason="Again."), "again"))
+    assert isinstance(again, ModelVersionRef), again
+    for version in versions(project):
+        assert files_of(version.source, project) >= WHOLE

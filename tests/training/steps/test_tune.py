@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,6 +183,23 @@ def test_without_any_complete_trial_there_is_no_choice(project: Any, run_step: A
     assert "1 failed, 2 not begun" in failure.message
 
 
+def test_a_database_that_was_lost_takes_no_trial_along(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: hours of training would count as not begun, or a worse trial be the best of a night."""
+    trials = [run_step(project, search(number)) for number in range(3)]
+    other = search(0, seed=9)
+    assert isinstance(run_step(project, replace(other, run=replace(other.run, run_key="other"))), TrialRef)
+    database = Path(project.store.uri.removeprefix("file://")) / f"pipelines/{project.pipeline}/studies.db"
+    database.unlink()
+    run_step(project, search(3, trials=4))
+    study = run_step(project, search(None, trials=4))
+    assert isinstance(study, StudyRef), study
+    assert study.trials == {"complete": 4, "pruned": 0, "failed": 0, "not begun": 0}
+    rows = json.loads(project.store.read(study.artifacts["trials"]))
+    found = [(row["number"], row["state"], row["value"], row["tracking_run"]) for row in rows[:3]]
+    assert found == [(trial.number, trial.state, trial.value, trial.tracking_run) for trial in trials]
+    assert study.best_value == max(row["value"] for row in rows)
+
+
 @pytest.mark.parametrize("budget", [{"hours": 1e-9}, {"gpu_hours": 1e-9}], ids=["hours", "gpu hours"])
 def test_a_spent_budget_begins_no_trial(project: Any, run_step: Any, search: Any, budget: dict[str, float]) -> None:
     """Broken: a study would cost what was never meant to be spent."""
@@ -239,7 +257,7 @@ def test_the_lowest_loss_is_the_best(project: Any, run_step: Any, search: Any, b
     train = {"objective": "binary", "metric": "log_loss", "epochs": 3}
 
     def document(number: int | None) -> Any:
-        return dataclasses.replace(search(number, train, **changes), ref=binary_features)
+        return replace(search(number, train, **changes), ref=binary_features)
 
     drawn = [study_parameters(project, document(number), number) for number in (0, 1)]
     good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learning_rate"])

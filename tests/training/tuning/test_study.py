@@ -6,6 +6,7 @@ import dataclasses
 import math
 import multiprocessing
 import random
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -229,6 +230,38 @@ def test_a_database_that_is_away_is_worth_a_retry(connect: Any, tmp_path: Path) 
         Place(f"file://{tmp_path}", "away").study("p")
     assert caught.value.retryable
     assert "s3cret" not in str(caught.value)
+
+
+def test_trials_that_somebody_else_has_put_there_are_left_alone(place: Place) -> None:
+    """Broken: one look with a dashboard that begins trials would end the pipeline."""
+    study = place.study("shared")
+    study._study.enqueue_trial({"learning_rate": 1e-2, "global_batch": 8, "schedule.warmup_steps": 0})
+    study._study.ask()
+    work(place, "shared", 0, 0.0, {})
+    study._study.enqueue_trial({"learning_rate": 1e-2, "global_batch": 8, "schedule.warmup_steps": 0})
+    work(place, "shared", 1, 0.0, {})
+    study.settle()
+    assert parameters(study) == parameters(undisturbed(place, "alone", range(2)))
+    states = [trial.state for trial in study._study.get_trials() if not trial.user_attrs]
+    assert states == [TrialState.RUNNING, TrialState.WAITING]
+
+
+def test_a_database_of_another_version_is_named(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}", None)
+    place.study("p").begin(0)
+    with sqlite3.connect(tmp_path / "pipelines/p/studies.db") as database:
+        database.execute("update alembic_version set version_num = 'v9.9.0.a'")
+    with pytest.raises(BadConfigError, match=r"studies cannot be used: .*version.* or move a SQLite file"):
+        place.study("p")
+
+
+def test_a_huge_grid_is_drawn_from_at_once(tmp_path: Path) -> None:
+    """Broken: a search of twenty trials would take gigabytes to choose them."""
+    space = {f"model_args.{name}": {"choices": list(range(60))} for name in "abcdefghijkl"}
+    study = Place(f"file://{tmp_path}", None).study("huge", sampler="grid", space=space)
+    found = [study.begin(number).params for number in range(NUM_TRIALS)]
+    assert len({tuple(point.values()) for point in found}) == NUM_TRIALS
+    assert all(len({point[name] for point in found}) > 1 for name in list(space)[:10]), "a sample of all"
 
 
 def test_a_remote_store_needs_a_database() -> None:
