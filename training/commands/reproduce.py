@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
-from mlops_provider.step import BadConfigError
+from mlops_provider.step import BadConfigError, settings_text
 from training.commands import Places, Subparsers
 from training.commands.reproduce_text import Transcript
 from training.store import DamagedObjectError
@@ -73,8 +73,7 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
     say = Transcript(console)
     say.tell("version", f"{named}, trained from {original.checkpoint.place}")
     if isinstance(study := original.checkpoint.parent, StudyRef):
-        found = ", ".join(f"{name} {value}" for name, value in study.parameters.items())
-        say.tell("study", f"trial {study.best_trial} of {study.name} found {found}")
+        say.tell("study", f"trial {study.best_trial} of {study.name} found {settings_text(study.parameters)}")
     steps = options.steps or STEPS
     if "train" in steps:
         _check_gpus(options.world_size or original.checkpoint.world_size)
