@@ -76,7 +76,9 @@ def test_a_tuned_model_is_identical_without_its_study(
         done = there.mlops("reproduce", second, TMPDIR=empty)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoints[1].artifacts['weights'].sha256}" in done.stdout
-    assert f"trial 0 of {studies[1].name} found learning_rate {studies[1].parameters['learning_rate']:.4g}" in done.stdout
+    assert (
+        f"trial 0 of {studies[1].name} found learning_rate {studies[1].parameters['learning_rate']:.4g}" in done.stdout
+    )
 
     document = json.loads(there.mlops("diff", first, second, "--json").stdout)
     found = {item["what"]: (item["a"], item["b"]) for item in document["parameters"]["differences"]}
