@@ -17,10 +17,11 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.demo import run_demo
-from mlops_provider.local.stack import Stack, StackError
+from mlops_provider.local.stack import Stack, StackError, stack_settings
 from mlops_provider.section import SpecError
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 PASSWORD_VARIABLE = "MLOPS_AIRFLOW_PASSWORD"
 HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
@@ -53,12 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mlops", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    checkout = Path(__file__).resolve().parents[2]
 
     def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
-        sub.add_argument("--home", type=Path, default=checkout, help="project folder (default: %(default)s)")
+        sub.add_argument("--home", type=Path, default=CHECKOUT, help="project folder (default: %(default)s)")
         return sub
 
     for name, run, text in (
@@ -162,6 +162,11 @@ def _hand_over(options: argparse.Namespace, console: Console) -> NoReturn:
         os.environ["AIRFLOW__MLOPS__HOME"] = str(options.home.resolve())
     if options.store is not None:
         os.environ["AIRFLOW__MLOPS__STORE"] = options.store
+    if "AIRFLOW_HOME" not in os.environ:
+        # The Airflow that `make up` started last, whatever its ports.
+        home = Path(os.environ.get("AIRFLOW__MLOPS__HOME", CHECKOUT))
+        for name, value in stack_settings(home / ".local").items():
+            os.environ.setdefault(name, value)
     deployment = Deployment.load()
     runtime, _ = HANDED_OVER[options.word]
     python = deployment.pythons[runtime]

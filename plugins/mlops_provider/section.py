@@ -62,6 +62,17 @@ Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256."""
 
 
+_WANTED = {
+    "union_tag_invalid": "have a {discriminator} that is one of {expected_tags}, not {tag}",
+    "union_tag_not_found": "say its {discriminator}",
+    "too_short": "have at least {min_length} item, has {actual_length}",
+    "dict_type": "be settings by name, as {{name: value}}",
+    "model_type": "be settings by name, as {{name: value}}",
+    "list_type": "be a list",
+}
+"""Findings of pydantic that speak of Python."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -118,6 +129,10 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             "or a file such as include/my_pipeline/dataset.sql",
         }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
         return f"{name} {wanted}, got {value!r}"
+    if problem["type"] in _WANTED:
+        said = {key: str(said).replace("'", "") for key, said in problem.get("ctx", {}).items()}
+        got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
+        return f"{name} must {_WANTED[problem['type']].format(**said)}{got}"
     message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")

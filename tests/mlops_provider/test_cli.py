@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlops_provider.cli import main
+from mlops_provider.local.stack import Stack
 
 CHECKOUT = Path(__file__).parents[2]
 PIPELINE = CHECKOUT / "dags/flight_ranking.pipeline.yaml"
@@ -88,6 +89,22 @@ def test_the_runtime_gets_the_places_but_no_secrets_of_airflow(handed_over: Hand
     places = {"MLOPS_HOME": str(home), "MLOPS_STORE": "s3://bucket/prefix", "AWS_REGION": "eu-west-1"}
     assert places.items() <= environment.items()
     assert "s3cret" not in environment.values()
+
+
+def test_commands_speak_to_the_airflow_that_was_started_last(
+    handed_over: HandedOver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: after `make up MLFLOW_PORT=5001` they would look at another MLflow, that of port 5000."""
+    stack = Stack(home=home, root=home / ".local", airflow_port=8081, mlflow_port=5001)
+    exports = (f"export {name}={value!r}\n" for name, value in stack.environment().items())
+    (home / ".local/environment").write_text("".join(exports))
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", "put back after the test")
+    monkeypatch.delenv("AIRFLOW__MLOPS__TRACKING_URI")
+    _, environment = handed_over("models", "list", "--home", str(home))
+    assert environment["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5001"
+    _, environment = handed_over("models", "list", "--home", str(home), AIRFLOW__MLOPS__TRACKING_URI="http://mlflow")
+    assert environment["MLFLOW_TRACKING_URI"] == "http://mlflow"
 
 
 def test_the_schema_of_a_pipeline_is_found_in_its_yaml(

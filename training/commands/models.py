@@ -51,6 +51,13 @@ def add_parser(subparsers: Subparsers) -> None:
         sub.add_argument("model", metavar="NAME")
         if name in ("promote", "archive"):
             sub.add_argument("version", metavar="VERSION")
+        if name == "rollback":
+            sub.add_argument(
+                "--champion",
+                metavar="VERSION",
+                help="the one to take back: nothing happens where another is in production by now, for somebody else "
+                "was quicker (default: the one that is in production now)",
+            )
         sub.add_argument("--why", required=True, type=_reason, metavar="TEXT", help="for the audit trail")
 
 
@@ -74,7 +81,11 @@ def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
         try:
             if (last := AuditTrail(places.store, name).last()) is not None:
                 row["last"] = _wire(last)
-                said = f"{_minute(last.at)} {last.action} of {last.version} by {last.who}"
+                preposition = "to" if last.action == "rollback" else "of"
+                said = f"{_minute(last.at)} {last.action} {preposition} {last.version} by {last.who}"
+                if ours(aliases) != last.stages.aliases:
+                    row["problem"] = f"by the audit trail the aliases are {_stages(last)}"
+                    said += f"; {row['problem']}"
         except AuditError as error:  # of one model: the others are to be seen all the same
             damaged, row["problem"], said = True, str(error), str(error)
         rows.append(row)
@@ -158,13 +169,21 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
             entry = promotion.archive(options.version, by)
         case "rollback":
             # Of two at once the second must not take back what the first has put there.
-            entry = promotion.roll_back(by, taken_back=promotion.registry.version_of_alias(CHAMPION))
+            champion = options.champion or promotion.registry.version_of_alias(CHAMPION)
+            entry = promotion.roll_back(by, taken_back=champion)
         case _:
             entry = promotion.adopt(by)
-    stages = ", ".join(f"{alias} {version}" for alias, version in entry.stages.aliases.items()) or "no version live"
+    left = sorted(set(before.stages.live if before else ()) - set(entry.stages.live), key=int)
+    archived = f"; archived: version {', '.join(left)}" if left else ""
     told = "nothing to do; " if before and entry.number == before.number else ""
-    console.print(f"{options.model}: {told}{stages}; entry {entry.number} of the audit trail", soft_wrap=True)
+    console.print(
+        f"{options.model}: {told}{_stages(entry)}{archived}; entry {entry.number} of the audit trail", soft_wrap=True
+    )
     return 0
+
+
+def _stages(entry: Entry) -> str:
+    return ", ".join(f"{alias} {version}" for alias, version in entry.stages.aliases.items()) or "no version live"
 
 
 def _user() -> str:

@@ -198,7 +198,8 @@ def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str,
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     other = axes.twinx()
     values = [record["validation_metric"] for record in history]
-    other.plot(epochs, values, color=CANDIDATE, marker="o", markersize=4)
+    # Both scales are their own: of two epochs the lines may lie on each other.
+    other.plot(epochs, values, color=CANDIDATE, marker="o", markersize=4, linestyle="--")
     other.set_ylabel(f"validation {named(metric)}", color=CANDIDATE, labelpad=10)
     other.grid(visible=False)
     return "Training", figure

@@ -59,7 +59,7 @@ class Background:
             )
         return rows | {
             "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {self.history[-1]['epoch']}, "
-            f"seed {checkpoint.seed}, {checkpoint.world_size} processes",
+            f"seed {checkpoint.seed}, {checkpoint.world_size} process{'es' if checkpoint.world_size > 1 else ''}",
             "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,
             "Code": self.git_commit,
             "MLflow run": f"{checkpoint.tracking_run} at {self.tracking_uri}",

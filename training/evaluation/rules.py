@@ -79,7 +79,9 @@ class Improvement:
             passed=passed,
             sentence=f"{compared}: with {100 * self.confidence:g}% confidence at least {surely}, "
             f"{'more' if passed else 'not more'} than the {self.improvement:.2%} improvement that is asked for.",
-            note="" if self.seed_noise else "Another seed may come out otherwise: the rule has no seed_noise.",
+            note="Wider than the interval of the difference: another seed is allowed for too."
+            if self.seed_noise
+            else "Another seed may come out otherwise: the rule has no seed_noise.",
             value=gain,
             low=low,
             high=high,

@@ -27,7 +27,8 @@ def read_version(tracking_uri: str, named: str) -> RegisteredVersion:
     """
     name, _, version = named.rpartition("/")
     if not name or not version:
-        raise BadConfigError(f"{named!r} names no version; say MODEL/VERSION, for example flight_ranking/champion")
+        model = named.partition("@")[0].strip("/") or "flight_ranking"
+        raise BadConfigError(f"{named!r} names no version; say MODEL/VERSION, for example {model}/champion")
     registry = ModelRegistry(client=connect(tracking_uri), name=name)
     if not version.isdecimal():
         found = registry.version_of_alias(version)

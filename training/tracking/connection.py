@@ -49,7 +49,8 @@ def check_reachable(tracking_uri: str) -> None:
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise TrackingError(
-            f"MLflow at {tracking_uri} cannot be reached: {reason}; start it or set MLFLOW_TRACKING_URI"
+            f"MLflow at {tracking_uri} cannot be reached: {reason}; start it, or say where it is: "
+            "[mlops] tracking_uri, AIRFLOW__MLOPS__TRACKING_URI"
         ) from error
 
 

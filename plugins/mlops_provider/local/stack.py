@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from mlops_provider.local.ports import is_free
 
 STOP_SECONDS = 10.0
 START_SECONDS = 120.0
+ENVIRONMENT = "environment"
+"""File in the stack's folder."""
 
 
 class StackError(RuntimeError):
@@ -110,7 +113,7 @@ class Stack:
         for folder in ("logs", "run", "airflow", "mlflow"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         exports = (f"export {name}={value!r}\n" for name, value in sorted(self.environment().items()))
-        _write_private(self.root / "environment", "".join(exports))
+        _write_private(self.root / ENVIRONMENT, "".join(exports))
         commands = self._commands()
         missing = [name for name in commands if self._process(name) is None]
         if missing:
@@ -254,6 +257,18 @@ class Stack:
             _write_private(path, json.dumps({name: secrets.token_hex(32) for name in ("api", "jwt")}))
         keys: dict[str, str] = json.loads(path.read_text())
         return keys
+
+
+def stack_settings(root: Path) -> dict[str, str]:
+    """
+    The options of ``[mlops]`` of the stack that was started there last; none where there was none.
+
+    :return: by their environment variables
+    """
+    path = root / ENVIRONMENT
+    lines = path.read_text().splitlines() if path.is_file() else []
+    settings = (shlex.split(line)[1].partition("=") for line in lines)
+    return {name: value for name, _, value in settings if name.startswith("AIRFLOW__MLOPS__")}
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -78,7 +78,7 @@ def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: Mlflo
         assert done.returncode == 0, done.stderr
     done = mlops("rollback", "ranker", "--why", "complaints [today]")
     assert done.returncode == 0, done.stderr
-    assert "ranker: champion 1; entry 3" in done.stdout
+    assert "ranker: champion 1; archived: version 2; entry 3" in done.stdout
     assert client.get_registered_model("ranker").aliases == {"champion": "1"}
 
     history = mlops("history", "ranker", "--json")
@@ -107,7 +107,7 @@ def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: Mlflo
     listed = json.loads(mlops("list", "--json").stdout)
     assert listed[0]["aliases"] == {"champion": "1"}
     assert listed[0]["last"]["number"] == 3
-    assert f"rollback of 1 by {ME}@" in mlops("list").stdout
+    assert f"rollback to 1 by {ME}@" in mlops("list").stdout
     assert "production" in mlops("show", "ranker").stdout
 
 
@@ -116,11 +116,12 @@ def test_moved_by_hand_it_says_how_to_go_on(mlops: Run, client: MlflowClient) ->
     client.set_registered_model_alias("ranker", "champion", "3")
     refused = mlops("promote", "ranker", "2", "--why", "second")
     assert refused.returncode == 2
+    assert "by the audit trail the aliases are champion 1" in mlops("list").stdout
     assert "'champion' is version 3, and should be version 1" in refused.stderr
     assert mlops("adopt", "ranker", "--why", "an emergency on Sunday").returncode == 0
     done = mlops("promote", "ranker", "2", "--why", "second")
     assert done.returncode == 0, done.stderr
-    assert "ranker: champion 3" in mlops("rollback", "ranker", "--why", "back").stdout
+    assert "ranker: champion 3; archived: version 2;" in mlops("rollback", "ranker", "--why", "back").stdout
 
 
 def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: MlflowClient) -> None:
@@ -128,7 +129,8 @@ def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: M
     for version in ("1", "2", "3"):
         mlops("promote", "ranker", version, "--why", "better")
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda why: mlops("rollback", "ranker", "--why", why), ("vera's", "otto's")))
+        take_back = ("rollback", "ranker", "--champion", "3", "--why")
+        done = list(pool.map(lambda why: mlops(*take_back, why), ("vera's", "otto's")))
     assert [each.returncode for each in done] == [0, 0]
     assert client.get_registered_model("ranker").aliases == {"champion": "2"}
     assert len(json.loads(mlops("history", "ranker", "--json").stdout)["entries"]) == 4
