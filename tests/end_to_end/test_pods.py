@@ -168,6 +168,7 @@ def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster
     assert cluster.wait_until_empty() == []
 
 
+@chaos
 @pytest.mark.timeout(600)
 def test_trials_are_jobs_that_outlive_their_pods(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
     """

@@ -152,7 +152,7 @@ def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
     process.stdin.write(b"\n")
     process.stdin.flush()
     view = open_view(store, pipeline)
-    sample = [{"shop": shop, "user": user} for shop, user in list(later.newest())[:50]]
+    sample = [{"shop": shop, "user": user} for shop, user in list(later.newest())[:10]]
     while all(row.features_place == older.ref.place for row in read_rows(store, view, sample)):
         assert process.poll() is None, process.stderr.read()
     process.kill()
