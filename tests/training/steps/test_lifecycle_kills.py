@@ -25,8 +25,8 @@ from training.registry.promotion import Promotion
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 
-NUM_KILLS = int(os.environ.get("CHAOS_LIFECYCLE", "5"))
-"""Five here, fifty in ``make chaos``."""
+NUM_KILLS = int(os.environ.get("CHAOS_LIFECYCLE", "3"))
+"""A few here, fifty in ``make chaos``."""
 NUM_TRIALS = 2
 SECONDS_AT_FIRST = 6.0
 """That a step is taken to last before one has."""
