@@ -101,7 +101,7 @@ CHAOS_LIFECYCLE ?= 50
 .PHONY: chaos
 chaos: services venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
-	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py
+	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/training/bin/python -m pytest tests/training/steps/test_resume.py tests/training/steps/test_promote.py
 	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py
 	CHAOS_LIFECYCLE=$(CHAOS_LIFECYCLE) .venv/training/bin/python -m pytest tests/training/steps/test_lifecycle_kills.py -s
