@@ -13,6 +13,7 @@ from live_airflow import LiveAirflow
 from project import REPOSITORY
 
 from mlops_provider.local.client import AirflowClient
+from mlops_provider.local.demo import READING_SECONDS
 from mlops_provider.refs import (
     Artifact,
     CheckpointRef,
@@ -24,8 +25,6 @@ from mlops_provider.refs import (
 )
 
 RUN_SECONDS = 180
-READING_SECONDS = 3
-"""That a person takes to answer. One who is quicker than Airflow's executor is asked again, by the next try."""
 METRICS = {
     "ndcg@10": 0.81234,
     "candidate.ndcg@10": 0.81234,

@@ -129,14 +129,13 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             "or a file such as include/my_pipeline/dataset.sql",
         }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
         return f"{name} {wanted}, got {value!r}"
+    got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
     if problem["type"] in _WANTED:
         said = {key: str(said).replace("'", "") for key, said in problem.get("ctx", {}).items()}
-        got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
         return f"{name} must {_WANTED[problem['type']].format(**said)}{got}"
     message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")
-    got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
     return f"{name} must be {message}{got}"
 
 

@@ -63,7 +63,6 @@ class Promotion:
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_live(stages, version)
-            self._check_registered(version)
             known = stages.live[version]
             if known.stage == PRODUCTION or known.approver is not None:
                 return None
@@ -76,7 +75,6 @@ class Promotion:
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_live(stages, version)
-            self._check_registered(version)
             if stages.stage_of(version) in (PRODUCTION, CANARY):
                 return None
             return version, canaried(stages, version, at=at)
@@ -98,7 +96,6 @@ class Promotion:
                 return None
             self._check_contest(stages, version, judged_against)
             self._check_live(stages, version)
-            self._check_registered(version)
             if approval and stages.live[version].approver is None:
                 raise ApprovalMissingError(
                     f"version {version} of {self.registry.name} waits for an approval that is not in the audit trail: "
@@ -178,6 +175,7 @@ class Promotion:
 
     def _check_live(self, stages: Stages, version: str) -> None:
         if version in stages.live:
+            self._check_registered(version)
             return
         name, removal = self.registry.name, self.trail.removal_of(version)
         if removal is None:
