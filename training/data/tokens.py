@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops_provider.step import BadConfigError, BadDataError, scratch_parent
+from training.data.aligned import INT, aligned
 from training.data.batch import Batch, IntArray, window_of
 from training.data.shard_cache import OpenShards, ShardCache
 from training.data.table_source import Numbering, Shards
@@ -53,7 +54,7 @@ def write_tokens(
     shard_samples = max(1, (max_shard_bytes // dtype.itemsize - 1) // context)
     shards: list[dict[str, Any]] = []
     num_tokens = 0
-    with tempfile.TemporaryDirectory(prefix="tokens-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="tokens-", dir=scratch_parent()) as scratch:
         for tokens in _shards(_checked(documents, name, vocab_size, eos, dtype), shard_samples, context, dtype):
             num_tokens += len(tokens) - (1 if shards else 0)
             path = Path(scratch, f"{name}-{len(shards):05d}.tokens")
@@ -143,9 +144,13 @@ class TokenSource:
         tokens = np.concatenate([self._shards[number][local] for number, local in runs])
         if places is not None:
             tokens = tokens[places]
+        shape = len(samples), tokens.shape[1] - 1
+        features, labels = aligned((shape, INT), (shape, INT))
+        np.copyto(features, tokens[:, :-1])
+        np.copyto(labels, tokens[:, 1:])
         return Batch(
-            features=torch.from_numpy(tokens[:, :-1].astype(np.int64)),
-            labels=torch.from_numpy(tokens[:, 1:].astype(np.int64)),
+            features=torch.from_numpy(features),
+            labels=torch.from_numpy(labels),
             mask=None,
             weights=torch.full((len(samples),), weight, dtype=torch.float32),
             samples=samples,
@@ -158,6 +163,6 @@ class TokenSource:
         self._shards.prefetch(self._numbering.numbers(samples))
 
 
-def _map(path: Path, *, dtype: np.dtype[Any], context: int) -> Tokens:
+def _map(path: Path, shard: Mapping[str, Any], *, dtype: np.dtype[Any], context: int) -> Tokens:
     tokens = np.memmap(path, dtype, mode="r")
     return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context]

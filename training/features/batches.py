@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import narwhals as nw
 import polars as pl
 
+from mlops_provider.step import scratch_parent
 from training.data.engine import Table, collect, is_spark, map_polars, without_rows
 from training.data.spark import errors_received
 from training.data.spool import Spool
@@ -50,7 +51,7 @@ def batches_of(table: Table | pl.DataFrame, group_by: Sequence[str], *, rows: in
         yield _SparkBatches(frame, group_by, rows)
         return
     lazy: pl.LazyFrame = frame.to_native()
-    with tempfile.TemporaryDirectory(prefix="batches-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="batches-", dir=scratch_parent()) as scratch:
         yield _PolarsBatches(lazy, group_by, rows, Path(scratch))
 
 
@@ -119,7 +120,7 @@ class _SparkBatches:
         # Partition by partition: the results of all need not fit into this process.
         with errors_received():
             for row in run.to_native().toLocalIterator():
-                yield pickle.loads(row[_RESULT])
+                yield pickle.loads(row[_RESULT])  # noqa: S301
 
 
 def _bucket_of(group_by: list[str], num_buckets: int) -> pl.Expr:

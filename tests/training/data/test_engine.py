@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import narwhals as nw
 import polars as pl
 import psutil
 import pytest
 
-from mlops_provider.step import BadDataError
-from training.data.engine import collect, map_polars, on_polars, on_spark, spark_session, without_rows
+from mlops_provider.step import BadDataError, StepError
+from training.data.engine import collect, errors_received, map_polars, on_polars, on_spark, spark_session, without_rows
 from training.store import DamagedObjectError
 
 INSTANT = datetime(2024, 3, 10, 7, 30, 0, 123456, tzinfo=UTC)
@@ -53,6 +57,23 @@ def test_values_and_types_come_back_as_they_went() -> None:
 
     assert without_rows(table).to_native().collect_schema() == FRAME.schema
     assert collect(table).sort("day", "raw").equals(pl.concat([FRAME, FRAME[:1]]).sort("day", "raw"))
+
+
+class Spy:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
+
+
+def test_a_cell_that_spark_quotes_is_not_run(tmp_path: Path) -> None:
+    """Broken: who may write a cell of the source runs code in the step, by way of Spark's message about that cell."""
+    for sent in (pickle.dumps(Spy(f"{tmp_path}/spied")), json.dumps(["os", "system", True, "x", {}]).encode()):
+        cell = f"step error <{base64.b64encode(sent).decode()}>"
+        with pytest.raises(StepError), errors_received():
+            spark_session().sql(f"SELECT CAST('{cell}' AS INT)").collect()
+    assert not (tmp_path / "spied").exists()
 
 
 @pytest.mark.parametrize("engine", ["polars", "spark"])

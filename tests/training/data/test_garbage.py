@@ -289,9 +289,9 @@ def test_ingests_and_collections_at_once_lose_nothing(store: Store) -> None:
         first = collection.stdout.readline()
         time.sleep(dice.random() / 2)
         collection.send_signal(signal.SIGKILL)
-        rest, _ = collection.communicate(timeout=20)
+        rest, _ = collection.communicate(timeout=120)
         removed += sum(int(line.split()[0]) for line in (first + rest).splitlines() if line.count(" ") == 1)
-    counts = [ingest.communicate(timeout=20)[0].split() for ingest in ingests]
+    counts = [ingest.communicate(timeout=120)[0].split() for ingest in ingests]
     assert all(ingest.returncode == 0 for ingest in ingests)
     assert removed > 0, "the collections were at work"
     collect(store, grace=NOW)

@@ -157,7 +157,7 @@ def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
         assert process.poll() is None, process.stderr.read()
     process.kill()
 
-    process.wait(10)
+    process.wait(60)
     assert set(check_online(older, later)) == {older.ref.place, later.ref.place}, "it was killed amid its work"
     for seconds in (0.05, random.uniform(0.1, 1)):
         process = start(later)
@@ -165,7 +165,7 @@ def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
         process.stdin.flush()
         time.sleep(seconds)
         process.kill()
-        process.wait(10)
+        process.wait(60)
         check_online(older, later)
     put_online(later)
     assert set(check_online(later)) == {later.ref.place}

@@ -13,6 +13,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from committed_refs import commit_lineage
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops_provider.step import Failure, RunIdentity, StepInput, read_result
@@ -75,6 +76,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
             "online": {"store": "sqlite", "connection": None, "ttl_hours": 48},
         }
         document = StepInput(step="features", run=identity, config=config, ref=validation)
+        commit_lineage(store, validation)
         (tmp_path / "input.json").write_text(document.dump())
         environment = {
             **os.environ,

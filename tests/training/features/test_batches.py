@@ -9,6 +9,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from turns import on_turn
 
 from training.data.engine import on_spark, spark_session
 from training.data.feature_table import concat
@@ -115,7 +116,7 @@ LARGE = """
 import resource, sys
 from pathlib import Path
 import narwhals as nw, numpy as np, polars as pl
-from training.data.shards import SplitWriter
+from training.data.shard_writing import SplitWriter
 from training.features.applied import FittedFeatures
 from training.features.batches import batches_of
 from training.features.feature_set import FeatureSet
@@ -152,6 +153,7 @@ print(peak() - before)
 """
 
 
+@on_turn(1, 2)
 def test_a_split_need_not_fit_into_memory(tmp_path: Path) -> None:
     """410 MB of rows and 205 MB of features, grouped and shuffled by way of the disk."""
     done = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=False)

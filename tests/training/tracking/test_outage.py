@@ -11,10 +11,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from busy_server import busy_server
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
-from training.tracking.connection import TrackingError
+from mlops_provider.outages import MLFLOW
+from mlops_provider.step import Failure
+from training.tracking.connection import DeniedError, TrackingAwayError, TrackingError, connect
+from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import Point, TrackedRun
 
 Attempt = Callable[..., TrackedRun]
@@ -78,7 +82,7 @@ def test_training_starts_and_ends_while_the_server_is_away(
     log(run, range(1, 301))
     with pytest.raises(TrackingError, match=str(tmp_path)) as failure:
         run.finish(timeout=0.5)
-    assert failure.value.retryable
+    assert Failure.of(failure.value).outage == MLFLOW, "its task waits, and uses no try"
 
     again = attempt()
     log(again, range(301, 401))
@@ -89,6 +93,35 @@ def test_training_starts_and_ends_while_the_server_is_away(
     assert history(client, again.run_id, "loss") == expected(range(1, 401))
     assert client.get_run(again.run_id).info.status == "FINISHED"
     assert not list((tmp_path / "machine").iterdir()), "what was sent does not stay on disk"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(429, TrackingAwayError), (503, TrackingAwayError), (401, DeniedError), (403, DeniedError), (500, TrackingError)],
+)
+def test_an_overload_is_told_from_a_refusal(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, expected: type[TrackingError]
+) -> None:
+    """Broken: a wrong password would be waited with for six hours, or a proxy's busy minute use up a retry."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with busy_server(int(server.uri.rpartition(":")[2])) as proxy:
+        registry = ModelRegistry(client=connect(proxy.url), name="none")
+        assert registry.versions() == []
+        proxy.status = status
+        with pytest.raises(TrackingError) as caught:
+            registry.versions()
+        assert isinstance(caught.value, expected)
+        assert isinstance(caught.value, TrackingAwayError) == (expected is TrackingAwayError)
+        assert caught.value.retryable == (expected is not DeniedError)
+        with pytest.raises(expected):
+            connect(proxy.url)
+
+
+def test_a_request_that_mlflow_itself_refuses_is_no_outage(server: Server) -> None:
+    """Broken: a name that MLflow does not take would be tried for hours."""
+    registry = ModelRegistry(client=connect(server.uri), name="a/b")
+    with pytest.raises(DeniedError, match="INVALID_PARAMETER_VALUE"):
+        registry.set_tag("1", "x" * 2000, "value")
 
 
 def test_a_killed_process_leaves_its_metrics_to_the_next(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from turns import by_turns
 
 from mlops_provider.step import BadConfigError, RunIdentity, StepInput
 from training.tuning.config import TuneConfig, study_name
@@ -163,7 +164,7 @@ def test_the_order_of_trials_does_not_matter(place: Place, sampler: str, space: 
         assert len({tuple(found.values()) for found in parameters(forward).values()}) == NUM_TRIALS, "each once"
 
 
-@pytest.mark.parametrize("pruner", ["median", "successive_halving", "hyperband"])
+@pytest.mark.parametrize("pruner", by_turns(["median", "successive_halving", "hyperband"]))
 def test_tpe_is_reproducible_one_at_a_time(tmp_path: Path, pruner: str) -> None:
     """Broken: nobody could find out how a model's settings were found. With several at once the order decides."""
     place = Place(f"file://{tmp_path}", None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from turns import on_turn
 
 from mlops_provider.step import BadDataError
 from training.data.engine import collect
@@ -31,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@on_turn(1, 2)
 @pytest.mark.parametrize(
     "settings",
     [
