@@ -6,12 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from suites.hooks import SuiteHooks
 
 REPOSITORY = Path(__file__).parents[1]
 # As a launcher sets it: what a test starts, Spark's executors among it, imports the same code.
 os.environ["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}"
 # Spark lives for seconds here: compiling it well would take longer than its work.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "server: starts a server, of Airflow, MLflow, a database, a store, or a browser")
+    config.addinivalue_line("markers", "gang: starts a step's processes, one or several")
+    config.pluginmanager.register(SuiteHooks(config))
 
 
 @pytest.fixture

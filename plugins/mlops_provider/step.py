@@ -54,6 +54,16 @@ TERMINATION_MESSAGE_BYTES = 4096
 """What Kubernetes keeps of a container's last words."""
 
 
+def scratch_parent() -> Path | None:
+    """
+    Where a step makes its temporary folders: in that of its launcher, who removes it however the step ends.
+
+    :return: None outside of a step: where the machine has them
+    """
+    result = os.environ.get(RESULT_PATH_VARIABLE)
+    return Path(result).parent if result else None
+
+
 def connection_variable(connection: str) -> str:
     """
     The environment variable that hands an Airflow connection to a step: a JSON object with ``conn_type``, ``host``,

@@ -27,7 +27,7 @@ import polars as pl
 import pyarrow as pa
 
 from mlops_provider.refs import Artifact, FeaturesRef
-from mlops_provider.step import BadDataError
+from mlops_provider.step import BadDataError, scratch_parent
 from training.data.batch import IntArray, Source, block_of, window_of
 from training.data.feature_table import FeatureTable, concat
 from training.data.shard_cache import MAX_CACHE_BYTES, OpenShards, ShardCache
@@ -77,7 +77,7 @@ class SplitWriter:
         self._store, self._place, self._name = store, place, name
         self._max_shard_bytes = max_shard_bytes
         self._num_buckets = min(_MAX_BUCKETS, max(1, math.ceil(num_bytes / bucket_bytes)))
-        self._scratch = tempfile.TemporaryDirectory(prefix="shards-")
+        self._scratch = tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent())
         self._spool = Spool(Path(self._scratch.name, "buckets"))
         self._kept: list[FeatureTable] = []
         self._num_rows = self._row_bytes = 0

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops_provider.step import BadConfigError, BadDataError, scratch_parent
 from training.data.batch import Batch, IntArray, window_of
 from training.data.shard_cache import OpenShards, ShardCache
 from training.data.table_source import Numbering, Shards
@@ -53,7 +53,7 @@ def write_tokens(
     shard_samples = max(1, (max_shard_bytes // dtype.itemsize - 1) // context)
     shards: list[dict[str, Any]] = []
     num_tokens = 0
-    with tempfile.TemporaryDirectory(prefix="tokens-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="tokens-", dir=scratch_parent()) as scratch:
         for tokens in _shards(_checked(documents, name, vocab_size, eos, dtype), shard_samples, context, dtype):
             num_tokens += len(tokens) - (1 if shards else 0)
             path = Path(scratch, f"{name}-{len(shards):05d}.tokens")

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import narwhals as nw
 import polars as pl
 
+from mlops_provider.step import scratch_parent
 from training.data.engine import Table, collect, is_spark, map_polars, without_rows
 from training.data.spark import errors_received
 from training.data.spool import Spool
@@ -50,7 +51,7 @@ def batches_of(table: Table | pl.DataFrame, group_by: Sequence[str], *, rows: in
         yield _SparkBatches(frame, group_by, rows)
         return
     lazy: pl.LazyFrame = frame.to_native()
-    with tempfile.TemporaryDirectory(prefix="batches-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="batches-", dir=scratch_parent()) as scratch:
         yield _PolarsBatches(lazy, group_by, rows, Path(scratch))
 
 

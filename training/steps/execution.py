@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mlops_provider.refs import INPUT, Ref, canonical_json
-from mlops_provider.step import STEPS, Failure, StepError, StepInput, code_digest, write_result
+from mlops_provider.step import STEPS, Failure, StepError, StepInput, code_digest, scratch_parent, write_result
 from training.data.deprecation import refuse_deprecated
 from training.process import Deployment
 from training.steps import StepContext
@@ -53,7 +53,7 @@ def execute(document: StepInput, deployment: Deployment) -> Ref | None:
     _check_code(document, deployment)
     store = Store(deployment.store)
     step = importlib.import_module(f"training.steps.{document.step}")
-    with tempfile.TemporaryDirectory(prefix=f"{document.step}-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{document.step}-", dir=scratch_parent()) as scratch:
         context = StepContext(input=document, deployment=deployment, store=store, scratch=Path(scratch))
         ref: Ref | None = step.run(context)
     if ref is None:

@@ -31,6 +31,7 @@ from mlops_provider.step import (
     Failure,
     StepInput,
     read_result,
+    scratch_parent,
     write_result,
 )
 from training.elastic.workers import prepare
@@ -66,7 +67,7 @@ def main() -> int:
         if isinstance(ended, Failure):
             write_result(result_path, ended)
         return 0 if isinstance(read_result(result_path), Ref) else 1
-    with tempfile.TemporaryDirectory(prefix="gang-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="gang-", dir=scratch_parent()) as scratch:
         ended = run_node(*_seat(arguments, grace_seconds, Path(scratch)))
     if isinstance(ended, Interrupted):
         return INTERRUPTED

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -64,6 +65,23 @@ def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None
     assert "rank 0 of 1" in failure.message
     assert "SIGKILL" in failure.message
     assert "last words" in failure.message
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_killed_step_leaves_no_files(
+    launcher: ProcessLauncher, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Broken: each training that runs out of memory leaves its files, until the worker's disk is full."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    kill = (
+        "import os, signal; from training.features.batches import batches_of; import polars as pl; "
+        "batches_of(pl.DataFrame({'x': [1]}), (), rows=1).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    request = dataclasses.replace(launch(home, kill, f"killed_with_files_{processes}"), processes=processes)
+    assert "SIGKILL" in str(launcher.run(request, print))
+    left = {each.name for each in tmp_path.iterdir()}
+    assert not {name for name in left if not name.startswith("torchinductor_")}, "all but torch's own cache"
 
 
 def test_nodes_of_one_machine_return_one_ref(launcher: ProcessLauncher, home: Path) -> None:
