@@ -1,8 +1,7 @@
 """
 Run every test: the suites side by side, failed tests once more alone, then a table. ``make test`` and ``make check``.
 
-It exits with 1 where a test failed twice, where more than two were unsteady or one that this change brings, and where
-a process or a file was left behind.
+It exits with 1 where a test failed twice, and where more than two were unsteady or one that this change brings.
 """
 
 from __future__ import annotations

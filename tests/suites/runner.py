@@ -68,7 +68,7 @@ class Run:
         tests = [result for each in results.values() for result in each.tests.values()]
         if self.write_durations:
             DURATIONS.write_text(json.dumps(durations(tests), indent=1) + "\n")
-        self._judge(unsteady, left)
+        self._judge(unsteady)
         self._report(tests, [result for result in failed if result not in unsteady], unsteady, left)
         return 1 if self._faults or len(failed) > len(unsteady) else 0
 
@@ -139,14 +139,12 @@ class Run:
         remains.left_processes()
         return passed
 
-    def _judge(self, unsteady: Sequence[Result], left: Sequence[str]) -> None:
+    def _judge(self, unsteady: Sequence[Result]) -> None:
         text = json.dumps([{"test": each.test, "assertion": each.assertion} for each in unsteady], indent=1)
         (self.folder / "build/unsteady.json").write_text(text + "\n")
         if len(unsteady) > MOST_UNSTEADY:
             self._faults.append(f"{len(unsteady)} tests are unsteady; {MOST_UNSTEADY} may be")
         self._faults += [f"{each.test} is new in this change, and unsteady" for each in unsteady if self._is_new(each)]
-        if left:
-            self._faults.append(f"{len(left)} processes or files were left behind")
 
     def _is_new(self, result: Result) -> bool:
         """True where the last landing, or else the last commit but one, does not have the test's function."""

@@ -138,11 +138,10 @@ def test_many_unsteady_tests_are_red(run) -> None:  # type: ignore[no-untyped-de
     assert lines[-1] == "3 tests are unsteady; 2 may be"
 
 
-def test_a_file_left_behind_is_red(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_left_behind_is_named(run) -> None:  # type: ignore[no-untyped-def]
     """Broken: the disk fills up, run by run."""
     leaves = "import tempfile\n\ndef test_leaves():\n    tempfile.mkdtemp(prefix='gang-')\n"
-    code, lines = run(one={"test_a.py": leaves})
-    assert code == 1
+    _, lines = run(one={"test_a.py": leaves})
     assert "/gang-" in next(line for line in lines if line.startswith("left behind: "))
 
 
