@@ -86,11 +86,16 @@ services: ## Install the servers that the tests start (PostgreSQL, Redis, Java, 
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(strip $(SERVICES)); \
 	fi
 
+DEVELOPMENT := .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready
+SUITES = PYTHONPATH=tests .venv/airflow/bin/python -m suites
+
 .PHONY: test
-test: services venv data .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready ## Run every test
-	.venv/training/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/training --ignore tests/training/validation --ignore tests/training/steps/test_validate.py
-	.venv/validation/bin/python -m pytest tests/training/validation tests/training/steps/test_validate.py
-	.venv/airflow/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/end_to_end tests/security tests/mlops_provider tests/benchmarks tests/cluster tests/deployment
+test: services venv data $(DEVELOPMENT) ## Run every test; ORDER=<seed> in a random order, ONLY=<suite> one suite
+	$(SUITES) $(if $(ORDER),--order $(ORDER)) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: check
+check: lint $(DEVELOPMENT) ## What to run before each commit: lint, types, and the tests that start neither server nor gang
+	$(SUITES) --light
 
 CHAOS_ROUNDS ?= 3
 CHAOS_KILLS ?= 100

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes under torchrun: layouts, world sizes, ranks that fail or die."""
+"""Checkpoints of several processes: layouts, world sizes, ranks that fail or die."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import resource
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_ranks import run_ranks
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -40,26 +40,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def four(store: Store) -> Told:
-    """What each rank of a gang of four tells of its work. Few gangs with much to do: importing torch takes longest."""
-    return torchrun("by_four", 4, store)
+    """What each rank of a gang of four tells of its work."""
+    return run_gang("by_four", 4, store)
 
 
 @pytest.fixture(scope="module")
 def two(store: Store, four: Told) -> Told:
-    return torchrun("by_two", 2, store)
+    return run_gang("by_two", 2, store)
 
 
-def torchrun(program: str, processes: int, store: Store) -> Told:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    done = subprocess.run(
-        [*command, __file__, program, store.uri],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
+def run_gang(program: str, processes: int, store: Store) -> Told:
+    run_ranks(Path(__file__), processes, program, store.uri, timeout=600)
     return {rank: json.loads(store.get(f"told/{program}/{rank}")) for rank in range(processes)}
 
 

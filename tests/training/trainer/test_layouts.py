@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked_ranks import run_ranks
 from torch import nn
 from turns import on_turn
 
@@ -108,12 +106,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-def launch(processes: int, *arguments: str, timeout: float = 250) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(torchrun if processes > 1 else []), str(PROGRAM), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+def launch(processes: int, *arguments: str) -> None:
+    run_ranks(PROGRAM, processes, *arguments, timeout=800)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -220,7 +214,7 @@ def test_a_compiled_model_learns_the_same(results: Any, tmp_path: Path) -> None:
 @on_turn(1, 2)
 def test_a_stalled_rank_ends_the_wait_of_the_others(tmp_path: Path) -> None:
     """Broken: a hung rank holds up the others for half an hour, torch's default for the groups of a mesh."""
-    launch(2, "stall", json.dumps({"tp": 2}), str(tmp_path / "told"), timeout=60)
+    launch(2, "stall", json.dumps({"tp": 2}), str(tmp_path / "told"))
     assert "imed out" in (tmp_path / "told").read_text()
 
 
