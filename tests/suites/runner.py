@@ -186,6 +186,7 @@ class Run:
 def _scratch() -> Iterator[Path]:
     # Short: the path of a UNIX socket has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="tests-"))
+    folder.chmod(0o755)  # PostgreSQL's files belong to another user than root's
     try:
         yield folder
     finally:
