@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
@@ -158,8 +157,8 @@ def test_a_leak_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the test above would pass on recipes that leak."""
-    recipe = sys.modules[dataset.__module__]
-    last_known, trailing_sums = recipe.last_known, recipe.trailing_sums
+    recipe = dataset.__globals__
+    last_known, trailing_sums = recipe["last_known"], recipe["trailing_sums"]
 
     def from_the_next_hour(rows: Table, observations: Table, *, observed: str, **how: Any) -> Table:
         earlier = observations.with_columns(nw.col(observed) - timedelta(hours=1))
@@ -170,10 +169,10 @@ def test_a_leak_is_found(
                              day=day, **how)  # fmt: skip
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "last_known", from_the_next_hour)
+        patch.setitem(recipe, "last_known", from_the_next_hour)
         assert "temp" in leaks(dataset, sources, outcomes)
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "trailing_sums", with_the_own_day)
+        patch.setitem(recipe, "trailing_sums", with_the_own_day)
         assert {name for name in leaks(dataset, sources, outcomes) if name.startswith("route_")}
 
 
