@@ -74,7 +74,7 @@ def suites(cores: int) -> list[Suite]:
             environment="training",
             paths=("tests/training",),
             ignored=VALIDATION,
-            workers=cores,
+            workers=cores + 1,
         ),
         Suite(name="validation", environment="validation", paths=VALIDATION),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +69,9 @@ class ObjectRegistryStore(RegistryStore):
             return  # the empty registry with which Feast starts
         now = datetime.now(UTC)
         registry_proto.last_updated.FromDatetime(now)
+        # Feast remembers what it read by the proto's address and this: without it, a changed proto, or another one at
+        # the same address, is answered from what was read before.
+        registry_proto.version_id = str(uuid.uuid4())
         name = f"{max(nights):%Y%m%dT%H%M%SZ}-{now:%Y%m%dT%H%M%S%f}.pb"
         place = f"{FOLDER}/{self._pipeline}/registry"
         self._store.put_artifact(place, name, registry_proto.SerializeToString(deterministic=True))

@@ -110,19 +110,21 @@ def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_killed_step_leaves_no_files(
-    deployment: Deployment, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    deployment: Deployment, home: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     """Broken: each training that runs out of memory leaves its files, until the worker's disk is full."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    places = tempfile.TemporaryDirectory()  # a shorter path than tmp_path's: a socket is made in it
+    monkeypatch.setenv("TMPDIR", places.name)
     monkeypatch.setattr(tempfile, "tempdir", None)
     kill = (
         "import os, signal; from training.features.batches import batches_of; import polars as pl; "
         "batches_of(pl.DataFrame({'x': [1]}), (), rows=1).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     request = dataclasses.replace(launch(home, kill, f"killed_with_files_{processes}"), processes=processes)
-    outcome = ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False)).run(request, print)
-    assert "SIGKILL" in str(outcome)
-    left = {each.name for each in tmp_path.iterdir()}
+    launcher = ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False))
+    with places:
+        assert "SIGKILL" in str(launcher.run(request, print))
+        left = set(os.listdir(places.name))
     assert not {name for name in left if not name.startswith("torchinductor_")}, "all but torch's own cache"
 
 

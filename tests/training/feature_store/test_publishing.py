@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from mlops_provider.step import BadConfigError, BadDataError, connection_variable
+from training.feature_store.registry import newest_registry
 from training.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
 from training.feature_store.shards import ShardRows
 from training.store import DamagedObjectError, Store, StoreError
@@ -188,6 +189,20 @@ def test_a_changed_feature_set_leaves_no_mixed_rows(
     assert missing is None
     assert row is not None
     assert list(row.features) == ["age", "added"]
+
+
+@pytest.mark.parametrize("online", ["sqlite"], indirect=True)
+def test_each_publication_is_a_version_of_the_registry(
+    store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any
+) -> None:
+    """Broken: Feast answers from what it has read at the same address before, so that a new view looks like the old."""
+    versions = set()
+    for night in range(2):
+        put_online(make_shards(night, make_rows(10)))
+        registry = newest_registry(store, pipeline)
+        assert registry is not None
+        versions.add(registry.version_id)
+    assert len(versions - {""}) == 2
 
 
 def test_without_time_to_live_all_entities_are_online(
