@@ -199,6 +199,7 @@ def databases() -> Iterator[dict[str, str]]:
         yield clients
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("role", "password", "database", "works"),
     [

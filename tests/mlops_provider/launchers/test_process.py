@@ -43,6 +43,7 @@ def launcher(deployment: Deployment) -> ProcessLauncher:
     return ProcessLauncher(deployment)
 
 
+@pytest.mark.gang
 class TestProcessLauncher(LauncherConformance):
     pass
 
@@ -55,6 +56,7 @@ def test_workers_run_under_torchrun() -> None:
     ]
 
 
+@pytest.mark.gang
 def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None:
     """Broken: the task would say no more than that it was lost."""
     kill = "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -67,6 +69,7 @@ def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None
     assert "last words" in failure.message
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_killed_step_leaves_no_files(
     launcher: ProcessLauncher, home: Path, monkeypatch: pytest.MonkeyPatch, processes: int
@@ -86,6 +89,7 @@ def test_a_killed_step_leaves_no_files(
     assert not {name for name in left if not name.startswith("torchinductor_")}, "all but torch's own cache"
 
 
+@pytest.mark.gang
 def test_nodes_of_one_machine_return_one_ref(launcher: ProcessLauncher, home: Path) -> None:
     """Broken: several nodes would commit several times, or none be heard."""
     request = dataclasses.replace(launch(home, "pass", "two_nodes"), processes=1, nodes="1:2", max_restarts=1)
@@ -140,6 +144,7 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
         time.sleep(0.05)
 
 
+@pytest.mark.gang
 def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: ProcessLauncher, home: Path) -> None:
     """A service that the user's code leaves behind would otherwise keep the task running for ever."""
     statement = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
@@ -152,6 +157,7 @@ def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: Process
     assert outcome[0].result is not None
 
 
+@pytest.mark.gang
 def test_a_failing_log_does_not_stop_the_step(launcher: ProcessLauncher, home: Path) -> None:
     """With nobody reading, the step would stand still as soon as the pipe is full."""
 

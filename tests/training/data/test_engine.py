@@ -47,6 +47,7 @@ FRAME = pl.DataFrame(
 )
 
 
+@pytest.mark.server
 def test_values_and_types_come_back_as_they_went() -> None:
     """Otherwise a snapshot made on Spark would hold other bytes than one made on Polars."""
     table = on_spark([FRAME.lazy, FRAME[:1].lazy], spark_session())
@@ -55,6 +56,7 @@ def test_values_and_types_come_back_as_they_went() -> None:
     assert collect(table).sort("day", "raw").equals(pl.concat([FRAME, FRAME[:1]]).sort("day", "raw"))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("engine", ["polars", "spark"])
 def test_a_polars_function_sees_whole_groups_and_its_own_types(engine: str) -> None:
     """Otherwise features or blobs of a group would be made of a part of it."""
@@ -81,6 +83,7 @@ def unreadable() -> pl.LazyFrame:
     raise DamagedObjectError("blobs/sha256/ab is damaged", key="ab")
 
 
+@pytest.mark.server
 def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     """Otherwise damaged data would be tried again and again, behind pages of Java."""
     table = on_spark([FRAME.lazy, unreadable], spark_session())
@@ -91,6 +94,7 @@ def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     assert caught.value.details == {"key": "ab"}
 
 
+@pytest.mark.server
 def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
     """They stay as they are: a retry cannot help, as on Polars."""
     table = on_spark([FRAME.lazy], spark_session())
@@ -99,6 +103,7 @@ def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
         collect(table.select(nw.col("text").cast(nw.Int64)))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("column", "message"),
     [

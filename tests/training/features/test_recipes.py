@@ -176,6 +176,7 @@ def test_a_leak_is_found(
         assert {name for name in leaks(dataset, sources, outcomes) if name.startswith("route_")}
 
 
+@pytest.mark.server
 @RECIPES
 def test_spark_makes_the_same_rows(
     dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]

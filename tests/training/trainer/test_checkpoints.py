@@ -107,6 +107,7 @@ def best_step(checkpoints: Checkpoints) -> int | None:
     return None if saved is None else saved.step
 
 
+@pytest.mark.server
 def test_what_was_saved_comes_back(store: Store) -> None:
     """Broken: a resumed training would differ from the undisturbed one, or not start."""
     checkpoints = checkpoints_in(store)
@@ -122,6 +123,7 @@ def test_what_was_saved_comes_back(store: Store) -> None:
     assert_same(checkpoints.load_whole(saved, "model"), {"model": state_of(3)["model"]})
 
 
+@pytest.mark.server
 def test_a_large_state_goes_in_parts(store: Store) -> None:
     """Broken: above one part of a multipart upload, or one read, bytes would be lost or mixed up."""
     checkpoints = checkpoints_in(store)
@@ -215,6 +217,7 @@ def test_a_damaged_best_is_not_given_out(checkpoints: Checkpoints, folder: Path)
     assert checkpoints.best() is None
 
 
+@pytest.mark.server
 def test_the_newest_three_and_the_best_are_kept(store: Store) -> None:
     """Broken: the disk would fill up, or the best weights be gone at the end."""
     checkpoints = checkpoints_in(store)
