@@ -222,6 +222,7 @@ def databases() -> Iterator[dict[str, str]]:
         yield clients
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("role", "password", "database", "works"),
     [

@@ -73,6 +73,7 @@ def set_engine(home: Path, engine: str) -> None:
 
 
 @on_turn(1, 2)
+@pytest.mark.gang
 def test_spark_makes_the_same_snapshot_and_shards(home: Path) -> None:
     """Otherwise one line of the pipeline would change what the model learns."""
     on_polars = Night(home, "polars")
@@ -104,6 +105,7 @@ def shards_of(night: Night, ref: FeaturesRef) -> dict[str, list[str]]:
 
 
 @on_turn(1, 2)
+@pytest.mark.gang
 def test_a_mistake_in_the_recipe_reads_as_on_polars(home: Path) -> None:
     """Otherwise whoever runs on Spark would have to read Java to find a misspelt column."""
     recipe = home / "include/events/dataset.py"

@@ -219,6 +219,7 @@ def left_of(place: Deployment) -> list[psutil.Process]:
 
 
 @on_turn(0, 2)
+@pytest.mark.server
 @pytest.mark.timeout(3600)
 def test_spot_nodes_train_the_same_model(place: Deployment, tmp_path: Path) -> None:
     """Broken: whoever trains on spot nodes would get another model, from samples left out or seen twice."""

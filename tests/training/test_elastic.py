@@ -46,6 +46,7 @@ def starts(notes: list[dict[str, Any]], rank: int = 0) -> list[tuple[int, int]]:
     return [(note["world"], note["starts"]) for note in notes if "starts" in note and note["rank"] == rank]
 
 
+@pytest.mark.gang
 def test_a_killed_worker_is_replaced_within_the_try(tmp_path: Path) -> None:
     """Broken: Airflow would start everything anew, with its retry delay, for one lost process."""
     with started(tmp_path, "--nproc-per-node=2", "--max-restarts=1", do={"1:10": KILL}) as gang:
@@ -54,6 +55,7 @@ def test_a_killed_worker_is_replaced_within_the_try(tmp_path: Path) -> None:
     assert gang.process.returncode == 0
 
 
+@pytest.mark.gang
 def test_an_error_that_stays_is_not_tried_again(tmp_path: Path) -> None:
     """Broken: a NaN would be computed four times before anyone hears of it, or its cause be hidden by the others'."""
     do = {"1:10!": "raise BadDataError('the labels are letters')"}
@@ -65,6 +67,7 @@ def test_an_error_that_stays_is_not_tried_again(tmp_path: Path) -> None:
     assert starts(gang.notes) == [(2, 0)]
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize(
     ("do", "gives_up"),
     [({"1:5!": KILL}, True), ({"1:5": KILL, "0:10": KILL, "1:15": KILL}, False)],
@@ -97,6 +100,7 @@ def test_more_processes_than_the_system_allows_files_are_refused(tmp_path: Path)
     assert "raise the hard limit" in failure.message
 
 
+@pytest.mark.gang
 def test_workers_may_save_before_they_are_killed(tmp_path: Path) -> None:
     """Broken: a preemption would cost all steps since the last checkpoint."""
     with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", STEPS=100000) as gang:
@@ -107,6 +111,7 @@ def test_workers_may_save_before_they_are_killed(tmp_path: Path) -> None:
     assert gang.result() is None
 
 
+@pytest.mark.gang
 def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
     """Broken: the workers would train on beside their own retry."""
     with started(tmp_path, "--nproc-per-node=2", STEPS=100000) as gang:
@@ -118,6 +123,7 @@ def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
         assert not alive
 
 
+@pytest.mark.gang
 def test_an_error_that_comes_back_is_not_tried_again(tmp_path: Path) -> None:
     """Broken: a mistake in the user's loss would start the gang four times, each with all its data to load."""
     with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", do={"1:5!": "len(5)"}) as gang:
@@ -153,6 +159,7 @@ def join(folder: Path, endpoint: str, name: str, **environment: Any) -> Any:
     return started(folder, *options, name=f"{name}.json", **environment)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("goes", ["evicted", "lost"])
 def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
     """
@@ -177,6 +184,7 @@ def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
             second.wait_for_step(left + 5)
 
 
+@pytest.mark.gang
 def test_nodes_of_one_machine_need_their_minimum(tmp_path: Path) -> None:
     """Broken: the rest of the gang would wait ten minutes for a node that cannot come back."""
     with started(tmp_path, "--nnodes=2", "--max-restarts=3", STEPS=100000) as gang:
@@ -189,6 +197,7 @@ def test_nodes_of_one_machine_need_their_minimum(tmp_path: Path) -> None:
     assert (failure.type, failure.retryable) == ("NodesLostError", True)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize(
     ("error", "retryable"), [("ValueError('a letter')", True), ("BadDataError('a letter')", False)]
 )
@@ -237,6 +246,7 @@ def test_the_cause_is_told_from_what_follows(tmp_path: Path) -> None:
     assert told.message == "connection reset (rank 0 of 2 on n)"
 
 
+@pytest.mark.gang
 def test_nodes_that_are_done_wait_for_the_last(tmp_path: Path) -> None:
     """Broken: rank 0, while it publishes the model, would be told that the others are lost, and start anew."""
     late = "import functools; globals().update(write_result=functools.partial(late, write_result))"

@@ -72,6 +72,7 @@ def launcher(deployment: Deployment, warm: None) -> ProcessLauncher:
     return ProcessLauncher(deployment)
 
 
+@pytest.mark.gang
 class TestProcessLauncher(LauncherConformance):
     """Steps are forked from a warm runtime."""
 
@@ -96,6 +97,7 @@ def test_workers_run_under_torchrun() -> None:
     ]
 
 
+@pytest.mark.gang
 def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None:
     """Broken: the task would say no more than that it was lost."""
     kill = "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -108,6 +110,7 @@ def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None
     assert "last words" in failure.message
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_killed_step_leaves_no_files(
     deployment: Deployment, home: Path, monkeypatch: pytest.MonkeyPatch, processes: int
@@ -128,6 +131,7 @@ def test_a_killed_step_leaves_no_files(
     assert not {name for name in left if not name.startswith("torchinductor_")}, "all but torch's own cache"
 
 
+@pytest.mark.gang
 def test_nodes_of_one_machine_return_one_ref(deployment: Deployment, home: Path) -> None:
     """Broken: several nodes would commit several times, or none be heard."""
     # They have one thread each, and so a warm runtime of their own: not for one test.
@@ -199,6 +203,7 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
         time.sleep(0.05)
 
 
+@pytest.mark.gang
 def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: ProcessLauncher, home: Path) -> None:
     """A service that the user's code leaves behind would otherwise keep the task running for ever."""
     statement = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
@@ -211,6 +216,7 @@ def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: Process
     assert outcome[0].result is not None
 
 
+@pytest.mark.gang
 def test_a_failing_log_does_not_stop_the_step(launcher: ProcessLauncher, home: Path) -> None:
     """With nobody reading, the step would stand still as soon as the pipe is full."""
 

@@ -62,6 +62,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> Any:
     return at
 
 
+@pytest.mark.server
 def test_the_champions_data_is_the_reference(
     operator: ValidateOperator, deployment: Any, mlflow: str, version_ref: ModelVersionRef
 ) -> None:

@@ -82,6 +82,7 @@ def client(server: Server) -> Iterator[MlflowClient]:
         client.delete_registered_model(model.name)
 
 
+@pytest.mark.server
 def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: MlflowClient) -> None:
     """Broken: the one who is on call could not take a bad model back while the artifact store is away."""
     for version in ("1", "2"):
@@ -122,6 +123,7 @@ def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: Mlflo
     assert "production" in mlops("show", "ranker").stdout
 
 
+@pytest.mark.server
 def test_moved_by_hand_it_says_how_to_go_on(mlops: Run, client: MlflowClient) -> None:
     mlops("promote", "ranker", "1", "--why", "first")
     client.set_registered_model_alias("ranker", "champion", "3")
@@ -135,6 +137,7 @@ def test_moved_by_hand_it_says_how_to_go_on(mlops: Run, client: MlflowClient) ->
     assert "ranker: champion 3; archived: version 2;" in mlops("rollback", "ranker", "--why", "back").stdout
 
 
+@pytest.mark.server
 def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: MlflowClient) -> None:
     """Broken: where two people see the same alarm, a model of the week before last would be in production."""
     for version in ("1", "2", "3"):
@@ -148,6 +151,7 @@ def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: M
     assert "ranker: nothing to do; champion 2" in mlops("archive", "ranker", "3", "--why", "it is already").stdout
 
 
+@pytest.mark.server
 def test_a_trail_that_was_tampered_with_is_exit_code_1(mlops: Run, client: MlflowClient, store: Store) -> None:
     mlops("promote", "ranker", "1", "--why", "first")
     mlops("promote", "ranker", "2", "--why", "second")
@@ -163,6 +167,7 @@ def test_a_trail_that_was_tampered_with_is_exit_code_1(mlops: Run, client: Mlflo
     assert "is damaged" in listed.stdout
 
 
+@pytest.mark.server
 def test_mistakes_get_a_sentence(mlops: Run, client: MlflowClient) -> None:
     unknown = mlops("promote", "ranker", "9", "--why", "a typo")
     assert (unknown.returncode, unknown.stdout) == (2, "")

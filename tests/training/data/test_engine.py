@@ -51,6 +51,7 @@ FRAME = pl.DataFrame(
 )
 
 
+@pytest.mark.server
 def test_values_and_types_come_back_as_they_went() -> None:
     """Otherwise a snapshot made on Spark would hold other bytes than one made on Polars."""
     table = on_spark([FRAME.lazy, FRAME[:1].lazy], spark_session())
@@ -76,6 +77,7 @@ def test_a_cell_that_spark_quotes_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "spied").exists()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("engine", ["polars", "spark"])
 def test_a_polars_function_sees_whole_groups_and_its_own_types(engine: str) -> None:
     """Otherwise features or blobs of a group would be made of a part of it."""
@@ -102,6 +104,7 @@ def unreadable() -> pl.LazyFrame:
     raise DamagedObjectError("blobs/sha256/ab is damaged", key="ab")
 
 
+@pytest.mark.server
 def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     """Otherwise damaged data would be tried again and again, behind pages of Java."""
     table = on_spark([FRAME.lazy, unreadable], spark_session())
@@ -112,6 +115,7 @@ def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     assert caught.value.details == {"key": "ab"}
 
 
+@pytest.mark.server
 def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
     """They stay as they are: a retry cannot help, as on Polars."""
     table = on_spark([FRAME.lazy], spark_session())
@@ -120,6 +124,7 @@ def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
         collect(table.select(nw.col("text").cast(nw.Int64)))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -92,6 +92,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
     return run_step
 
 
+@pytest.mark.gang
 def test_the_step_publishes_what_a_server_computes(run: Any, store: Store, rows: pl.DataFrame, tmp_path: Path) -> None:
     """Reading a row online or computing it from the raw row gives the same bits."""
     ref, log = run()
@@ -111,6 +112,7 @@ def test_the_step_publishes_what_a_server_computes(run: Any, store: Store, rows:
     assert found[4] is None, "last seen ten days ago"
 
 
+@pytest.mark.gang
 def test_a_set_without_entity_cannot_be_published(run: Any, store: Store) -> None:
     failure, log = run("NO_ENTITY")
 

@@ -93,6 +93,7 @@ def test_state_does_not_depend_on_the_batches(rows: pl.DataFrame, group_by: tupl
     assert states[0] == states[1] == states[2]
 
 
+@pytest.mark.server
 @GROUPED
 def test_spark_makes_the_same_features(rows: pl.DataFrame, group_by: tuple[str, ...]) -> None:
     """Otherwise a pipeline could not move to Spark when its data grows: state and features must be equal to the bit."""

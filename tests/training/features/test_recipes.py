@@ -178,6 +178,7 @@ def test_a_leak_is_found(
 
 
 @on_turn(0, 2)
+@pytest.mark.server
 @RECIPES
 def test_spark_makes_the_same_rows(
     dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]

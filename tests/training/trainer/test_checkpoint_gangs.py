@@ -29,6 +29,7 @@ from training.trainer.checkpoint.listing import read_listing
 from training.trainer.checkpoint.planning import CheckpointError
 from training.trainer.parallel import Gang
 
+pytestmark = pytest.mark.gang
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 Told = dict[int, dict[str, Any]]
 

@@ -118,6 +118,7 @@ def only(folder: Path, pattern: str) -> Path:
     return path
 
 
+@pytest.mark.server
 def test_what_was_saved_comes_back(store: Store) -> None:
     """Broken: a resumed training would differ from the undisturbed one, or not start."""
     checkpoints = checkpoints_in(store)
@@ -133,6 +134,7 @@ def test_what_was_saved_comes_back(store: Store) -> None:
     assert_same(checkpoints.load_whole(saved, "model"), {"model": state_of(3)["model"]})
 
 
+@pytest.mark.server
 def test_a_large_state_goes_in_parts(store: Store) -> None:
     """Broken: above one part of a multipart upload, or one read, bytes would be lost or mixed up."""
     checkpoints = checkpoints_in(store)
@@ -229,6 +231,7 @@ def test_the_best_weights_have_two_lives(checkpoints: Checkpoints, folder: Path,
     assert best_weights(checkpoints, 1) is None
 
 
+@pytest.mark.server
 def test_the_newest_three_and_the_best_are_kept(store: Store) -> None:
     """Broken: the disk would fill up, or the best weights be gone at the end."""
     checkpoints = checkpoints_in(store)

@@ -34,6 +34,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("hang", by_turns([*HANGS]))
+@pytest.mark.gang
 def test_a_hung_rank_is_found_and_named(tmp_path: Path, hang: str) -> None:
     """Broken: GPUs would stand idle until someone looks, and who looks would have a thousand ranks to search."""
     with started(tmp_path, "--nproc-per-node=2", "--hang-seconds=2", do={"1:10": HANGS[hang]}) as gang:
@@ -51,6 +52,7 @@ def test_a_hung_rank_is_found_and_named(tmp_path: Path, hang: str) -> None:
     assert "in disturb" in stacks.read_text()
 
 
+@pytest.mark.gang
 def test_a_hung_gang_is_restarted(tmp_path: Path) -> None:
     """Broken: a hiccup of the network would cost a try of the task."""
     options = ["--nproc-per-node=2", "--hang-seconds=2", "--max-restarts=1"]
@@ -58,6 +60,7 @@ def test_a_hung_gang_is_restarted(tmp_path: Path) -> None:
         assert isinstance(gang.result(), DatasetRef), gang.log
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize(
     ("do", "heartbeat"),
     [({"0:10": "heart.beat(step, REST); time.sleep(4)"}, 1), ({"0:10": "time.sleep(4)"}, 0)],

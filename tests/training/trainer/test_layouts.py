@@ -110,6 +110,7 @@ def launch(processes: int, *arguments: str) -> None:
     run_ranks(PROGRAM, processes, *arguments, timeout=800)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_learns_as_one_process(results: Any, layout: str) -> None:
     """Broken: gradients are scaled, summed or clipped otherwise than without the layout."""
@@ -126,6 +127,7 @@ def test_between_micro_batches_a_rank_keeps_its_part_of_the_gradients(results: A
     assert results(LAYOUTS[layout][0])[layout]["held"] == 0
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("layout", ["fsdp 2", "tp 2", "pp 2"])
 def test_a_plain_sequential_on_rows_of_unequal_length_needs_no_help(results: Any, layout: str) -> None:
     """Broken: the default plan, the default cut, or the padding of micro batches changes results."""
@@ -134,6 +136,7 @@ def test_a_plain_sequential_on_rows_of_unequal_length_needs_no_help(results: Any
     assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("layout", RAGGED)
 def test_data_ranks_of_a_pipeline_may_hold_unequal_shapes(results: Any, layout: str) -> None:
     """Broken: one of them tries out a new shape, and waits for ever for the others to gather weights with it."""
@@ -143,6 +146,7 @@ def test_data_ranks_of_a_pipeline_may_hold_unequal_shapes(results: Any, layout: 
     assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize(
     ("kind", "layout"), [("gpt", layout) for layout in RESUMED] + [("normed", layout) for layout in NORMED]
 )
@@ -154,6 +158,7 @@ def test_a_resumed_training_ends_in_the_same_bits(results: Any, kind: str, layou
     assert rest["weights"] == whole["weights"]
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize(("first", "then"), [("fsdp 2 x tp 2", "pp 2 x fsdp 2"), ("pp 2 x tp 2", "hsdp 2x2")])
 def test_a_checkpoint_goes_on_in_another_layout(results: Any, first: str, then: str) -> None:
     """Broken: names or slices of a checkpoint depend on the layout that wrote it."""
@@ -162,6 +167,7 @@ def test_a_checkpoint_goes_on_in_another_layout(results: Any, first: str, then: 
     assert losses == pytest.approx(alone["losses"], rel=TOLERANCE)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("layout", HALF)
 def test_an_overflow_on_one_rank_is_taken_back_by_all(results: Any, layout: str) -> None:
     """Broken: ranks that saw no overflow step without the others, and the model falls apart."""
@@ -171,6 +177,7 @@ def test_an_overflow_on_one_rank_is_taken_back_by_all(results: Any, layout: str)
     assert found["losses"] == pytest.approx(results(1)["gpt"]["losses"][:3] + found["losses"][3:], rel=1e-2)
 
 
+@pytest.mark.gang
 def test_recomputing_changes_nothing(results: Any) -> None:
     """Broken: activation checkpointing draws other dropout, or loses a gradient."""
     assert results(1)["recomputed"]["weights"] == results(1)["dropout"]["weights"]
@@ -187,6 +194,7 @@ def test_an_optimizer_of_whole_matrices_takes_the_steps_of_one_process(
     assert found["agreed"]
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("layout", ["pp 2", "tp 2"])
 def test_a_tied_weight_is_not_silently_untied(results: Any, layout: str) -> None:
     """Broken: the copies drift apart and another model is trained than was written."""
@@ -202,6 +210,7 @@ def test_reading_the_state_before_the_first_step_makes_none() -> None:
 
 
 @on_turn(0, 2)
+@pytest.mark.gang
 def test_a_compiled_model_learns_the_same(results: Any, tmp_path: Path) -> None:
     """Broken: compiling loses the recomputing or the precision around it."""
     case = {"name": "gpt", "steps": 2, "global_batch": 11, "options": {"compile": True}}
@@ -212,6 +221,7 @@ def test_a_compiled_model_learns_the_same(results: Any, tmp_path: Path) -> None:
 
 
 @on_turn(1, 2)
+@pytest.mark.gang
 def test_a_stalled_rank_ends_the_wait_of_the_others(tmp_path: Path) -> None:
     """Broken: a hung rank holds up the others for half an hour, torch's default for the groups of a mesh."""
     launch(2, "stall", json.dumps({"tp": 2}), str(tmp_path / "told"))
@@ -219,6 +229,7 @@ def test_a_stalled_rank_ends_the_wait_of_the_others(tmp_path: Path) -> None:
 
 
 @on_turn(0, 2)
+@pytest.mark.gang
 def test_a_thousand_ranks_hold_the_right_slices(tmp_path: Path) -> None:
     """Broken: at a scale that no test machine has, ranks hold overlapping slices, or too much."""
     launch(1, "plan", str(tmp_path / "plan.json"))
