@@ -117,7 +117,7 @@ CMD ["python", "-m", "training.commands", "--help"]
 FROM base AS airflow-runtime
 COPY --from=airflow-venv /opt/venv /opt/venv
 # For logs on a volume, which takes over this folder's owner.
-RUN install -d -o 50000 -g 50000 /var/log/airflow
+RUN install -d -o 50000 -g 50000 /var/log/airflow && install -d -m 700 -o 50000 -g 50000 /keys
 ENV AIRFLOW_HOME=/tmp/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/mlops/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/mlops/plugins \

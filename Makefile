@@ -101,14 +101,27 @@ CHAOS_ROUNDS ?= 3
 CHAOS_KILLS ?= 100
 CHAOS_EVICTIONS ?= 12
 CHAOS_LIFECYCLE ?= 50
+CHAOS_NIGHTS ?= 10
+CHAOS_PEERS ?= 200
+CHAOS_INTERLEAVINGS ?= 100000
+
+# In each of its runs, so that no test waits for its turn.
+chaos: export CHAOS_ROUNDS := $(CHAOS_ROUNDS)
 
 .PHONY: chaos
-chaos: services venv data .venv/airflow/.dev .venv/training/.dev ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; evict pods; replay spot availability
+chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
-	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py
-	CHAOS_ROUNDS=$(CHAOS_ROUNDS) .venv/training/bin/python -m pytest tests/training/steps/test_resume.py tests/training/steps/test_promote.py
-	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py
+	.venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py tests/end_to_end/test_tuning.py
+	.venv/training/bin/python -m pytest tests/training/steps tests/training/trainer/test_matrix.py tests/training/trainer/test_health.py tests/training/trainer/test_layouts.py tests/training/test_rendezvous.py tests/training/tuning/test_study.py tests/training/serving --ignore tests/training/steps/test_validate.py --ignore tests/training/steps/test_lifecycle_kills.py
+	.venv/training/bin/python -m pytest tests/training/reproduction tests/training/evaluation tests/training/features tests/training/data/sources/test_on_spark.py
+	CHAOS_PEERS=$(CHAOS_PEERS) .venv/training/bin/python -m pytest tests/training/trainer/test_peer_memory.py -s --timeout 7200
+	CHAOS_NIGHTS=$(CHAOS_NIGHTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_daemons.py -s
+	FAB_VENV=$(CURDIR)/.venv/fab .venv/airflow/bin/python -m pytest tests/security/test_approvals.py tests/security/test_fab.py
+	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py tests/mlops_provider/launchers/test_pod.py
+	.venv/airflow/bin/python -m pytest tests/end_to_end/test_engines.py tests/end_to_end/test_language_model.py tests/end_to_end/test_outages.py tests/security/test_tenants.py
 	CHAOS_LIFECYCLE=$(CHAOS_LIFECYCLE) .venv/training/bin/python -m pytest tests/training/steps/test_lifecycle_kills.py -s
+	GOODPUT_FAILURES=1000 .venv/training/bin/python -m pytest tests/training/trainer/test_interval.py
+	CHAOS_INTERLEAVINGS=$(CHAOS_INTERLEAVINGS) .venv/training/bin/python -m pytest tests/training/trainer/test_checkpoint_protocol.py -s
 	SPOT_TICKS=89 SPOT_EPOCHS=120 .venv/airflow/bin/python -m pytest tests/end_to_end/test_spot.py -s
 
 .PHONY: lint
@@ -137,6 +150,7 @@ lock: $(UV) ## Resolve the lock files of the three runtimes and of the developme
 	$(COMPILE) --upgrade --group spark -c training/requirements.txt -o training/requirements-spark.txt
 	$(COMPILE) --upgrade --group validation -o training/requirements-validation.txt
 	cd tests/tfdv && $(CURDIR)/$(COMPILE) --upgrade pyproject.toml -o requirements.txt
+	cd tests/fab && $(CURDIR)/$(COMPILE) --upgrade -c ../../requirements.txt pyproject.toml -o requirements.txt
 	cd benchmarks/peers && $(CURDIR)/$(COMPILE) --upgrade --no-emit-package torch $(LOCK_TORCH) -c ../../training/requirements.txt pyproject.toml -o requirements.txt
 	$(COMPILE) --upgrade --group dev -c requirements.txt -c training/requirements.txt -o tests/requirements.txt
 
@@ -170,6 +184,12 @@ venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready .venv/b
 .venv/tfdv/.ready: tests/tfdv/requirements.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/tfdv
 	$(UV) pip install --quiet --python .venv/tfdv --no-deps -r tests/tfdv/requirements.txt
+	touch $@
+
+# Airflow with FAB's users, roles and login, for the tests of approvals.
+.venv/fab/.ready: requirements.txt tests/fab/requirements.txt | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) .venv/fab
+	$(UV) pip install --quiet --python .venv/fab --no-deps -r requirements.txt -r tests/fab/requirements.txt
 	touch $@
 
 # What the training is measured beside: on top of the training runtime, and out of its way.

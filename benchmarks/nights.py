@@ -20,6 +20,7 @@ from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.operators.promote import move
 from mlops_provider.refs import Ref, ReportRef
+from mlops_provider.signing import make_key
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.step import LINE, STEPS, RunIdentity, StepInput
@@ -68,7 +69,9 @@ class MeasuredAirflow:
             dags=dags,
             airflow_port=free_port(),
             mlflow_port=free_port(),
+            # A warm runtime starts its interpreter once, not once a step.
             settings={f"AIRFLOW__MLOPS__{name.upper()}_PYTHON": str(path) for name, path in pythons.items()}
+            | {"AIRFLOW__MLOPS__WARM_RUNTIMES": "False"}
             | dict(settings or {}),
         )
 
@@ -185,14 +188,17 @@ def deployment(home: Path, store: Path, tracking_uri: str) -> Deployment:
         tracking_uri=tracking_uri,
         tracking_url=tracking_uri,
         pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
+        warm_runtimes=False,
     )
 
 
 def make_champion(deployment: Deployment, model: str, version: str) -> None:
     """Have the nights judged against the same model, so that each does the work of all steps, the last included."""
     command = [str(deployment.pythons["training"]), "-m", "training.commands", "models", "promote", model, version]
+    key = Path(deployment.store.removeprefix("file://")).parent / "release.pem"
+    make_key(key)
     subprocess.run(
-        [*command, "--why", "the next night is judged against it"],
+        [*command, "--why", "the next night is judged against it", f"--key={key}"],
         env=runtime_environment(deployment, os.environ),
         check=True,
         stdout=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from benchmarks.nights import WEAK, BareProcesses, MeasuredAirflow, Timed
 from benchmarks.parsing import measure_parsing
 from benchmarks.record import Record, compare
+from benchmarks.starts import measure_starts
 from mlops_provider.step import LINE
 
 ZONE = ZoneInfo("America/New_York")
@@ -35,7 +36,12 @@ def measure(home: Path, scratch: Path) -> list[Record]:
         nights, bare, idle = run_nights(home, scratch, airflow)
     finally:
         airflow.stop()
-    return [*night_records(nights, bare), cost_record(nights, idle), *measure_parsing(home, scratch / "parsing")]
+    return [
+        *night_records(nights, bare),
+        cost_record(nights, idle),
+        *measure_starts(home),
+        *measure_parsing(home, scratch / "parsing"),
+    ]
 
 
 def run_nights(home: Path, scratch: Path, airflow: MeasuredAirflow) -> tuple[list[Timed], list[Timed], list[Timed]]:

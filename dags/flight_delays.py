@@ -29,7 +29,7 @@ TRAIN = {
     "learning_rate": 3e-3,
     "processes": 1,
 }
-APPROVAL = {"approvers": ["admin"], "timeout_hours": 48, "on_timeout": "reject"}
+APPROVAL = {"approvers": ["admin"], "separation": False, "timeout_hours": 48, "on_timeout": "reject"}
 LIVE_METRICS = os.environ.get("FLIGHT_DELAYS_LIVE_METRICS")
 """Where what serves the model says how a version does, an address with ``{version}`` for its number. Where nothing
 serves it, nothing can be learned from a canary, and there is none."""

@@ -1,20 +1,7 @@
-"""Takes the present version of a model out of production and puts the former one there, in seconds. By hand."""
+"""Airflow DAGs that take the present version of a model out of production and put the former one there. By hand."""
 
-from airflow.sdk import DAG, Param
+from pathlib import Path
 
-from mlops_provider.operators.rollback import RollbackOperator
+from mlops_provider.factory import build_rollback_dags
 
-with DAG(
-    dag_id="rollback",
-    description="Put the former champion of a model into production again",
-    schedule=None,
-    catchup=False,
-    is_paused_upon_creation=False,  # who needs it is in a hurry
-    max_active_runs=1,
-    tags=["mlops", "operations"],
-    params={
-        "model": Param(type="string", minLength=1, description="Registered model, e.g. flight_ranking"),
-        "why": Param(type="string", minLength=1, description="For the audit trail"),
-    },
-):
-    RollbackOperator(task_id="rollback", model="{{ params.model }}", why="{{ params.why }}")
+globals().update(build_rollback_dags(Path(__file__)))

@@ -123,7 +123,9 @@ def ingested(project: Any, run_step: Any, **changes: Any) -> Any:
 
 def tokens_of(project: Any, run_step: Any, dataset: Any, name: str = "FEATURES", run_key: str = "key") -> Any:
     """The FeaturesRef, or the failure."""
-    validation = ValidationRef(place="validate/lm", schema_sha256="3" * 64, num_checks=1, parent=dataset)
+    validation = ValidationRef(
+        place=f"validate/lm/{dataset.place}", schema_sha256="3" * 64, num_checks=1, parent=dataset
+    )
     settings = {"feature_set": f"include.lm.features:{name}", "online": None}
     return run_step(project, project.step_input("features", settings, validation, run_key))
 
@@ -178,5 +180,5 @@ def promoted(project: Any, run_step: Any, report: Any) -> Any:
     key = report.place.split("/")[-1]
     version = run_step(project, project.step_input("register", {"registered_model": project.pipeline}, report, key))
     assert isinstance(version, ModelVersionRef), version
-    move = {"action": "promote", "why": "", "approver": None, "approval": False, "request": None}
+    move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
     return run_step(project, project.step_input("promote", move, version, key))

@@ -102,7 +102,7 @@ def faulty_proxy(kubeconfig: Path, folder: Path) -> Iterator[FaultyProxy]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     place["server"] = f"http://127.0.0.1:{ports[0]}"
     proxy.kubeconfig = folder / "proxy.kubeconfig"
     proxy.kubeconfig.write_text(yaml.safe_dump(settings))
@@ -111,7 +111,7 @@ def faulty_proxy(kubeconfig: Path, folder: Path) -> Iterator[FaultyProxy]:
     finally:
         assert proxy._loop is not None
         proxy._loop.call_soon_threadsafe(ending.set)
-        thread.join(10)
+        thread.join(60)
 
 
 def _tls(kubeconfig: Path) -> ssl.SSLContext:

@@ -15,6 +15,8 @@ import pytest
 from mlops_provider.local.ports import free_port
 from training.elastic.workers import Worker, end, prepare
 
+TESTS = Path(__file__).parent
+
 
 def run_ranks(program: Path, num_ranks: int, *arguments: str, timeout: float) -> None:
     """
@@ -23,10 +25,13 @@ def run_ranks(program: Path, num_ranks: int, *arguments: str, timeout: float) ->
     :param timeout: seconds
     :raises AssertionError: with the ranks' last lines, where one fails or does not end in time
     """
+    # Read when the process that is forked starts, and imports torch.
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{TESTS}"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")  # read when the process that is forked imports torch
+        for name, value in settings.items():
+            patch.setenv(name, value)
         prepare()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **settings}
     if num_ranks > 1:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
     workers = []

@@ -21,7 +21,7 @@ from torch import distributed
 
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import INTERRUPTED, BadDataError, Failure, StepError, write_result  # noqa: F401
-from training.trainer.health import REST, Heartbeat  # noqa: F401
+from training.trainer.health import REST, Heartbeat
 
 FOLDER = Path(sys.argv[1])
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -76,6 +76,7 @@ def train() -> None:
         if float(flag):
             note(interrupted=step)
             sys.exit(INTERRUPTED)
+    heart.beat(step, REST)
     note(ends=step)
 
 

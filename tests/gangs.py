@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from warm import WarmProcess
 
 from mlops_provider.step import RunIdentity, StepInput, read_result
 
@@ -28,7 +28,7 @@ class Gang:
     """One started ``training.steps.torchrun``."""
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: WarmProcess
 
     def result(self) -> Any:
         self.process.wait(DEADLINE_SECONDS)
@@ -93,14 +93,12 @@ def started(
     }
     more = {key: str(value) for key, value in environment.items()}
     with (folder / f"log-{name}").open("w") as log:
-        process = subprocess.Popen(
-            command, env=os.environ | places | more, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = WarmProcess(command, env=os.environ | places | more, output=log)
     try:
         yield Gang(folder=folder, process=process)
     finally:
         kill(process.pid)
-        process.wait(20)
+        process.wait(60)
 
 
 def kill(pid: int) -> None:

@@ -68,21 +68,25 @@ class LiveAirflow:
 
     def model_versions(self, model: str = PIPELINE) -> list[dict[str, Any]]:
         response = httpx.get(
-            f"{self.stack.mlflow_url}/api/2.0/mlflow/model-versions/search", params={"filter": f"name='{model}'"}
+            f"{self.stack.mlflow_url}/api/2.0/mlflow/model-versions/search",
+            params={"filter": f"name='{model}'"},
+            auth=self.stack.mlflow_admin,
         )
         return list(response.raise_for_status().json().get("model_versions", []))
 
     def aliases(self, model: str = PIPELINE) -> dict[str, str]:
         """Which version each alias names."""
-        found = httpx.get(f"{self.stack.mlflow_url}/api/2.0/mlflow/registered-models/get", params={"name": model})
+        url = f"{self.stack.mlflow_url}/api/2.0/mlflow/registered-models/get"
+        found = httpx.get(url, params={"name": model}, auth=self.stack.mlflow_admin)
         entries = found.raise_for_status().json()["registered_model"].get("aliases", [])
         return {entry["alias"]: str(entry["version"]) for entry in entries}
 
     def training_runs(self, pipeline: str = PIPELINE) -> list[dict[str, Any]]:
         api = f"{self.stack.mlflow_url}/api/2.0/mlflow"
-        found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": pipeline})
+        admin = self.stack.mlflow_admin
+        found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": pipeline}, auth=admin)
         experiment = found.raise_for_status().json()["experiment"]["experiment_id"]
-        runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": [experiment]})
+        runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": [experiment]}, auth=admin)
         return list(runs.raise_for_status().json().get("runs", []))
 
     def hold(self, step: str, seconds: float) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +26,7 @@ from mlops_provider.refs import (
     ValidationRef,
 )
 
-RUN_SECONDS = 180
+RUN_SECONDS = 400
 METRICS = {
     "ndcg@10": 0.81234,
     "candidate.ndcg@10": 0.81234,
@@ -33,7 +35,10 @@ METRICS = {
 }
 STAGE = """
 import sys
+from pathlib import Path
+from mlops_provider.signing import load_key
 from mlops_provider.refs import ReportRef
+from training.commands.signing import sign_entry
 from training.registry.promotion import Promotion
 from training.registry.semantic_version import VERSION_TAG
 from training.registry.transitions import Author
@@ -42,14 +47,15 @@ from training.tracking.connection import connect
 from training.tracking.model_registry import REF_TAG, ModelRegistry
 from training.tracking.stored_model import StoredModel
 
-store, tracking_uri, report = sys.argv[1:]
+store, tracking_uri, report, key = sys.argv[1:]
 registry = ModelRegistry(client=connect(tracking_uri), name="events")
 run = registry.client.create_run("0").info
 found = registry.client.create_logged_model("0", name="events", source_run_id=run.run_id)
 model = StoredModel(model_id=found.model_id, uri=found.artifact_location)  # nothing is there, and nothing needs it
 tags = {REF_TAG: report, VERSION_TAG: "1.0.0"}
 version = registry.create(model=model, run_id=run.run_id, tags=tags, description="Good.")
-Promotion.of(registry, Store(store)).stage(version, Author(who="a night", why="Good."), report="reports/1.html")
+entry = Promotion.of(registry, Store(store)).stage(version, Author(who="a night", why="Good."), report="reports/1.html")
+sign_entry(Store(store), entry, load_key(key), "a night", [])
 print(version)
 """
 
@@ -63,23 +69,41 @@ def history(airflow: LiveAirflow) -> list[dict[str, Any]]:
 def register(airflow: LiveAirflow) -> ModelVersionRef:
     """A version of ``events`` in staging, judged against what is in production now."""
     champion = airflow.aliases().get("champion") if history(airflow) else None
+    place = f"tests/releases/{uuid.uuid4().hex[:12]}"
     dataset = DatasetRef(
-        place="x", name="events", version="1" * 64, schema_hash="2" * 64, num_rows=1, num_bytes=1,
+        place=f"{place}/ingest", name="events", version="1" * 64, schema_hash="2" * 64, num_rows=1, num_bytes=1,
         interval_start="2024-01-01T00:00:00+00:00", interval_end="2024-01-02T00:00:00+00:00",
     )  # fmt: skip
     features = FeaturesRef(
-        place="x", version="4" * 64, num_features=1, num_samples={},
-        parent=ValidationRef(place="x", schema_sha256="3" * 64, num_checks=1, parent=dataset),
+        place=f"{place}/features", version="4" * 64, num_features=1, num_samples={},
+        parent=ValidationRef(place=f"{place}/validate", schema_sha256="3" * 64, num_checks=1, parent=dataset),
     )  # fmt: skip
-    checkpoint = CheckpointRef(place="x", epoch=1, metrics={}, seed=1, world_size=1, tracking_run="r", parent=features)
+    checkpoint = CheckpointRef(
+        place=f"{place}/train", epoch=1, metrics={}, seed=1, world_size=1, tracking_run="r", parent=features
+    )
     page = Artifact(key="pipelines/events/evaluate/k/report.000000000000.html", sha256="5" * 64, num_bytes=1)
     report = ReportRef(
-        place="x", artifacts={"report": page}, passed=True, reason="Better than noise.", metrics=METRICS,
-        champion=champion, parent=checkpoint,
+        place=f"{place}/evaluate", artifacts={"report": page}, passed=True, reason="Better than noise.",
+        metrics=METRICS, champion=champion, parent=checkpoint,
     )  # fmt: skip
     store = f"file://{airflow.stack.store}"
-    version = training(airflow, "-c", STAGE, store, airflow.stack.mlflow_url, json.dumps(report.to_wire()))
-    return ModelVersionRef(place="x", name="events", version=version, semantic_version="1.0.0", parent=report)
+    version = training(
+        airflow,
+        "-c",
+        STAGE,
+        store,
+        airflow.stack.mlflow_url,
+        json.dumps(report.to_wire()),
+        airflow.stack.environment()["AIRFLOW__MLOPS__RELEASE_KEY"],
+    )
+    ref = ModelVersionRef(
+        place=f"{place}/register", name="events", version=version, semantic_version="1.0.0", parent=report
+    )
+    for link in ref.lineage():
+        path = airflow.stack.store / link.place / "ref.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(link.to_wire()))
+    return ref
 
 
 def training(airflow: LiveAirflow, *arguments: str) -> str:
@@ -97,10 +121,27 @@ def training(airflow: LiveAirflow, *arguments: str) -> str:
     return done.stdout.splitlines()[-1] if done.stdout else ""
 
 
-def release(airflow: LiveAirflow, version: ModelVersionRef, dag_id: str = "releasing") -> str:
+def release(airflow: LiveAirflow, version: ModelVersionRef, dag_id: str = "releasing", user: str | None = None) -> str:
+    """:param user: who starts the run; admin where None"""
     run_id = f"version_{version.version}"
-    airflow.client.trigger(dag_id, run_id, None, {"ref": version.to_wire()})
+    client = client_of(airflow, user) if user else airflow.client
+    client.trigger(dag_id, run_id, None, {"ref": version.to_wire()})
     return run_id
+
+
+def client_of(airflow: LiveAirflow, user: str) -> AirflowClient:
+    """Airflow's REST API as one of the users; as anybody, where Airflow has none."""
+    return AirflowClient(airflow.stack.airflow_url, (user, f"the-password-of-{user}") if airflow.login else None)
+
+
+def mlops(airflow: LiveAirflow, *arguments: str) -> tuple[int, str]:
+    """The command line of the people who look after this deployment; ``--user NAME`` comes last."""
+    user = arguments[-1] if arguments[-2:-1] == ("--user",) else "admin"
+    own = f"the-password-of-{user}" if airflow.login is None or user != airflow.login[0] else airflow.login[1]
+    environment = {**os.environ, **airflow.stack.environment(), "MLOPS_AIRFLOW_PASSWORD": own}
+    command = [sys.executable, "-m", "mlops_provider.cli", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, " ".join(f"{done.stdout} {done.stderr}".split())
 
 
 def wait_for(happened: Callable[[], bool], what: str) -> None:
@@ -118,6 +159,4 @@ def form(airflow: LiveAirflow, run_id: str, dag_id: str = "releasing") -> dict[s
 
 
 def answer(airflow: LiveAirflow, user: str, run_id: str, chosen: str, why: str, dag_id: str = "releasing") -> None:
-    """As one of the users; as anybody, where Airflow has none."""
-    login = (user, f"the-password-of-{user}") if airflow.login else None
-    AirflowClient(airflow.stack.airflow_url, login).answer(dag_id, run_id, "approve", chosen, {"why": why})
+    client_of(airflow, user).answer(dag_id, run_id, "approve", chosen, {"why": why})

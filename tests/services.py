@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from mlops_provider.local.ports import free_port
 
@@ -92,6 +94,40 @@ def s3_server() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
+def kms_server() -> Iterator[dict[str, str]]:
+    """
+    A key management service with a key for signing, ``alias/release``, and one for RSA, ``alias/rsa``; the environment
+    variables by which boto3 finds it. S3 is there too.
+    """
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="kms-") as name:
+        command = [str(TRAINING_PYTHON), str(REPOSITORY / "tests/kms_server.py"), "-H", "127.0.0.1", "-p", str(port)]
+        with _running(command, port, Path(name)):
+            for alias, spec in {"alias/release": "ECC_NIST_P256", "alias/rsa": "RSA_2048"}.items():
+                made = _ask_kms(port, "CreateKey", {"KeySpec": spec, "KeyUsage": "SIGN_VERIFY"})
+                _ask_kms(port, "CreateAlias", {"AliasName": alias, "TargetKeyId": made["KeyMetadata"]["KeyId"]})
+            yield {
+                "AWS_ENDPOINT_URL_KMS": f"http://127.0.0.1:{port}",
+                "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_DEFAULT_REGION": "us-east-1",
+            }
+
+
+def _ask_kms(port: int, action: str, given: Mapping[str, str]) -> dict[str, Any]:
+    # By the scope of its signature, which it does not check, moto knows which service is meant.
+    scope = "Credential=test/20260101/us-east-1/kms/aws4_request, SignedHeaders=host, Signature=0"
+    headers = {"X-Amz-Target": f"TrentService.{action}", "Authorization": f"AWS4-HMAC-SHA256 {scope}"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("POST", "/", json.dumps(given), headers | {"Content-Type": "application/x-amz-json-1.1"})
+    answer = connection.getresponse()
+    said = answer.read()
+    assert answer.status == 200, said
+    return dict(json.loads(said or b"null") or {})
+
+
+@contextmanager
 def mlflow_server(database: str | None = None) -> Iterator[str]:
     """
     Address of an MLflow server, with artifacts by way of the server.
@@ -150,7 +186,7 @@ def _running(
         yield
     finally:
         server.send_signal(stop)
-        server.wait(20)
+        server.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # its workers, where it was given no time to end them
 

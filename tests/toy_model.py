@@ -47,7 +47,7 @@ def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy"
         split={"validation_days": 2, "test_days": 3}, creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
-        place=f"ingest/{name}",
+        place=f"ingest/{name}-{manifest.version[:12]}",
         artifacts={"manifest": store.put_artifact(f"ingest/{name}", "manifest.json", manifest.to_json())},
         name=name,
         version=manifest.version,
@@ -57,7 +57,9 @@ def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy"
         interval_start=START.isoformat(),
         interval_end=(START + timedelta(days=DAYS)).isoformat(),
     )
-    return ValidationRef(place=f"validate/{name}", schema_sha256="0" * 64, num_checks=1, parent=dataset)
+    return ValidationRef(
+        place=f"validate/{name}-{manifest.version[:12]}", schema_sha256="0" * 64, num_checks=1, parent=dataset
+    )
 
 
 def rows(*, binary: bool = False) -> pl.DataFrame:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mlflow import MlflowClient
+from services import TRAINING_PYTHON
 
 from mlops_provider.local.ports import free_port
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 class Server:
     """A real MLflow server that can be frozen, killed, and started again on the same port and database."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -27,10 +30,10 @@ class Server:
     def start(self) -> None:
         if self._process is not None:
             return
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{self._folder}/db"]
-        command += ["--artifacts-destination", f"{self._folder}/artifacts", "--host", "127.0.0.1"]
+        command = [str(TRAINING_PYTHON), "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{self.folder}/db"]
+        command += ["--artifacts-destination", f"{self.folder}/artifacts", "--host", "127.0.0.1"]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (self._folder / "log").open("a") as log:
+        with (self.folder / "log").open("a") as log:
             self._process = subprocess.Popen(
                 [*command, "--port", str(self._port), "--workers", "1"],
                 stdout=log,
@@ -40,13 +43,13 @@ class Server:
             )
         deadline = time.monotonic() + 120
         while not self._answers():
-            assert time.monotonic() < deadline, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
             time.sleep(0.1)
 
     def kill(self) -> None:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
     def freeze(self) -> None:

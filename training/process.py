@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from pathlib import Path
 from mlops_provider.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, STORE_VARIABLE, BadConfigError
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_OWN_FILES = 256
+"""Descriptors that a process of a training needs beside its connections: libraries, logs, data shards, heartbeats."""
+_PLENTY_OF_FILES = 65_536
+"""The limit is not raised beyond, where no more are needed: some programs walk through all possible descriptors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,48 @@ def memory_limit() -> int:
     return min(limits)
 
 
+def open_files_of(world_size: int) -> int:
+    """
+    Descriptors that one process of so many may need.
+
+    gloo opens a connection to each peer in each of the two groups that span all ranks, and the process that holds the
+    store has two from each rank and two from each agent (measured with torch 2.13 at 2 to 16 ranks).
+    """
+    return _OWN_FILES + 4 * world_size
+
+
+def allow_open_files(needed: int, why: str) -> None:
+    """
+    Raise this process's limit of open files, and that of the processes which it will start.
+
+    The soft limit is 1,024 on most systems, of which a training of 300 ranks runs out while it connects.
+
+    :param why: begins the message, e.g. ``a training of 1024 processes``
+    :raises BadConfigError: where the hard limit, which this process may not raise, is lower than what is needed
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    if allowed < needed:
+        raise BadConfigError(
+            f"{why} needs {needed} open files in one process, and the system allows {allowed} (ulimit -Hn): raise the "
+            "hard limit (LimitNOFILE of the service or of containerd, --ulimit nofile of docker, "
+            "/etc/security/limits.conf), or start fewer processes (train.nodes, train.processes)"
+        )
+    if (wanted := min(allowed, max(needed, _PLENTY_OF_FILES))) > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def memory_free() -> int:
+    """Bytes that may be had without taking any from a process: of the machine, and of this container."""
+    import psutil
+
+    free: list[int] = [psutil.virtual_memory().available]
+    used = Path("/sys/fs/cgroup/memory.current")
+    if used.exists():
+        free.append(memory_limit() - int(used.read_text()))
+    return min(free)
+
+
 def die_with_parent() -> None:
     """
     Have the kernel kill this process when its parent ends, however it ends.
@@ -80,7 +127,8 @@ def orphaned(parent: int, launcher: str | None, *, under_torchrun: bool) -> bool
     """
     Whether the parent is no longer the one that started this process.
 
-    :param launcher: process id of the launcher; None in a container, where the rightful parent may well be process 1
+    :param launcher: process id of the launcher, or of the warm runtime that forked the step; None in a container, where
+        the rightful parent may well be process 1
     """
     if launcher is None:
         return False

@@ -95,6 +95,7 @@ class Program:
             rank=self.rank,
             world_size=self.world_size,
             micro_batch=self.config.micro_batch,
+            micro_batch_rows=self.config.micro_batch_rows,
         )
 
     def finish(self, weights: Mapping[str, Any], *, epoch: int, metrics: Mapping[str, float]) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -21,18 +23,36 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops_provider.refs import Artifact, Ref, ref_from_wire
-from mlops_provider.step import BadConfigError, BadDataError, StepError
+from mlops_provider.outages import STORE, Verdict, verdict_on_store
+from mlops_provider.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
+from mlops_provider.step import BadConfigError, BadDataError, OutageError, StepError
 
 REF_FILE: Final = "ref.json"
-# Only clearing the task would not do: its ref.json is the answer to that.
+ASIDE: Final = "damaged"
+"""Folder of what was moved out of the way to be made again; nothing reads it, and people may delete it."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _REPAIR: Final = (
-    "restore it from a backup, or delete it and the ref.json of the step that wrote it, and run that step again"
+    "`mlops store verify --heal` makes it again where it can; so does clearing the task that wrote it, once it is "
+    "deleted; else restore it from a backup"
 )
+_PART_BYTES: Final = 16 << 20
+_REQUESTS: Final = 16
 
 
 class StoreError(StepError):
     """The store cannot be read or written just now: retried, for stores come back."""
+
+
+class StoreAwayError(OutageError, StoreError):
+    """The store does not answer, or is overloaded, for longer than its client tries."""
+
+    service = STORE
+
+
+class StoreRefusedError(StoreError):
+    """The store does not take the request, or the credentials: trying again cannot help."""
+
+    retryable = False
 
 
 class DamagedObjectError(BadDataError):
@@ -71,23 +91,48 @@ class Store:
         else:
             raise BadConfigError(f"store {uri!r} is neither file:///folder nor s3://bucket/prefix")
 
-    def put(self, key: str, data: bytes | Path) -> None:
-        """Write an object whole; an older one of that key is replaced."""
+    def put(self, key: str, data: bytes | Path, *, durable: bool = True) -> None:
+        """
+        Write an object whole; an older one of that key is replaced.
+
+        :param durable: return only when it would survive a power cut
+        """
         try:
             obstore.put(self._backend, key, data)
+            if durable:
+                self._flush(key)
+        except Exception as error:
+            raise self._failure("write", key, error) from error
+
+    def put_large(self, key: str, memory: memoryview, part_bytes: int) -> None:
+        """Write an object in several parts at once, where the store is a remote one."""
+        try:
+            obstore.put(self._backend, key, memory, chunk_size=part_bytes, max_concurrency=4)
             self._flush(key)
         except Exception as error:
             raise self._failure("write", key, error) from error
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key is taken; of several writers exactly one is told True."""
+        """
+        Write an object unless the key is taken; of several writers exactly one is told True.
+
+        The answer to a write may be lost: the client then tries again, and is told that the key is taken, by itself.
+        So the object is read back, and whoever finds its own bytes has written it. Writers who must be told apart
+        need bytes that differ.
+        """
         try:
             obstore.put(self._backend, key, data, mode="create")
             self._flush(key)
         except AlreadyExistsError:
-            return False
+            try:
+                return self.get(key) == data
+            except FileNotFoundError:  # removed since
+                return False
         except Exception as error:
-            raise self._failure("write", key, error) from error
+            try:
+                return self.get(key) == data
+            except (FileNotFoundError, StoreError):
+                raise self._failure("write", key, error) from error
         return True
 
     def get(self, key: str) -> bytes:
@@ -99,10 +144,53 @@ class Store:
         except Exception as error:
             raise self._failure("read", key, error) from error
 
-    def exists(self, key: str) -> bool:
-        return self._size(key) is not None
+    def get_range(self, key: str, start: int, num_bytes: int) -> bytearray:
+        """
+        Read a part of an object; fewer bytes where it ends within them.
 
-    def _size(self, key: str) -> int | None:
+        :raises FileNotFoundError: where there is no such object
+        """
+        try:
+            return bytearray(obstore.get_range(self._backend, key, start=start, length=num_bytes))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._failure("read", key, error) from error
+
+    def sha256(self, key: str, on_bytes: Callable[[int], None] = lambda num_bytes: None) -> tuple[str, int]:
+        """
+        Read an object through, 16 MB at a time.
+
+        :param on_bytes: called with how many more were read
+        :return: the digest of its bytes, and how many there are
+        :raises FileNotFoundError: where there is no such object
+        """
+        digest, start = hashlib.sha256(), 0
+        try:
+            answer = obstore.get(self._backend, key)
+            size = answer.meta["size"]
+            while start < size:
+                # A request for each part: one for all would have to end within the client's timeout.
+                length = min(_PART_BYTES, size - start)
+                part = (
+                    answer.bytes()
+                    if length == size
+                    else obstore.get_range(self._backend, key, start=start, length=length)
+                )
+                digest.update(part)
+                on_bytes(length)
+                start += length
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._failure("read", key, error) from error
+        return digest.hexdigest(), size
+
+    def exists(self, key: str) -> bool:
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """The bytes of an object; None where there is no such object."""
         try:
             return obstore.head(self._backend, key)["size"]
         except FileNotFoundError:
@@ -183,7 +271,7 @@ class Store:
         sha256, size = _digest(data)
         key = blob_key(sha256, suffix)
         # A power cut can leave a name without its bytes: such a blob must not be shared.
-        if new := self._size(key) != size:
+        if new := self.size(key) != size:
             self.put(key, data)
         return Artifact(key=key, sha256=sha256, num_bytes=size), new
 
@@ -205,9 +293,18 @@ class Store:
         return data
 
     def local_file(self, artifact: Artifact, cache: Path) -> Path:
-        """A checked local file with the artifact's bytes, to be memory-mapped; fetched to ``cache`` where need be."""
+        """
+        A checked local file with the artifact's bytes, to be memory-mapped; fetched to ``cache`` where need be.
+
+        :raises DamagedObjectError: naming the object, also where its name leads out of the store
+        """
+        if not _DIGEST.fullmatch(artifact.sha256):
+            raise DamagedObjectError(f"{artifact.key} has no SHA-256: {artifact.sha256[:80]!r}")
         if self._root is not None:
             path = self._root / artifact.key
+            # It comes from a ref or a manifest, which somebody may have edited.
+            if not path.resolve().is_relative_to(self._root.resolve()):
+                raise DamagedObjectError(f"{artifact.key!r} is outside of the store {self.uri}")
             if not path.is_file():
                 raise DamagedObjectError(f"{artifact.key} is missing from {self.uri}")
             with path.open("rb") as file:
@@ -241,11 +338,43 @@ class Store:
     def commit(self, ref: Ref) -> Ref:
         """Make a step's work visible. Where another attempt was first, its ref is returned instead."""
         # ref.json last: its presence is the commit.
-        if self.put_new(f"{ref.place}/{REF_FILE}", json.dumps(ref.to_wire(), indent=1, sort_keys=True).encode()):
+        if self.put_new(f"{ref.place}/{REF_FILE}", ref_bytes(ref)):
             return ref
         winner = self.committed(ref.place)
         assert winner is not None, "a ref.json never disappears"
         return winner
+
+    def lacking(self, ref: Ref) -> Sequence[Artifact]:
+        """
+        What a ref, and its manifest, name and the store does not have, or has with another size.
+
+        One listing of the ref's place, a GET where there is a manifest, and a HEAD for each object that lies elsewhere
+        (a snapshot's blobs), 16 at a time. No byte is read of what they hold.
+        """
+        named = list(ref.artifacts.values())
+        sizes: dict[str, int | None] = {entry.key: entry.num_bytes for entry in self.stored(ref.place)}
+        manifest = ref.artifacts.get(MANIFEST)
+        if manifest is not None:
+            try:
+                named += named_in(self.read(manifest))
+            except DamagedObjectError:
+                sizes[manifest.key] = None
+        elsewhere = list({artifact.key for artifact in named} - sizes.keys())
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            sizes |= dict(zip(elsewhere, pool.map(self.size, elsewhere), strict=True))
+        return [artifact for artifact in named if sizes[artifact.key] != artifact.num_bytes]
+
+    def set_aside(self, key: str) -> str | None:
+        """
+        Move an object out of the way, and keep it.
+
+        :return: where it is now; None where there was none
+        """
+        aside = f"{ASIDE}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}/{key}"
+        if not self.copy(key, aside):
+            return None
+        self.delete([key])
+        return aside
 
     def _flush(self, key: str) -> None:
         # A rename is atomic but not durable: after a power cut ref.json could be there and its data not.
@@ -261,10 +390,23 @@ class Store:
 
     def _failure(self, verb: str, key: str, error: Exception) -> StoreError:
         cause = str(error).split("\n", 1)[0]
-        return StoreError(
+        kind = _KINDS[verdict_on_store(error)]
+        return kind(
             f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
+
+
+_KINDS: Final[dict[Verdict, type[StoreError]]] = {
+    Verdict.AWAY: StoreAwayError,
+    Verdict.REFUSED: StoreRefusedError,
+    Verdict.OTHER: StoreError,
+}
+
+
+def ref_bytes(ref: Ref) -> bytes:
+    """``ref.json``: equal refs give equal bytes."""
+    return json.dumps(ref.to_wire(), indent=1, sort_keys=True).encode()
 
 
 def blob_key(sha256: str, suffix: str = "") -> str:

@@ -14,14 +14,15 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.record import Record, compare
-from benchmarks.training import restart
+from benchmarks.training import peers, restart
 
-PROGRAMS = ("loop", "loader", "checkpoints", "tracking")
+PROGRAMS = ("loop", "loader", "groups", "checkpoints", "tracking", "goodput", "talk", "index", "rendezvous")
 
 
 def measure(home: Path, scratch: Path) -> list[Record]:
     records = [record for program in PROGRAMS for record in run(program, home, scratch)]
-    return records + restart.measure(home, scratch, environment(home))
+    records += restart.measure(home, scratch, environment(home))
+    return records + peers.measure(home, scratch, environment(home))
 
 
 def run(program: str, home: Path, scratch: Path) -> list[Record]:

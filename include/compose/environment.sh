@@ -22,6 +22,11 @@ MLFLOW_DB_PASSWORD=$(random_hex 24)
 REDIS_PASSWORD=$(random_hex 24)
 S3_ACCESS_KEY=$(random_hex 10)
 S3_SECRET_KEY=$(random_hex 24)
+MLFLOW_ADMIN_PASSWORD=$(random_hex 12)
+MLFLOW_STEPS_PASSWORD=$(random_hex 24)
+MLFLOW_RELEASE_PASSWORD=$(random_hex 24)
+MLFLOW_READER_PASSWORD=$(random_hex 24)
+MLFLOW_COOKIE_KEY=$(random_hex 32)
 AIRFLOW_ADMIN_PASSWORD=$(random_hex 12)
 AIRFLOW_FERNET_KEY=$(fernet_key)
 AIRFLOW_JWT_SECRET=$(random_hex 32)
@@ -33,4 +38,4 @@ if ! ln "$draft" "$target"; then
     echo "$target is there already: remove it yourself if its secrets may go" >&2
     exit 1
 fi
-echo "$target written; log in to Airflow as admin with its AIRFLOW_ADMIN_PASSWORD"
+echo "$target written; log in as admin, to Airflow with its AIRFLOW_ADMIN_PASSWORD, to MLflow with its MLFLOW_ADMIN_PASSWORD"

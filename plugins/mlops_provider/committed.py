@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops_provider.refs import DatasetRef, Ref, ref_from_wire
+from mlops_provider.refs import MANIFEST, Artifact, DatasetRef, Ref, named_in, ref_from_wire
 from mlops_provider.step import deprecation_key
 
+_S3_KEYS: Final = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "token",
+}
+"""Variables with credentials, and the client's own names of them."""
+_S3_SETTINGS: Final = {"AWS_ENDPOINT_URL": "endpoint", "AWS_REGION": "region"}
 
-def open_store(uri: str) -> ObjectStore:
-    """:param uri: ``file:///folder`` or ``s3://bucket/prefix``"""
+
+def open_store(uri: str, credentials: Mapping[str, str] = MappingProxyType({}), *, retry: bool = True) -> ObjectStore:
+    """
+    :param uri: ``file:///folder`` or ``s3://bucket/prefix``
+    :param credentials: by their environment variables; empty: those of this process
+    :param retry: whether a request to a store that is away or overloaded is tried again, for a minute or so
+    """
     # The path as it is, like the steps: a URL's % # and ? would name another folder than theirs.
-    return LocalStore(uri.removeprefix("file://"), mkdir=True) if uri.startswith("file://") else from_url(uri)
+    if uri.startswith("file://"):
+        return LocalStore(uri.removeprefix("file://"), mkdir=True)
+    options: dict[str, Any] = {} if retry else {"retry_config": {"max_retries": 0}}
+    if credentials:
+        settings = {ours: credentials[name] for name, ours in _S3_SETTINGS.items() if name in credentials}
+        # Not as settings: what this process has in its environment, a session's token say, would be added to them.
+        options |= {"config": settings, "credential_provider": lambda: _s3_keys(credentials)}
+        if "AWS_ALLOW_HTTP" in credentials:
+            options["client_options"] = {"allow_http": True}
+    return from_url(uri, **options)
+
+
+def _s3_keys(credentials: Mapping[str, str]) -> Any:
+    return {ours: credentials.get(name) for name, ours in _S3_KEYS.items()} | {"expires_at": None}
 
 
 async def read_committed(store: ObjectStore, place: str) -> Ref | None:
@@ -27,11 +57,59 @@ async def read_committed(store: ObjectStore, place: str) -> Ref | None:
 
 async def read_json(store: ObjectStore, key: str) -> Any:
     """:return: None where there is no such object"""
+    data = await read_bytes(store, key)
+    return None if data is None else json.loads(data)
+
+
+async def read_bytes(store: ObjectStore, key: str) -> bytes | None:
+    """:return: None where there is no such object"""
     try:
         response = await obstore.get_async(store, key)
     except FileNotFoundError:
         return None
-    return json.loads(bytes(await response.bytes_async()))
+    return bytes(await response.bytes_async())
+
+
+async def write_new(store: ObjectStore, key: str, data: bytes) -> bool:
+    """
+    Write an object, once; False where there is one of that key with other bytes.
+
+    Where only the answer was lost, by a client's own second try or a cut connection, the object is read back. Two
+    writers of equal bytes are both told True.
+    """
+    try:
+        await obstore.put_async(store, key, data, mode="create")
+    except AlreadyExistsError:
+        return await read_bytes(store, key) == data
+    except (BaseError, OSError):
+        if (found := await read_bytes(store, key)) is None:
+            raise
+        return found == data
+    return True
+
+
+async def lacking(store: ObjectStore, ref: Ref) -> list[str]:
+    """
+    Keys of what a ref, and its manifest, name and the store does not have, or has with another size.
+
+    One HEAD for each object, 16 at a time, and a GET where there is a manifest.
+    """
+    turns = asyncio.Semaphore(16)
+
+    async def is_there(artifact: Artifact) -> bool:
+        async with turns:
+            try:
+                return (await obstore.head_async(store, artifact.key))["size"] == artifact.num_bytes
+            except FileNotFoundError:
+                return False
+
+    named = list(ref.artifacts.values())
+    manifest = ref.artifacts.get(MANIFEST)
+    data = await read_bytes(store, manifest.key) if manifest else None
+    if manifest and data is not None and hashlib.sha256(data).hexdigest() == manifest.sha256:
+        named += named_in(data)
+    there = await asyncio.gather(*map(is_there, named))
+    return [artifact.key for artifact, found in zip(named, there, strict=True) if not found]
 
 
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:

@@ -17,5 +17,17 @@ class StepRetryableError(AirflowException):
     """The step failed for a reason that may pass."""
 
 
+class StepOutageError(StepRetryableError):
+    """
+    A service that the step needs is away. Raised to Airflow only where that took longer than the patience for it.
+
+    :param service: of :mod:`mlops_provider.outages`
+    """
+
+    def __init__(self, message: str, service: str) -> None:
+        super().__init__(message)
+        self.service = service
+
+
 class StepLostError(AirflowException):
     """The step's process ended without a result document: killed, out of memory, evicted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
@@ -10,8 +11,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG, Param, get_parsing_context
+from airflow.sdk.configuration import conf
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.canary import CanaryOperator
@@ -20,6 +23,7 @@ from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
+from mlops_provider.operators.rollback import RollbackOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -68,7 +72,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
     }
 
     def task(task_id: str, step: str) -> dict[str, Any]:
-        return {"task_id": task_id, "launcher": pipeline.launcher, "pods": pipeline.pods_of(step)}
+        common = {"team": pipeline.team, "launcher": pipeline.launcher}
+        return {"task_id": task_id, "pods": pipeline.pods_of(step), **common}
 
     def common(step: str) -> dict[str, Any]:
         parameters = SEARCHED if step == "tune" else PARAMETERS.get(step, ())
@@ -76,7 +81,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
     model = pipeline.register_.registered_model
     with dag:
-        ingest = IngestOperator(**common("ingest"))
+        ingest = IngestOperator(**common("ingest"), only_parameters=True)
         validate = ValidateOperator(dataset=ingest.output, registered_model=model, **common("validate"))
         features = FeaturesOperator(validation=validate.output, **common("features"))
         best: StepOperator = features
@@ -96,6 +101,46 @@ def build_dag(pipeline: Pipeline) -> DAG:
             version = CanaryOperator(version=version, **task("canary", "promote"), **canary).output
         PromoteOperator(version=version, registered_model=model, **common("promote"))
     return dag
+
+
+def build_rollback_dags(file: Path) -> dict[str, DAG]:
+    """
+    The DAGs that take a champion back, by id: ``rollback`` of the deployment's own models, and one for each team.
+
+    :param file: of the DAGs. Where a team's bundle has one, it makes that team's only.
+    """
+    teams = all_teams()
+    if (owner := owner_of_file(teams, file)) is not None:
+        return _by_id([_rollback_dag(owner, teams[owner].names)])
+    # Under [core] multi_team, a DAG of the deployment's own bundle is no team's.
+    others = [] if conf.getboolean("core", "multi_team", fallback=False) else [*teams]
+    return _by_id([_rollback_dag(None, ""), *(_rollback_dag(team, teams[team].names) for team in others)])
+
+
+def _rollback_dag(team: str | None, names: str) -> DAG:
+    with DAG(
+        dag_id=f"{names}rollback",
+        description="Put the former champion of a model into production again",
+        schedule=None,
+        catchup=False,
+        is_paused_upon_creation=False,  # who needs it is in a hurry
+        max_active_runs=1,
+        tags=["mlops", "operations"],
+        params={
+            "model": Param(
+                type="string",
+                minLength=1,
+                description=f"Registered model, e.g. {names}flight_ranking",
+            ),
+            "why": Param(type="string", minLength=1, description="For the audit trail"),
+        },
+    ) as dag:
+        RollbackOperator(task_id="rollback", team=team, model="{{ params.model }}", why="{{ params.why }}")
+    return dag
+
+
+def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
+    return {dag.dag_id: dag for dag in dags}
 
 
 def build_dags(folder: Path) -> dict[str, DAG]:

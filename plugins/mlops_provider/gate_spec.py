@@ -68,7 +68,10 @@ class SliceLoss(Section):
 
 
 class Latency(Section):
-    """How long one request may take: features and model, without a network, on the machine that evaluates."""
+    """
+    How long one request may take: features and model, without a network, on the machine that evaluates. What other
+    programs there cost it does not count: time in line for a processor is taken off, and each request is repeated.
+    """
 
     latency_p99_ms: float = Field(gt=0)
     """Slower is one request in a hundred."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
+    from mlops_provider.deployment import Deployment
     from mlops_provider.refs import ModelVersionRef
 
 REPORTS_PREFIX = "/mlops/reports"
@@ -36,9 +38,20 @@ class ModelLink(StepLink):
     name = "MLflow model version"
 
 
-def model_url(tracking_url: str, version: ModelVersionRef) -> str:
+def model_url(deployment: Deployment, version: ModelVersionRef) -> str:
     """Address of a version in MLflow's pages."""
-    return f"{tracking_url}/#/models/{version.name}/versions/{version.version}"
+    return _page(deployment, f"models/{version.name}/versions/{version.version}")
+
+
+def run_url(deployment: Deployment, run_id: str) -> str:
+    """Address of a run in MLflow's pages."""
+    return _page(deployment, f"runs/{run_id}")
+
+
+def _page(deployment: Deployment, path: str) -> str:
+    # Without it MLflow shows the workspace that was looked at last.
+    workspace = "" if deployment.workspace is None else f"?workspace={quote(deployment.workspace, safe='')}"
+    return f"{deployment.tracking_url}/#/{path}{workspace}"
 
 
 def report_url(key: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
+from typing import Final
 
 import psutil
 
+EXECUTOR: Final = "airflow worker -- LocalExecutor"
+"""Begins the command line of the processes of Airflow's LocalExecutor, which supervise tasks."""
 _POLL_SECONDS = 0.02
 
 
@@ -47,3 +51,18 @@ def kill(processes: Iterable[psutil.Process]) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def of_executors() -> list[psutil.Process]:
+    """
+    This user's processes of Airflow's LocalExecutor, of whichever scheduler: the command line of one that has a task
+    ends with the id of the task instance.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == os.getuid() and " ".join(process.cmdline()).startswith(EXECUTOR):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended since, or not ours
+            continue
+    return found

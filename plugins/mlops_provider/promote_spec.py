@@ -14,10 +14,22 @@ class Approval(Section):
     """A person agrees before the version goes into production, in Airflow's own form."""
 
     approvers: list[Text] = Field(min_length=1)
-    """Who may answer: ids of users as Airflow's auth manager knows them, with the simple one their names."""
+    """Who may answer: names or ids of users, as Airflow's auth manager knows them."""
+    minimum: int = Field(default=1, ge=1)
+    """How many of them must agree; one rejection is enough to reject."""
+    separation: bool = True
+    """Whether who started the run by hand may not approve its version. False where only one person works with it."""
     timeout_hours: float = Field(default=24, gt=0, le=24 * 365)
     on_timeout: Literal["reject", "approve"] = "reject"
-    """What nobody's answer means."""
+    """Decision taken when nobody answers in time."""
+
+    @model_validator(mode="after")
+    def _as_many_approvers(self) -> Approval:
+        if self.minimum > len(set(self.approvers)):
+            raise ValueError(
+                f"consistent: minimum is {self.minimum}, and approvers names {len(set(self.approvers))} of them"
+            )
+        return self
 
 
 SAMPLES = "samples"

@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 INPUT = "input"
 """Artifact of every ref: the input document of the step that made it."""
+MANIFEST = "manifest"
+"""Artifact of snapshots and features: JSON that names the objects they consist of, see :func:`named_in`."""
 
 
 class RefError(ValueError):
@@ -193,7 +195,8 @@ class StudyRef(Ref):
 class CheckpointRef(Ref):
     """
     The best checkpoint of a training. Artifacts: ``weights``, ``code``, ``history`` (metrics per epoch), ``trail``
-    (digests of its steps; not of a program's), ``environment``, ``patch`` (of code that was not committed).
+    (digests of its steps; not of a program's), ``environment``, ``patch`` (of code that was not committed),
+    ``lost_best`` (a better epoch whose weights were lost in both copies: these are the best of those that are left).
     """
 
     kind: ClassVar[str] = "checkpoint"
@@ -276,6 +279,77 @@ def class_names(kinds: Sequence[type[Ref]]) -> str:
     return " or ".join(kind.__name__ for kind in kinds)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefDifference:
+    """The first field in which a ref is not the one that was committed at its place."""
+
+    kind: str
+    """Class of the ref that has the field."""
+    field: str
+    """With dots for parts: ``metrics.auc``."""
+    given: str
+    committed: str
+    """Both values, shortened, as they are shown to people."""
+
+    def __str__(self) -> str:
+        return f"{self.field} of the {self.kind} is {self.given}, and was committed as {self.committed}"
+
+
+def difference(given: Ref, committed: Ref) -> RefDifference | None:
+    """
+    Compare a ref that came from outside with the one that the store has at its place, parents included.
+
+    :return: None where they are equal
+    """
+    if type(given) is not type(committed):
+        names = [type(ref).__name__ for ref in (given, committed)]
+        return RefDifference(kind=names[0], field="kind", given=names[0], committed=names[1])
+    wires = [{name: value for name, value in ref.to_wire().items() if name != "parent"} for ref in (given, committed)]
+    if (found := _first_difference(*wires)) is not None:
+        name, *values = found
+        shown = [_shorten(value) for value in values]
+        return RefDifference(kind=type(given).__name__, field=name, given=shown[0], committed=shown[1])
+    before, parent = getattr(given, "parent", None), getattr(committed, "parent", None)
+    return difference(before, parent) if isinstance(before, Ref) and isinstance(parent, Ref) else None
+
+
+def distrust(given: Ref, committed: Ref | None, what: str, store: str) -> str | None:
+    """
+    Say why a ref that came from outside is not believed; None where it is.
+
+    :param committed: what the store has at its place, if anything
+    :param what: the ref's role, which begins the sentence: ``the input of evaluate``
+    :param store: URI
+    """
+    key = f"{given.place}/ref.json"
+    if committed is None:
+        return (
+            f"{what} names a {type(given).__name__} at {given.place!r}, but no step committed one there: {store} has "
+            f"no {key}. Clear the task that returned it"
+        )
+    if (found := difference(given, committed)) is None:
+        return None
+    return (
+        f"{what} was changed after its step had returned it: {found} ({key}). Clear the task that returned it, so that "
+        "it returns what it committed"
+    )
+
+
+_ABSENT = "absent"
+
+
+def _first_difference(given: Mapping[str, Any], committed: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    for name in sorted({*given, *committed}):
+        values = given.get(name, _ABSENT), committed.get(name, _ABSENT)
+        if all(isinstance(value, Mapping) for value in values):
+            if (inner := _first_difference(*values)) is not None:
+                return f"{name}.{inner[0]}", *inner[1:]
+        # By their JSON: 1 and True, or 1 and 1.0, are equal in Python.
+        elif canonical_json(values[0]) != canonical_json(values[1]):
+            return name, *values
+    return None
+
+
 def _check_kind(wire: object, kinds: Sequence[type[Ref]]) -> type[Ref]:
     if not isinstance(wire, Mapping) or "kind" not in wire:
         raise RefError(f"expected a {class_names(kinds)} document, got {_shorten(wire)}")
@@ -283,6 +357,27 @@ def _check_kind(wire: object, kinds: Sequence[type[Ref]]) -> type[Ref]:
         if kind.kind == wire["kind"]:
             return kind
     raise RefError(f"expected a {class_names(kinds)}, got a ref of kind {wire['kind']!r}")
+
+
+def named_in(manifest: bytes) -> list[Artifact]:
+    """
+    The objects that a manifest names: blobs and indexes of a snapshot, shards of features.
+
+    :raises ValueError: where it is no manifest
+    """
+    document = json.loads(manifest)
+    if not isinstance(document, Mapping) or not {"partitions", "splits"} & document.keys():
+        raise ValueError("it is no manifest: it has neither partitions nor splits")
+    return list(_objects_in([document.get("partitions"), document.get("splits")]))
+
+
+def _objects_in(document: object) -> Iterator[Artifact]:
+    if isinstance(document, Mapping):
+        if {"key", "sha256", "num_bytes"} <= document.keys():
+            yield Artifact(key=document["key"], sha256=document["sha256"], num_bytes=document["num_bytes"])
+        document = list(document.values())
+    for part in document if isinstance(document, list) else ():
+        yield from _objects_in(part)
 
 
 def canonical_json(document: object) -> bytes:

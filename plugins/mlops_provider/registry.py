@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 
+from mlops_provider.logins import WORKSPACE, Login
+from mlops_provider.outages import REFUSALS, Verdict, verdict_on_status
 from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.stages import CHAMPION
 
@@ -19,19 +21,33 @@ class RegistryError(RuntimeError):
     """The registry cannot be reached, or answered with an error."""
 
 
+class AwayError(RegistryError):
+    """The registry does not answer, or is overloaded."""
+
+
+class RefusedError(RegistryError):
+    """The registry refuses what was asked, as a malformed name: asked again it would answer the same."""
+
+
+class LoginError(RefusedError):
+    """The registry does not know who asks, or does not permit it: a setting is wrong."""
+
+
 class NotOursError(RegistryError):
     """The version was registered by other means than a pipeline."""
 
 
 async def find_model_version(
-    tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None
+    tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None, login: Login | None = None
 ) -> ModelVersionRef | None:
     """
     The ref of a registered version, by number or by alias; None where there is none (yet).
 
+    :param login: of the deployment's reader
+    :raises LoginError: where the server does not let it read
     :raises RegistryError: where the server cannot be reached, or a pipeline did not register that version
     """
-    found = await _find(tracking_uri, model, version=version, alias=alias)
+    found = await _find(tracking_uri, login, model, version=version, alias=alias)
     if found is None:
         return None
     tags = {tag["key"]: tag["value"] for tag in found.get("tags", [])}
@@ -49,38 +65,112 @@ async def find_model_version(
     )
 
 
-async def champion_version(tracking_uri: str, model: str) -> str | None:
+async def champion_version(tracking_uri: str, model: str, login: Login | None = None) -> str | None:
     """
     The number of the version in production, whoever registered it.
 
+    :param login: of the deployment's reader
+    :raises LoginError: where the server does not let it read
     :raises RegistryError: where the server cannot be reached
     """
-    found = await _find(tracking_uri, model, alias=CHAMPION)
+    found = await _find(tracking_uri, login, model, alias=CHAMPION)
     return None if found is None else str(found["version"])
 
 
+async def set_version_tag(
+    tracking_uri: str, version: ModelVersionRef, tag: str, value: str, login: Login | None = None
+) -> None:
+    """
+    :param login: of the deployment's releases
+    :raises RegistryError: where the server cannot be reached, or refuses it
+    """
+    body = {"name": version.name, "version": version.version, "key": tag, "value": value}
+    response = await _ask(tracking_uri, login, "POST", "model-versions/set-tag", json=body)
+    _check(response, tracking_uri, "release")
+
+
 async def _find(
-    tracking_uri: str, model: str, *, version: str | None = None, alias: str | None = None
+    tracking_uri: str, login: Login | None, model: str, *, version: str | None = None, alias: str | None = None
 ) -> dict[str, Any] | None:
     if (version is None) == (alias is None):
         raise ValueError(f"name either a version or an alias of {model!r}")
-    path, query = ("alias", {"alias": alias}) if alias else ("", {"version": version})
-    url = f"{tracking_uri}/api/2.0/mlflow/" + ("registered-models/alias" if path else "model-versions/get")
+    # Of a model that is not there MLflow's login forbids to read versions; that it is not there it says.
     try:
-        async with httpx.AsyncClient(timeout=10) as client:
-            response = await client.get(url, params={"name": model, **query})
-    except httpx.HTTPError as error:
-        raise RegistryError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
+        registered = await _get(tracking_uri, login, "registered-models/get", "registered_model", name=model)
+    except LoginError:
+        # With workspaces it forbids that too.
+        if login is None or not await _may_read_all_models(tracking_uri, login):
+            raise
+        return None
+    if registered is None:
+        return None
+    if alias is not None:
+        aliases = {entry["alias"]: str(entry["version"]) for entry in registered.get("aliases", [])}
+        version = aliases.get(alias)
+    if version is None:
+        return None
+    return await _get(tracking_uri, login, "model-versions/get", "model_version", name=model, version=version)
+
+
+async def _may_read_all_models(tracking_uri: str, login: Login) -> bool:
+    """Whether what this login may not read is not there."""
+    async with httpx.AsyncClient(timeout=10, auth=login.auth) as client:
+        address = f"{tracking_uri}/api/3.0/mlflow/users/roles/list"
+        try:
+            response = await client.get(address, params={"username": login.user})
+        except httpx.HTTPError as error:
+            raise AwayError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
+    roles = _document(response).get("roles", []) if response.is_success else []
+    return any(
+        role["workspace"] == (login.workspace or WORKSPACE)
+        and any(
+            grant["resource_type"] == "registered_model"
+            and grant["resource_pattern"] == "*"
+            and grant["permission"] in ("READ", "EDIT", "MANAGE")
+            for grant in role["permissions"]
+        )
+        for role in roles
+    )
+
+
+async def _get(tracking_uri: str, login: Login | None, path: str, field: str, **query: str) -> dict[str, Any] | None:
+    response = await _ask(tracking_uri, login, "GET", path, params=query)
     if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
         return None
-    if response.is_error:
-        raise RegistryError(f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}")
-    found = _document(response).get("model_version")
+    _check(response, tracking_uri, "reader")
+    found = _document(response).get(field)
     if not isinstance(found, dict):
         raise RegistryError(
             f"what answers at {tracking_uri} is not MLflow, or something stands between: {response.text[:200]!r}"
         )
     return found
+
+
+async def _ask(tracking_uri: str, login: Login | None, method: str, path: str, **content: Any) -> httpx.Response:
+    try:
+        async with httpx.AsyncClient(timeout=10, auth=login and login.auth) as client:
+            headers = login.headers if login else {}
+            return await client.request(method, f"{tracking_uri}/api/2.0/mlflow/{path}", headers=headers, **content)
+    except httpx.UnsupportedProtocol as error:
+        raise RefusedError(f"MLflow's address {tracking_uri!r} is none: {error}") from error
+    except httpx.HTTPError as error:
+        raise AwayError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
+
+
+def _check(response: httpx.Response, tracking_uri: str, purpose: str) -> None:
+    if not response.is_error:
+        return
+    said = f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}"
+    if verdict_on_status(response.status_code) is Verdict.AWAY:
+        raise AwayError(said)
+    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise LoginError(
+            f"{said}; set [mlops] {purpose}_login to an Airflow connection with user and password of one who may"
+        )
+    # A proxy's page passes; what MLflow itself says of a request does not.
+    if _document(response).get("error_code") in REFUSALS:
+        raise RefusedError(said)
+    raise RegistryError(said)
 
 
 def _is_missing(response: httpx.Response) -> bool:

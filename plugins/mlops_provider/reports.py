@@ -8,17 +8,25 @@ import obstore
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
+from obstore.store import ObjectStore
+from starlette.concurrency import run_in_threadpool
 
-from mlops_provider.committed import open_store
-from mlops_provider.deployment import Deployment
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import Deployment, tenant_of_name
 
-app = FastAPI(title="MLOps", description="Reports of the training pipelines")
+# Without the pages of its own API, which FastAPI shows to everybody.
+app = FastAPI(title="MLOps", docs_url=None, redoc_url=None, openapi_url=None)
 
 _REPORT_KEY = re.compile(r"pipelines/(?P<pipeline>[a-z][a-z0-9_]*)/[a-z]+/\w[\w.-]*/report\.[0-9a-f]{12}\.html")
-# The reports are files of their own: nothing in them may load from, or send to, anywhere else.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; sandbox allow-scripts"
-)
+# The reports are files of their own: nothing in them may run, or load from, or send to, anywhere else. Whoever may
+# write the store may write into them.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+}
 
 
 @app.get("/reports/{key:path}", response_class=HTMLResponse)
@@ -29,8 +37,13 @@ async def report(key: str, request: Request, user: GetUserDep) -> HTMLResponse:
         raise HTTPException(404, f"{key!r} is not the key of a report")
     requires_access_dag("GET", param_dag_id=match["pipeline"])(request, user)
     try:
-        found = await obstore.get_async(open_store(Deployment.load().store), key)
+        store = await run_in_threadpool(_store_of_team, match["pipeline"])
+        found = await obstore.get_async(store, key)
         page = bytes(await found.bytes_async())
     except FileNotFoundError:
         raise HTTPException(404, f"there is no report {key!r} in the store") from None
-    return HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(page, headers=_HEADERS)
+
+
+def _store_of_team(pipeline: str) -> ObjectStore:
+    return store_of(Deployment.load(tenant_of_name(pipeline)))

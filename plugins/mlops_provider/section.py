@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
@@ -57,6 +57,11 @@ RULE_PATTERN = r"^\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?(?:[eE]-?\d+
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, pattern=TEXT_PATTERN)]
 """Not blank."""
+PREFIX_PATTERN = r"^[a-z][a-z0-9_]*_$"
+STORE_PATTERN = r"^(file://(/[^/?#]+)+|s3://[^/?#]+(/[^/?#]+)*)$"
+FOLDER_PATTERN = r"^[^/:]+(/[^/:]+)*$"
+TEAM_PATTERN = r"^[A-Za-z0-9_-]{3,50}$"
+USER_PATTERN = r"^[a-z_][a-z0-9_.-]*$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256."""
@@ -122,6 +127,11 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             PATH_PATTERN: "must be an absolute path",
             TEXT_PATTERN: "must not be blank",
             DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
+            PREFIX_PATTERN: "must be lower-case letters, digits and underscores, and end with an underscore",
+            STORE_PATTERN: "must be file:///folder or s3://bucket/prefix, without a / at its end",
+            FOLDER_PATTERN: "must be a folder below the DAGs folder, such as search",
+            TEAM_PATTERN: "must be the name of a team: 3 to 50 letters, digits, dashes and underscores",
+            USER_PATTERN: "must be the name of a user of the operating system",
             URL_PATTERN: "must be an address such as http://prometheus:9090",
             RULE_PATTERN: "must be a rule such as error_rate <= 0.01",
             PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
@@ -137,6 +147,19 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")
     return f"{name} must be {message}{got}"
+
+
+def leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each value that is neither a mapping nor a list, with the keys and indexes that lead to it."""
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(settings, Mapping):
+        inner = settings.items()
+    elif isinstance(settings, list):
+        inner = enumerate(settings)
+    else:
+        yield path, settings
+    for key, value in inner:
+        yield from leaves(value, (*path, str(key)))
 
 
 def keys_of(problem: ErrorDetails) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from mlops_provider.promote_spec import Promote
 from mlops_provider.section import ImportPath, Json, Metric, Name, Program, Section, Transform
 from mlops_provider.source_spec import AnySource
 from mlops_provider.step import TRAIN_OPERATIONAL
+from mlops_provider.team_spec import TeamName
 from mlops_provider.tune_spec import Tune, TunedSection, fitted
 
 _METRICS = {
@@ -247,9 +248,15 @@ class Checkpointing(Section):
     every_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps."""
     every_minutes: float = Field(default=10, gt=0)
-    """Whichever of the two is due first."""
+    """The longest time between two saves. They come sooner where that loses less: Daly's optimum of what a save was
+    measured to cost and how often this training was interrupted (an hour where it never was), but never so often that
+    saves overlap or take more than 2% of the time."""
     keep_latest: int = Field(default=3, ge=2)
     """Complete checkpoints kept beside the best one. At least 2: the newest may turn out to be damaged."""
+    peers: int | None = Field(default=None, ge=0, le=1)
+    """1: when a process or a node is lost, the others keep the last step's state in memory, and no step that was done
+    is done again. 0: the training goes on from the last checkpoint. None: 1 for replicas on CPUs, where nothing is
+    copied before a process is lost, and 0 elsewhere, where 1 is refused."""
 
 
 class Train(TunedSection):
@@ -287,7 +294,10 @@ class Train(TunedSection):
     """Samples (rows, query groups, or sequences of tokens) per optimizer step, over all processes."""
     micro_batch: int | None = Field(default=None, ge=1)
     """Samples of one process at once; gradients are accumulated over as many as the global batch asks for. None: its
-    whole share."""
+    whole share, or of groups of rows on CPUs parts of it, where that spares more padding than a further pass costs."""
+    micro_batch_rows: int | None = Field(default=None, ge=1)
+    """Padded rows of one process at once, where samples are groups of rows: groups times the rows of the longest. It
+    bounds memory where groups are uneven. A longer group has a forward pass of its own."""
     learning_rate: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     schedule: Schedule = Schedule()
@@ -300,8 +310,19 @@ class Train(TunedSection):
     """Compute activations again in the backward pass instead of keeping them."""
     compile: bool = False
     """By ``torch.compile``."""
-    deterministic: bool = True
-    """Only deterministic algorithms: the same bits each time."""
+    unused_parameters: bool = False
+    """The data decide which parameters a loss depends on, as of experts. False: a parameter that it does not depend on
+    at the first step is an error. With replicas only."""
+    deterministic: Literal[True, "warn", False] = True
+    """Only deterministic algorithms: the same bits each time. An operation that has none, which is so of some on GPUs,
+    is an error; with ``warn`` it is used all the same, and named in the log, in MLflow and in the environment."""
+    float32_matmul: Literal["highest", "high", "medium"] = "highest"
+    """Of float32 matrix products, and of convolutions on GPUs: ``highest`` multiplies all 24 bits of the mantissa,
+    ``high`` takes TF32 or two bf16 numbers, ``medium`` also a single bf16 number, where the hardware has them."""
+    self_test: Literal["auto", "always", "never"] = "auto"
+    """At the start, take two steps twice, the second time by a model that was built anew and resumed: what differs is
+    state that no checkpoint holds, an error. ``auto``: where that takes less than 1% of the training, and the model is
+    not compiled."""
     parallel: Parallel = Parallel()
     nodes: int | str = 1
     """torchrun nodes: a number, or ``min:max`` for a training that goes on with those that are there."""
@@ -312,12 +333,15 @@ class Train(TunedSection):
     elastic: Literal["fast", "exact"] = "fast"
     """``exact``: also the number of processes leaves the bits as they are. Gradients are then added up by logical
     shards in a fixed order."""
-    logical_shards: int = Field(default=8, ge=1)
-    """Of a global batch, for ``elastic: exact``; a power of two, at least as many as there will ever be processes."""
+    logical_shards: int | None = Field(default=None, ge=1, validate_default=True)
+    """Of a global batch, for ``elastic: exact``; a power of two, at least as many as there will ever be processes.
+    None: the least of them for the most ``nodes``. Each is a pass of its own: fewer are quicker and take more memory.
+    Other numbers give other bits: set it where ``nodes`` or ``processes`` will change."""
     collective_timeout_seconds: float = Field(default=600, gt=0)
     """The longest that a process waits for the others."""
     hang_seconds: float = Field(default=300, gt=0)
-    """A process that makes no step for so long is reported with its stack, and the gang is started again."""
+    """Where no process makes progress for so long, the one that the others wait for is reported with its stack, and all
+    are started again. Four times as long is allowed before the first step, and while a process waits for the store."""
     checkpoint: Checkpointing = Checkpointing()
     seed: int = Field(default=0, ge=0)
 
@@ -333,7 +357,11 @@ class Train(TunedSection):
 
     @field_validator("logical_shards")
     @classmethod
-    def _a_power_of_two(cls, value: int) -> int:
+    def _a_power_of_two(cls, value: int | None, info: ValidationInfo) -> int:
+        if value is None:
+            # Settled here, once: what a training that shrank is told, or one that is made again, has this number.
+            most: int = node_range(info.data.get("nodes", 1))[1] * info.data.get("processes", 1)
+            return 1 << (most - 1).bit_length()
         if value & (value - 1):
             raise ValueError(f"a power of two, e.g. {1 << value.bit_length()}")
         return value
@@ -376,16 +404,32 @@ class Train(TunedSection):
                     f"consistent: parallel asks for {wanted}, but there are {nodes} nodes of {self.processes}; "
                     "change parallel, nodes or processes"
                 )
+        if self.micro_batch_rows is not None:
+            if given.pp > 1:
+                raise ValueError(
+                    "consistent: a pipeline pads all micro batches to one shape; remove micro_batch_rows and set "
+                    "micro_batch"
+                )
+            if self.objective == "language_model":
+                raise ValueError(
+                    "consistent: micro_batch_rows is for groups of rows, and tokens have none; set micro_batch"
+                )
+        if self.checkpoint.peers and fixed > max(given.dp_replicate, 1):
+            raise ValueError(
+                "consistent: checkpoint.peers: 1 works with replicas only; remove it, or dp_shard, tp and pp"
+            )
         if self.elastic == "exact":
             if fixed > max(given.dp_replicate, 1):
                 raise ValueError("consistent: elastic: exact works with replicas only; remove dp_shard, tp and pp")
-            if self.micro_batch is not None:
-                raise ValueError(
-                    "consistent: with elastic: exact a logical shard is one forward pass; remove micro_batch, and "
-                    "raise logical_shards for smaller ones"
-                )
+            for name in ("micro_batch", "micro_batch_rows"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"consistent: with elastic: exact a logical shard is one forward pass; remove {name}, and "
+                        "raise logical_shards for smaller ones"
+                    )
             if self.precision == "fp16":
                 raise ValueError("consistent: elastic: exact does not scale losses; use precision bf16 or fp32")
+            assert self.logical_shards is not None, "settled above"
             if node_range(self.nodes)[1] * self.processes > self.logical_shards:
                 raise ValueError(
                     f"consistent: {node_range(self.nodes)[1] * self.processes} processes need at least as many "
@@ -493,6 +537,8 @@ class Pipeline(Section):
 
     pipeline: Name
     """DAG id, dataset name and model name."""
+    team: TeamName | None = None
+    """Whose it is, of the teams that share the deployment; None: the deployment's own."""
     description: str = ""
     owner: str = "mlops"
     tags: list[str] = []

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
-from mlops_provider.section import SpecError, describe, keys_of
+from mlops_provider.deployment import tenant_of
+from mlops_provider.section import leaves
+from mlops_provider.section_file import KeyPath, read_section
 from mlops_provider.spec import Pipeline
+from mlops_provider.team_spec import Tenant, TenantError
 
 SUFFIX = ".pipeline.yaml"
-
-Path_ = tuple[str, ...]
-Mark = tuple[int, int]
 
 
 def load_pipeline(path: Path) -> Pipeline:
@@ -24,93 +20,41 @@ def load_pipeline(path: Path) -> Pipeline:
 
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise SpecError(f"{path.name}:{line}:{column}: not valid YAML: {error.problem}") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path.name}:1:1: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    if not isinstance(node, yaml.MappingNode):
-        raise SpecError(f"{path.name}:1:1: a pipeline is a mapping with the keys {', '.join(_top_level_keys())}")
-    marks: dict[Path_, tuple[Mark, Mark]] = {}
-    _collect_marks(node, (), marks, path.name)
-    document = _Loader.construct(node)
-    try:
-        pipeline = Pipeline.model_validate(document)
-    except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            line, column = _position(keys_of(problem), problem["type"], marks)
-            lines.append(f"{path.name}:{line}:{column}: {describe(Pipeline, problem)}")
-        raise SpecError("\n".join(lines)) from None
+    read = read_section(Pipeline, path, "a pipeline")
+    pipeline = read.section
+    complaints: list[tuple[KeyPath, str]] = []
     if path.name != pipeline.pipeline + SUFFIX:
-        (line, column), _ = marks[("pipeline",)]
-        raise SpecError(
-            f"{path.name}:{line}:{column}: the pipeline is called {pipeline.pipeline!r}, "
-            f"so its file must be called {pipeline.pipeline + SUFFIX}"
-        )
+        wanted = f"so its file must be called {pipeline.pipeline + SUFFIX}"
+        complaints.append((("pipeline",), f"the pipeline is called {pipeline.pipeline!r}, {wanted}"))
+    try:
+        tenant = tenant_of(pipeline.team, path)
+    except TenantError as error:
+        complaints.append((("team",), str(error)))
+    else:
+        complaints += _trespasses(pipeline, tenant)
+    if (error_ := read.error(complaints)) is not None:
+        raise error_
     return pipeline
 
 
-class _Loader(yaml.CSafeLoader):
-    """
-    YAML 1.1 less its surprises: ``on`` is no boolean, and dates and ``3e-4`` are read by the field's type.
-
-    libyaml reads a file ten times faster than the parser in Python.
-    """
-
-    @classmethod
-    def construct(cls, node: yaml.Node) -> Any:
-        return cls("").construct_document(node)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag != "tag:yaml.org,2002:timestamp" and (tag != "tag:yaml.org,2002:bool" or first in "tTfF")
+def _trespasses(pipeline: Pipeline, tenant: Tenant) -> Iterator[tuple[KeyPath, str]]:
+    """What a pipeline names that is not its team's, and where."""
+    named: list[tuple[KeyPath, str | None]] = [
+        (("pipeline",), tenant.why_not_name(pipeline.pipeline)),
+        (("evaluate", "registered_model"), tenant.why_not_name(pipeline.evaluate.registered_model)),
+        (("register", "registered_model"), tenant.why_not_name(pipeline.register_.registered_model)),
     ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _collect_marks(node: yaml.Node, path: Path_, marks: dict[Path_, tuple[Mark, Mark]], file: str) -> None:
-    """Note where each key and each value begins; a key given twice is an error, not the last one's victory."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[Hashable] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                raise SpecError(
-                    f"{file}:{key.start_mark.line + 1}:{key.start_mark.column + 1}: "
-                    f"the key {key.value!r} is given twice; keep one"
-                )
-            seen.add(key.value)
-            below = (*path, str(key.value))
-            marks[below] = (_mark(key), _mark(value))
-            _collect_marks(value, below, marks, file)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            below = (*path, str(index))
-            marks[below] = (_mark(item), _mark(item))
-            _collect_marks(item, below, marks, file)
-
-
-def _mark(node: yaml.Node) -> Mark:
-    return node.start_mark.line + 1, node.start_mark.column + 1
-
-
-def _position(path: Path_, problem: str, marks: dict[Path_, tuple[Mark, Mark]]) -> Mark:
-    """A wrong key is shown at the key, a wrong value at the value, a missing key at the mapping that lacks it."""
-    known = path
-    while known and known not in marks:
-        known = known[:-1]
-    if not known:
-        return 1, 1
-    key, value = marks[known]
-    return key if problem in {"extra_forbidden", "missing"} else value
-
-
-def _top_level_keys() -> list[str]:
-    return [field.alias or name for name, field in Pipeline.model_fields.items()]
+    if (approval := pipeline.promote.approval) is not None:
+        for number, approver in enumerate(approval.approvers):
+            named.append((("promote", "approval", "approvers", str(number)), tenant.why_not_approver(approver)))
+    for place, pods in pipeline.pods.items():
+        for keys, why in tenant.why_not_pods(pods.model_dump(mode="json", exclude_unset=True)):
+            named.append((("pods", place, *keys), why))
+    for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True)):
+        if isinstance(value, str):
+            named.append((keys, tenant.why_not_text(value)))
+            if keys[-1] == "connection":
+                named.append((keys, tenant.why_not_connection(value)))
+    for keys, complaint in named:
+        if complaint is not None:
+            yield keys, f"{'.'.join(keys)}: {complaint}"

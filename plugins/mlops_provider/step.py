@@ -39,10 +39,23 @@ STORE_VARIABLE = "MLOPS_STORE"
 """URI of the object store's root, ``file:///...`` or ``s3://bucket/prefix``."""
 HOME_VARIABLE = "MLOPS_HOME"
 """Folder that holds ``include/``; relative paths in a pipeline start there."""
+VALIDATION_PYTHON_VARIABLE = "MLOPS_VALIDATION_PYTHON"
+"""Interpreter of the validation runtime, for commands of the training runtime that do a validation again."""
 PARENT_VARIABLE = "MLOPS_PARENT_PID"
-"""Process id of the launcher; the step ends when that process does."""
+"""Process id of the launcher, or of the warm runtime that it asked; the step ends when that process does."""
 GRACE_VARIABLE = "MLOPS_GRACE_SECONDS"
 """Seconds from SIGTERM to SIGKILL that torchrun's workers have."""
+TRACKING_VARIABLES = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+"""User and password at MLflow, by the names that MLflow's own client reads."""
+WORKSPACE_VARIABLE = "MLFLOW_WORKSPACE"
+"""Workspace at MLflow, by the name that MLflow's own client reads."""
+WORKSPACE_HEADER = "X-MLFLOW-WORKSPACE"
+"""The same in a request."""
+STEPS_VARIABLES = ("MLOPS_STEPS_USERNAME", "MLOPS_STEPS_PASSWORD")
+"""User and password for the steps that a command starts: code of a recipe runs in them."""
+LINEAGE_VARIABLE = "MLOPS_LINEAGE"
+"""Names all process groups that one torchrun starts, on all its nodes, one after another."""
+
 
 FAILED, LOST, INTERRUPTED = 1, 70, 143
 """Exit codes: failed and said why; a pod that ended without a word; ended because it was asked to (SIGTERM), its
@@ -50,6 +63,8 @@ checkpoint written: no failure."""
 
 ATTEMPT_VARIABLE = "MLOPS_ATTEMPT"
 """In a pod: names this attempt, for :func:`failure_key`."""
+OUTAGE = "outage"
+"""In the details of a failure: the service that was away."""
 TERMINATION_MESSAGE_BYTES = 4096
 """What Kubernetes keeps of a container's last words."""
 
@@ -80,18 +95,20 @@ class StepType:
     """Any one of these; none: the step is the first."""
     produces: type[Ref]
     runtime: str
+    login: str | None = None
+    """Which of the deployment's logins at MLflow the step gets; None: it does not ask MLflow."""
 
 
 STEPS: Mapping[str, StepType] = {
     "ingest": StepType((), DatasetRef, "training"),
     "validate": StepType((DatasetRef,), ValidationRef, "validation"),
     "features": StepType((ValidationRef,), FeaturesRef, "training"),
-    "trial": StepType((FeaturesRef,), TrialRef, "training"),
-    "tune": StepType((FeaturesRef,), StudyRef, "training"),
-    "train": StepType((FeaturesRef, StudyRef), CheckpointRef, "training"),
-    "evaluate": StepType((CheckpointRef,), ReportRef, "training"),
-    "register": StepType((ReportRef,), ModelVersionRef, "training"),
-    "promote": StepType((ModelVersionRef,), ModelVersionRef, "training"),
+    "trial": StepType((FeaturesRef,), TrialRef, "training", "steps"),
+    "tune": StepType((FeaturesRef,), StudyRef, "training", "steps"),
+    "train": StepType((FeaturesRef, StudyRef), CheckpointRef, "training", "steps"),
+    "evaluate": StepType((CheckpointRef,), ReportRef, "training", "steps"),
+    "register": StepType((ReportRef,), ModelVersionRef, "training", "release"),
+    "promote": StepType((ModelVersionRef,), ModelVersionRef, "training", "release"),
 }
 
 OPTIONAL: frozenset[str] = frozenset({"trial", "tune"})
@@ -113,6 +130,18 @@ class StepError(Exception):
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.details = details
+
+
+class OutageError(StepError):
+    """
+    A service that steps need does not answer, or answers that it is overloaded: the task waits for it, and uses no try.
+    """
+
+    service: str
+    """Of :mod:`mlops_provider.outages`."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **{OUTAGE: self.service}, **details)
 
 
 class BadDataError(StepError):
@@ -282,7 +311,7 @@ def decisive(settings: Mapping[str, Any], operational: Collection[str]) -> dict[
     }
 
 
-TRAIN_OPERATIONAL = frozenset({"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint"})
+TRAIN_OPERATIONAL = frozenset({"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint", "self_test"})
 """Settings of a training that say how it is done. They are named here for the studies, whose steps hold them too."""
 
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
@@ -317,6 +346,11 @@ class Failure:
     message: str
     retryable: bool
     details: Mapping[str, Any]
+
+    @property
+    def outage(self) -> str | None:
+        """The service that was away, where that is why."""
+        return self.details.get(OUTAGE)
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

@@ -31,7 +31,7 @@ def test_a_timed_python_behaves_as_the_real_one(python: Path, tmp_path: Path, co
     """A step would take its wrapper for a dead launcher, or its exit code would be lost."""
     assert subprocess.run([python, str(code)], check=False).returncode == code
     (seconds,) = read_times((tmp_path / "times").read_text())
-    assert 0.2 <= seconds < 5
+    assert 0.2 <= seconds < 30
 
 
 @pytest.mark.parametrize("step", LINE)

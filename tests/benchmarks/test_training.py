@@ -135,7 +135,7 @@ def test_a_kill_is_followed_to_the_next_gangs_step(tmp_path: Path) -> None:
         for gang in gangs:
             if gang.poll() is None:
                 os.killpg(gang.pid, signal.SIGKILL)
-            gang.wait(20)
+            gang.wait(60)
 
 
 def test_the_recipe_of_the_killed_training_fits_its_settings() -> None:

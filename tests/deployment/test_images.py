@@ -113,6 +113,7 @@ def test_the_servers_have_their_drivers(path: str, packages: set[str]) -> None:
     assert packages <= packages_of(path)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("runtime", ["training", "validation"])
 def test_the_health_check_holds_in_the_runtime(runtime: str) -> None:
     (check,) = stages()[runtime].of("HEALTHCHECK")

@@ -11,10 +11,13 @@ import yaml
 from deployment.files import KUBERNETES, airflow_options, compose, image_tags, manifests, of_kind, pinned, values
 
 from mlops_provider.get_provider_info import get_provider_info
+from mlops_provider.launchers.kubernetes.manifests import COMPONENT, MLFLOW
 
 VERSION = "1.34"
 NUM_GPUS = 128
 TRAINING_STEP = {"matchLabels": {"app.kubernetes.io/component": "training-step"}}
+ASKING_MLFLOW = {"matchLabels": COMPONENT | MLFLOW}
+LOGINS = ("steps", "release", "reader")
 OURS = [each for each in manifests() if not each["apiVersion"].startswith("kueue.x-k8s.io/")]
 KUEUE = [each for each in manifests() if each["apiVersion"].startswith("kueue.x-k8s.io/")]
 
@@ -102,7 +105,19 @@ def test_nothing_is_allowed_by_default() -> None:
 
 def test_what_is_allowed_is_for_steps() -> None:
     for name, policy in of_kind("NetworkPolicy", "mlops-training").items():
-        assert name == "nothing-by-default" or policy["spec"]["podSelector"] == TRAINING_STEP
+        whose = {"nothing-by-default": {}, "mlflow": ASKING_MLFLOW}.get(name, TRAINING_STEP)
+        assert policy["spec"]["podSelector"] == whose
+
+
+def test_mlflow_is_reached_by_those_who_have_a_login_there() -> None:
+    """Broken: steps that have nothing to do there reach it, or those that have do not."""
+    (rule,) = of_kind("NetworkPolicy", "mlops")["mlflow"]["spec"]["ingress"]
+    assert [caller.get("podSelector") for caller in rule["from"]] == [
+        ASKING_MLFLOW,
+        {"matchLabels": of_kind("Job")["mlflow-logins"]["spec"]["template"]["metadata"]["labels"]},
+        {"matchLabels": {"tier": "airflow"}},
+        None,
+    ]
 
 
 def test_only_steps_reach_steps() -> None:
@@ -206,6 +221,27 @@ def test_mlflow_is_confined() -> None:
         assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
+def test_everybody_has_the_same_logins_at_mlflow() -> None:
+    """Broken: the Job makes other users than Airflow asks as."""
+    chart = values("airflow_values.yaml")
+    (job,) = of_kind("Job")["mlflow-logins"]["spec"]["template"]["spec"]["containers"]
+    own = {each["name"]: each for each in job["env"]}
+    for component in ("scheduler", "triggerer"):
+        given = {each["name"]: each for each in chart[component]["env"]}
+        assert given.items() <= own.items()
+        for login in LOGINS:
+            connection = chart["config"]["mlops"][f"{login}_login"]
+            assert own[f"AIRFLOW__MLOPS__{login.upper()}_LOGIN"]["value"] == connection
+            assert given[f"AIRFLOW_CONN_{connection.upper()}"]["value"].startswith(f"http://{login}:$(")
+    for component in ("apiServer", "dagProcessor"):
+        assert "mlflow" not in str(chart[component]), "it asks MLflow nothing"
+    (server,) = of_kind("Deployment")["mlflow"]["spec"]["template"]["spec"]["containers"]
+    admin = {"secretKeyRef": {"name": "mlflow-logins", "key": "admin"}}
+    assert {"name": "MLFLOW_AUTH_ADMIN_PASSWORD", "valueFrom": admin} in server["env"]
+    assert own["MLFLOW_TRACKING_PASSWORD"]["valueFrom"] == admin
+    assert server["command"] == compose()["services"]["mlflow"]["command"]
+
+
 def test_mlflow_outlives_a_node() -> None:
     deployment, budget = of_kind("Deployment")["mlflow"], of_kind("PodDisruptionBudget")["mlflow"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -281,7 +317,9 @@ def test_what_airflow_is_told_of_the_cluster_is_there() -> None:
     (container,) = of_kind("Deployment")["mlflow"]["spec"]["template"]["spec"]["containers"]
     (names,) = (each["value"] for each in container["env"] if each["name"] == "MLFLOW_SERVER_ALLOWED_HOSTS")
     assert mlops["tracking_uri"].removeprefix("http://") in names.split(","), "MLflow refuses other names"
-    assert {mlops["training_image"], mlops["validation_image"]} >= set(image_tags(manifests()))
+    airflow = values("airflow_values.yaml")["images"]["airflow"]
+    images = {mlops["training_image"], mlops["validation_image"], f"{airflow['repository']}:{airflow['tag']}"}
+    assert images >= set(image_tags(manifests()))
     defaults = yaml.safe_load((KUBERNETES.parents[1] / mlops["pod_defaults"]).read_text())["all"]
     assert defaults["priority_class"] in of_kind("PriorityClass")
     assert defaults["service_account"] in of_kind("ServiceAccount", "mlops-training")

@@ -5,21 +5,19 @@ completes, there is one model version, and at no moment was anything half-writte
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from live_airflow import LiveAirflow
 from project import REPOSITORY
+from strikes import step_processes, watched_store
+from turns import on_turn
 
 from mlops_provider.step import LINE
 
@@ -54,18 +52,6 @@ def nothing_is_left(airflow: LiveAirflow) -> Iterator[None]:
     assert not any(step_processes(airflow, step) for step in LINE), "a step outlived its run"
 
 
-def step_processes(airflow: LiveAirflow, step: str) -> list[psutil.Process]:
-    """The processes of a step's current try: one, or torchrun and its workers."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        environment = process.info["environ"] or {}
-        if any(f"/mlops-{step}-" in part for part in process.info["cmdline"] or []) and environment.get(
-            "MLOPS_HOME"
-        ) == str(airflow.home):
-            found.append(process)
-    return found
-
-
 def wait_for_step(airflow: LiveAirflow, pipeline: str, step: str, chance: random.Random) -> list[psutil.Process]:
     """Until the step has been at work for a random while, or, one that is not held, has ended unseen."""
     deadline = time.monotonic() + STEP_SECONDS
@@ -77,31 +63,6 @@ def wait_for_step(airflow: LiveAirflow, pipeline: str, step: str, chance: random
     # The light steps live for a few tenths of a second.
     time.sleep(chance.uniform(0.5, 2.5) if step in PAUSES else chance.uniform(0.05, 0.3))
     return step_processes(airflow, step)
-
-
-@contextmanager
-def watched_store(airflow: LiveAirflow, num_refs: int) -> Iterator[None]:
-    """
-    Nothing that a ref names may be missing or damaged, at any moment.
-
-    :param num_refs: that are committed meanwhile
-    """
-    airflow.stack.store.mkdir(parents=True, exist_ok=True)
-    before = len(list(airflow.stack.store.glob("pipelines/*/*/*/ref.json")))
-    watch = subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "tests/store_watch.py"), str(airflow.stack.store)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield
-    finally:
-        output, _ = watch.communicate(timeout=60)
-    seen = json.loads(output)
-    assert seen["problems"] == []
-    assert seen["num_refs"] == before + num_refs
-    assert seen["rounds"] > 20
 
 
 def run_struck(
@@ -124,6 +85,7 @@ def run_struck(
     assert len(airflow.training_runs(pipeline)) == 1, "a retry goes on with its MLflow run"
 
 
+@on_turn(0, 3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_step_process_killed(airflow: LiveAirflow, seed: int) -> None:
     chance = random.Random(seed)
@@ -139,6 +101,7 @@ def test_every_step_process_killed(airflow: LiveAirflow, seed: int) -> None:
     assert set(struck) >= set(PAUSES), "the steps that the recipe holds cannot be missed"
 
 
+@on_turn(1, 3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tasks_cleared_while_they_run(airflow: LiveAirflow, seed: int) -> None:
     pipeline = f"{CLEARED}_{seed}"
@@ -151,6 +114,7 @@ def test_tasks_cleared_while_they_run(airflow: LiveAirflow, seed: int) -> None:
     run_struck(airflow, pipeline, clear, seed, SOME)
 
 
+@on_turn(2, 3)
 @pytest.mark.timeout(1200)  # Airflow starts anew for each step
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whole_airflow_killed_in_the_middle_of_a_step(airflow: LiveAirflow, seed: int) -> None:

@@ -105,6 +105,7 @@ def content(ref: Ref) -> Mapping[str, str]:
     return {"snapshot": ref.ancestor(DatasetRef).version, **shards}
 
 
+@pytest.mark.gang
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_or_half_written_whatever_is_killed(tmp_path: Path) -> None:
     chance = random.Random(NUM_KILLS)

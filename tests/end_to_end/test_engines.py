@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from project import make_project
+from turns import on_turn
 
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
@@ -71,6 +72,8 @@ def set_engine(home: Path, engine: str) -> None:
     path.write_text(path.read_text().replace("\n  window_days: 7\n", f"\n  window_days: 7\n  engine: {engine}\n"))
 
 
+@on_turn(1, 2)
+@pytest.mark.gang
 def test_spark_makes_the_same_snapshot_and_shards(home: Path) -> None:
     """Otherwise one line of the pipeline would change what the model learns."""
     on_polars = Night(home, "polars")
@@ -101,6 +104,8 @@ def shards_of(night: Night, ref: FeaturesRef) -> dict[str, list[str]]:
     return {name: [shard["sha256"] for shard in split["shards"]] for name, split in manifest["splits"].items()}
 
 
+@on_turn(1, 2)
+@pytest.mark.gang
 def test_a_mistake_in_the_recipe_reads_as_on_polars(home: Path) -> None:
     """Otherwise whoever runs on Spark would have to read Java to find a misspelt column."""
     recipe = home / "include/events/dataset.py"

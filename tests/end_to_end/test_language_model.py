@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from live_airflow import LiveAirflow
 from project import REPOSITORY
+from turns import on_turn
 
 from mlops_provider.refs import FeaturesRef, ModelVersionRef
 
-NIGHT_SECONDS = 240
+NIGHT_SECONDS = 600
 PIPELINE = "stdlib_lm"
 
 
@@ -45,7 +46,8 @@ def pipeline_file(home: Path) -> Path:
     return home / f"dags/{PIPELINE}.pipeline.yaml"
 
 
-@pytest.mark.timeout(600)
+@on_turn(1, 2)
+@pytest.mark.timeout(1200)
 def test_the_library_becomes_a_model(airflow: LiveAirflow) -> None:
     """Broken: text could not be had by the same operators; or a model of another Python's library would pass for it."""
     refused = airflow.trigger(10, PIPELINE)

@@ -29,9 +29,11 @@ from project import REPOSITORY, add_recipe_file, make_project
 from releases import answer, form, history, register, release, training
 from served_metrics import Served
 from services import postgres_server
+from turns import on_turn
 
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
 from mlops_provider.launchers.pod import PodTask
+from mlops_provider.local.intervals import QUICK
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
@@ -39,7 +41,7 @@ from mlops_provider.refs import CheckpointRef, StudyRef
 
 NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
 chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")
-NIGHT_SECONDS = 900 if NUM_STRIKES else 300
+NIGHT_SECONDS = 900 if NUM_STRIKES else 600
 SECONDS_BETWEEN_STRIKES = (4.0, 10.0)
 EPOCHS = 30 if NUM_STRIKES else 3
 GANG = {
@@ -123,6 +125,7 @@ def airflow(folder: Path, home: Path, cluster: PodCluster, served: Served) -> It
             airflow_port=free_port(),
             mlflow_port=free_port(),
             mlflow_host=cluster.host,
+            intervals=QUICK,
             settings={
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.replace("postgresql:", "postgresql+psycopg2:"),
                 "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
@@ -169,7 +172,7 @@ def test_pods_train_the_model_that_processes_train(airflow: LiveAirflow, cluster
 
 
 @chaos
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_trials_are_jobs_that_outlive_their_pods(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
     """
     Broken: a search on spot nodes would lose its trials, or begin them anew. The pod of one is evicted, that of another
@@ -219,7 +222,8 @@ def strike_trials(airflow: LiveAirflow, cluster: PodCluster, strikes: Mapping[in
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(600)
+@on_turn(0, 2)
+@pytest.mark.timeout(1200)
 def test_pods_put_a_version_into_production_and_take_it_back(
     airflow: LiveAirflow, cluster: PodCluster, served: Served
 ) -> None:
@@ -228,7 +232,8 @@ def test_pods_put_a_version_into_production_and_take_it_back(
         airflow.client.wait_for_dag(dag_id)
         airflow.client.unpause(dag_id)
     former = register(airflow)
-    training(airflow, "-m", "training.commands", "models", "promote", "events", former.version, "--why", "the first")
+    key = f"--key={airflow.stack.root}/keys/release.pem"
+    training(airflow, "-m", "training.commands", "models", "promote", "events", former.version, "--why", "x", key)
     version = register(airflow)
     served.answer = {"samples": 100, "error_rate": 0.001}
     run_id = release(airflow, version, "releasing_with_both")
@@ -307,7 +312,7 @@ def test_a_gang_of_one_or_two_pods_trains_the_same_model_in_exact_mode(
 
 
 @chaos
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_rank_that_hangs_is_named_and_costs_nothing_else(
     airflow: LiveAirflow, cluster: PodCluster, weights: str
 ) -> None:

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 from live_airflow import LiveAirflow
+from locked_bucket import make_locked_bucket
 from project import REPOSITORY
-from releases import RUN_SECONDS, answer, form, history, register, release, wait_for
+from releases import RUN_SECONDS, answer, form, history, mlops, register, release, wait_for
 from served_metrics import Served
+from services import kms_server
 
+from mlops_provider.locked_anchors import LockedAnchors
 from mlops_provider.refs import ModelVersionRef
+from mlops_provider.signing import load_key
 
+KEY = "awskms:alias/release"
+BUCKET = "s3://anchors/of/production"
 WATCHED = timedelta(minutes=0.4)
 """That a canary of ``releasing_watched`` takes."""
 
 
 @pytest.fixture(scope="module")
-def airflow(new_airflow: Callable[..., LiveAirflow], served: Served) -> LiveAirflow:
+def kms() -> Iterator[None]:
+    """A key management service and a bucket that is locked, for the deployment to find by its environment."""
+    with kms_server() as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        make_locked_bucket("anchors")
+        yield
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    new_airflow: Callable[..., LiveAirflow], served: Served, kms: None, tmp_path_factory: pytest.TempPathFactory
+) -> LiveAirflow:
+    """Its key is in a key management service, and a bucket keeps the newest entries of the audit trail."""
+    trusted = tmp_path_factory.mktemp("keys") / "trusted"
+    trusted.write_text(load_key(KEY).public)
     dags = [REPOSITORY / "tests/fixtures/dags/releasing.py", REPOSITORY / "dags/rollback.py"]
     # A triggerer that is lost is noticed within seconds.
     settings = {
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
+        "AIRFLOW__MLOPS__RELEASE_KEY": KEY,
+        "AIRFLOW__MLOPS__ANCHOR_BUCKET": BUCKET,
+        "AIRFLOW__MLOPS__RELEASE_PUBLIC_KEYS": str(trusted),
     }
     airflow = new_airflow(with_login=True, users=["vera", "otto"], dags=dags, settings=settings)
     for dag_id in ("releasing", "releasing_late", "releasing_canary", "releasing_watched", "rollback", "serving"):
@@ -149,6 +174,31 @@ def test_a_canary_that_fails_is_taken_back_and_one_that_does_well_is_promoted(
     assert airflow.client.wait("releasing_canary", run_id, RUN_SECONDS) == "success"
     assert airflow.aliases() == {"champion": good.version}
     assert [entry["action"] for entry in history(airflow)][-3:] == ["register", "canary", "promote"]
+
+
+def test_the_bucket_knows_what_airflow_was_made_to_forget(airflow: LiveAirflow, approved: str) -> None:
+    """Attack: who may change both the store and Airflow's variables cuts off the end of the trail."""
+    newest = len(history(airflow))
+    assert LockedAnchors(BUCKET).newest("events") == json.loads(airflow.client.variable("mlops_audit.events") or "")
+    code, said = mlops(airflow, "audit", "verify", "events", "--user", "admin")
+    assert (code, f"up to {newest}" in said) == (0, True), said
+    version = register(airflow)
+    airflow.client.request("DELETE", "/variables/mlops_audit.events")
+    trail = airflow.stack.store / "models/events"
+    cut = [path for path in trail.glob("*/0*") if int(path.stem) >= newest]
+    kept = {path: path.read_bytes() for path in cut}
+    for path in cut:
+        path.unlink()
+    try:
+        code, said = mlops(airflow, "audit", "verify", "events", "--json", "--user", "admin")
+        assert (code, f"{newest:012}.json was cut off (the anchor knows it" in said) == (1, True), said
+        assert said.startswith("["), "it is JSON"
+        run_id = release(airflow, version)
+        assert airflow.client.wait("releasing", run_id, RUN_SECONDS) == "failed"
+        wait_for(lambda: f"{BUCKET}/events knows it as" in airflow.client.log("releasing", run_id, "approve", 1), "why")
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
 
 
 @pytest.mark.skipif("CHAOS_ROUNDS" not in os.environ, reason="takes half a minute: make chaos")

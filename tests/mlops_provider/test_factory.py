@@ -32,7 +32,9 @@ promote:
     line = ["register", "approve", "canary", "promote"]
     assert [task.task_id for task in dag.topological_sort()][5:] == line
     assert all(dag.get_task(b).upstream_task_ids == {a} for a, b in pairwise(line))
-    assert dag.get_task("approve").settings == {"approvers": ["vera"], "timeout_hours": 24.0, "on_timeout": "reject"}
+    assert dag.get_task("approve").settings == {
+            "approvers": ["vera"], "minimum": 1, "separation": True, "timeout_hours": 24.0, "on_timeout": "reject",
+        }  # fmt: skip
 
 
 def test_trigger_form_offers_the_parameters_with_their_limits() -> None:

@@ -45,6 +45,13 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
         pytest.param("epochs: 3", "logical_shards: 6", "train.logical_shards must be a power of two, e.g. 8",
                      id="logical shards"),
         pytest.param("epochs: 3", "elastic: exact\n  parallel: {dp_shard: 2}", "works with replicas only", id="exact"),
+        pytest.param("epochs: 3", "parallel: {dp_shard: 2}\n  checkpoint: {peers: 1}", "peers: 1 works with replicas",
+                     id="peers of shards"),
+        pytest.param("epochs: 3", "elastic: exact\n  micro_batch_rows: 64", "one forward pass; remove micro_batch_rows",
+                     id="rows of a logical shard"),
+        pytest.param("epochs: 3", "parallel: {pp: 2}\n  micro_batch_rows: 64", "pads all micro batches to one shape",
+                     id="rows of a pipeline"),
+        pytest.param("epochs: 3", "micro_batch_rows: 0", "train.micro_batch_rows must be >= 1, got 0", id="no rows"),
         pytest.param("epochs: 3", "program: train.py", "must be a file such as include/my_pipeline/train.py",
                      id="program"),
         pytest.param("epochs: 3", "program: include/other/train.py", "program must lie in include/flight_ranking",
@@ -159,6 +166,18 @@ def test_evaluate_and_register_mean_one_contest(edit) -> None:
         edit(evaluate, evaluate.replace("registered_model: flight_ranking", "registered_model: other"))
     with pytest.raises(SpecError, match=r"evaluate must be measured by ndcg@K or mrr, for the objective is ranking"):
         edit(evaluate, evaluate.replace("metric: ndcg@10", "metric: auc"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [("", 2), ('  nodes: "1:3"', 8), ("  logical_shards: 16", 16)],
+    ids=["two processes", "at most six", "given"],
+)
+def test_logical_shards_follow_from_the_most_processes(edit, settings: str, expected: int) -> None:
+    """Broken: exact mode would compute in more passes than it needs, or other bits at another number of nodes."""
+    train = edit("epochs: 3\n", f"epochs: 3\n  elastic: exact\n{settings}\n").train
+    assert train.logical_shards == expected
+    assert train.model_dump(mode="json")["logical_shards"] == expected, "what the step is told"
 
 
 def test_every_mistake_is_reported_at_once(edit) -> None:

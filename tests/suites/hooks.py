@@ -11,7 +11,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -74,7 +73,7 @@ class SuiteHooks:
             item.user_properties.append(("cpu_seconds", round(_cpu_seconds() - cpu, 3)))
         report = yield
         if report.failed and call.when != "teardown":
-            logs = _logs(Path(tempfile.gettempdir()), began)
+            logs = _logs(item.config._tmp_path_factory.getbasetemp(), began)  # type: ignore[attr-defined]
             for title, text in (("Stacks of its processes", _stacks_below()), ("Ends of its logs", logs)):
                 if text:
                     report.sections.append((title, text))

@@ -60,6 +60,7 @@ def suites(cores: int) -> list[Suite]:
             environment="airflow",
             paths=(
                 "tests/end_to_end",
+                "tests/security",
                 "tests/mlops_provider",
                 "tests/benchmarks",
                 "tests/cluster",

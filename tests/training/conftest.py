@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,19 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import services
+from committed_refs import commit_lineage
+from warm import WarmProcess
 
-from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef, canonical_json
+from mlops_provider.refs import (
+    Artifact,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    Ref,
+    ValidationRef,
+    canonical_json,
+    digest_of,
+)
 from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, connection_variable, read_result
 from training.process import Deployment
 from training.steps.execution import execute
@@ -83,7 +96,20 @@ def struck_loss(model, batch):
 
 def broken_loss(model, batch):
     scores = model(batch.features)
-    return (scores * batch.mask).sum(1) / torch.where(torch.from_numpy(batch.samples) == 7, 0.0, 1.0)
+    return (scores * batch.mask).sum(1) / torch.where(torch.from_numpy(batch.samples).to(scores.device) == 7, 0.0, 1.0)
+
+
+def brittle_loss(model, batch):
+    if not all(torch.isfinite(each).all() for each in model.parameters()):
+        raise RuntimeError("a weight is not finite")
+    return broken_loss(model, batch)
+
+
+def scattered_loss(model, batch):
+    # Tensor.put_ has no deterministic algorithm, on no device.
+    scores = model(batch.features)
+    places = torch.arange(scores.numel(), device=scores.device)
+    return torch.zeros_like(scores).flatten().put_(places, scores).view_as(scores).square().sum(1)
 
 
 def huge_loss(model, batch):
@@ -133,15 +159,15 @@ def redis_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _s3_server() -> Iterator[dict[str, str]]:
+def s3_server() -> Iterator[dict[str, str]]:
     with services.s3_server() as environment:
         yield environment
 
 
 @pytest.fixture
-def s3(_s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+def s3(s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """URI of a bucket of an S3 server, which this process and its children find by their environment."""
-    for name, value in _s3_server.items():
+    for name, value in s3_server.items():
         monkeypatch.setenv(name, value)
     return "s3://bucket"
 
@@ -187,7 +213,28 @@ class Project:
             run_id="manual",
             try_number=1,
         )
-        return StepInput(step=step, run=run, config=config, ref=ref)
+        commit_lineage(self.store, ref)
+        champion = self.champion(config["registered_model"]) if step == "evaluate" else None
+        baselines = {} if champion is None else {"champion": champion}
+        return StepInput(step=step, run=run, config=config, ref=ref, baselines=baselines)
+
+    def champion(self, model: str) -> ModelVersionRef | None:
+        """The version in production, as the operator of evaluate looks it up."""
+        from training.registry.versions import report_of
+        from training.tracking.connection import connect
+        from training.tracking.model_registry import ModelRegistry
+
+        registry = ModelRegistry(client=connect(self.tracking_uri), name=model)
+        if (version := registry.version_of_alias("champion")) is None:
+            return None
+        return ModelVersionRef(
+            place="", name=model, version=version, semantic_version="", parent=report_of(registry, version)
+        )
+
+    def steps_saved(self, run_key: str, step: str = "train") -> list[int]:
+        """The steps of a training's complete checkpoints; copies of the best weights are none."""
+        keys = self.store.list(f"pipelines/{self.pipeline}/{step}/{run_key}/checkpoints")
+        return [int(key.split("step-")[1][:8]) for key in keys if "/step-" in key and key.endswith("/checkpoint.json")]
 
     def start(
         self,
@@ -197,11 +244,13 @@ class Project:
         name: str = "step",
         program: Sequence[str] = STEPS_PROGRAM,
         options: Sequence[str] = (),
+        warm: bool = True,
     ) -> Started:
         """
         Run a step as the launcher does: in processes of its own, under torchrun where there are several.
 
         :param options: of torchrun
+        :param warm: as :class:`WarmProcess` takes it
         """
         folder = self.home / "jobs" / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -220,15 +269,13 @@ class Project:
         gang = processes > 1 or options
         command = [sys.executable, *(torchrun if gang else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
-            process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            process = WarmProcess(command, env=environment, output=log, warm=warm)
         return Started(process=process, folder=folder)
 
 
 @dataclass(frozen=True)
 class Started:
-    process: subprocess.Popen[bytes]
+    process: WarmProcess
     folder: Path
 
     def result(self) -> Any:
@@ -251,7 +298,7 @@ class Started:
     def kill(self) -> None:
         """SIGKILL it and its children, torchrun's workers say, at once."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 @pytest.fixture(scope="session")
@@ -287,6 +334,7 @@ def train_config(**changes: Any) -> dict[str, Any]:
         "epochs": 3,
         "global_batch": 16,
         "micro_batch": None,
+        "micro_batch_rows": None,
         "learning_rate": 0.01,
         "weight_decay": 0.01,
         "schedule": {"kind": "constant", "warmup_steps": 0, "final_fraction": 0.0},
@@ -295,7 +343,10 @@ def train_config(**changes: Any) -> dict[str, Any]:
         "precision": "fp32",
         "activation_checkpointing": False,
         "compile": False,
+        "unused_parameters": False,
         "deterministic": True,
+        "float32_matmul": "highest",
+        "self_test": "auto",
         "parallel": {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1},
         "nodes": 1,
         "processes": 2,
@@ -304,7 +355,7 @@ def train_config(**changes: Any) -> dict[str, Any]:
         "logical_shards": 8,
         "collective_timeout_seconds": 60,
         "hang_seconds": 60,
-        "checkpoint": {"every_steps": None, "every_minutes": 10, "keep_latest": 3},
+        "checkpoint": {"every_steps": None, "every_minutes": 10, "keep_latest": 3, "peers": None},
         "seed": 7,
         **changes,
     }
@@ -332,7 +383,7 @@ def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
     import numpy as np  # not in the validation runtime, whose tests load this file too
 
     from training.data.feature_table import FeatureTable
-    from training.data.shards import write_split
+    from training.data.shard_writing import write_split
 
     rng = np.random.default_rng(0)
     splits = {}
@@ -361,7 +412,8 @@ def features_ref(store: Store, manifest: bytes, num_samples: Mapping[str, int]) 
     )
     validation = ValidationRef(place="validate/toy", schema_sha256="3" * 64, num_checks=1, parent=dataset)
     return FeaturesRef(
-        place="features/toy",
+        # Other features are at another place, as those of a real step.
+        place=f"features/toy-{hashlib.sha256(manifest).hexdigest()[:12]}",
         artifacts={"manifest": store.put_artifact("features/toy", "manifest.json", manifest)},
         version="4" * 64,
         num_features=4,
@@ -392,19 +444,36 @@ def toy_checkpoint(project: Project, run_step: Any) -> Any:
 
 
 @pytest.fixture
-def tracked_report(toy_checkpoint: Any) -> Any:
+def asked(project: Project, tmp_path: Path) -> Any:
+    """Asks a checkpoint's model for rows, as its evaluation does: the artifact for the report."""
+    from training.serving.package import served_example
+    from training.tracking.run import EXAMPLE
+
+    def ask(checkpoint: Any) -> dict[str, Artifact]:
+        with tempfile.TemporaryDirectory(dir=tmp_path) as scratch, pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(project.home)
+            example = served_example(project.store, checkpoint, Path(scratch))
+        return {EXAMPLE: project.store.put_artifact("evaluate/asked", f"{EXAMPLE}.arrow", example)}
+
+    return ask
+
+
+@pytest.fixture
+def tracked_report(toy_checkpoint: Any, asked: Any) -> Any:
     """Makes reports of evaluations of a model that was trained."""
     from mlops_provider.refs import ReportRef
 
+    checkpoint = toy_checkpoint()
     report = ReportRef(
         place="evaluate/toy",
+        artifacts=asked(checkpoint),
         passed=True,
         reason="Good.",
         metrics={"ndcg@10": 0.8},
         champion=None,
-        parent=toy_checkpoint(),
+        parent=checkpoint,
     )
-    return lambda **changes: dataclasses.replace(report, **changes)
+    return lambda **changes: dataclasses.replace(report, place=f"evaluate/{digest_of(changes)[:12]}", **changes)
 
 
 @pytest.fixture
@@ -433,3 +502,18 @@ def run_step() -> Any:
         return ref
 
     return run
+
+
+@pytest.fixture
+def crowded() -> Iterator[None]:
+    """One processor for this thread and five busy loops."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+        os.sched_setaffinity(0, allowed)

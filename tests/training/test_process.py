@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import resource
+
 import pytest
 
-from training.process import orphaned
+from training.process import allow_open_files, open_files_of, orphaned
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,16 @@ def test_orphans_are_told_from_containers(
 ) -> None:
     """Broken: a step would run beside its own retry, or no step would start in a container."""
     assert orphaned(parent, launcher, under_torchrun=under_torchrun) is expected
+
+
+def test_the_limit_of_open_files_follows_the_number_of_processes() -> None:
+    """Broken: a training of more than 300 processes would end with "too many open files" while they connect."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = open_files_of(340)
+    assert 1024 < needed <= before[1], "this machine allows fewer files than the test needs"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        allow_open_files(needed, "a training of 340 processes")
+        assert needed <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

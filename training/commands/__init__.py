@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, BadConfigError
+from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, VALIDATION_PYTHON_VARIABLE, BadConfigError
 from training.store import Store
+
+MISTAKEN: Final = 2
+"""Exit code where a command could not do its work; 1 is an answer: damaged, different."""
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -29,6 +34,8 @@ class Places:
     store: Store
     tracking_uri: str
     """MLflow server; empty where none is set."""
+    pythons: Mapping[str, Path]
+    """Interpreter of each runtime."""
 
     @classmethod
     def from_environment(cls) -> Places:
@@ -36,8 +43,11 @@ class Places:
         for name in (HOME_VARIABLE, STORE_VARIABLE):
             if not os.environ.get(name):
                 raise BadConfigError(f"the environment variable {name} is not set; `mlops` sets it")
+        home = Path(os.environ[HOME_VARIABLE])
+        validation = os.environ.get(VALIDATION_PYTHON_VARIABLE) or home / ".venv/validation/bin/python"
         return cls(
-            home=Path(os.environ[HOME_VARIABLE]),
+            home=home,
             store=Store(os.environ[STORE_VARIABLE]),
             tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", ""),
+            pythons={"training": Path(sys.executable), "validation": Path(validation)},
         )

@@ -11,11 +11,20 @@ from typing import Final
 from rich.console import Console
 
 from mlops_provider.step import StepError
-from training.commands import Places
+from training.commands import MISTAKEN, Places
 
-WORDS: Final = ("checkpoints", "datasets", "diff", "features", "models", "reproduce", "schema")
-MISTAKEN: Final = 2
-"""Exit code where a command could not do its work; 1 is an answer: damaged, different."""
+WORDS: Final = (
+    "audit",
+    "checkpoints",
+    "datasets",
+    "diff",
+    "features",
+    "lint",
+    "models",
+    "reproduce",
+    "schema",
+    "store",
+)
 
 
 def main(arguments: list[str]) -> int:

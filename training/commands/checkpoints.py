@@ -15,8 +15,9 @@ from rich.table import Table
 from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
 from training.store import Store
-from training.trainer.checkpoint.committed import Saved, best_of, find_damage, read_listing, step_of
-from training.trainer.checkpoint.restoring import find_saved, restore, steps_set_aside
+from training.trainer.checkpoint.committed import Saved, find_damage
+from training.trainer.checkpoint.listing import is_copy, read_listing, step_of
+from training.trainer.checkpoint.restoring import find_saved, restore
 
 _RUN = "PIPELINE, or PIPELINE/KEY for one training (the key's first characters do), or its place in the store"
 _RESTORE = (
@@ -65,19 +66,26 @@ def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
 
 
 def _rows(store: Store, place: str) -> list[dict[str, Any]]:
-    listing, aside = read_listing(store, place), steps_set_aside(store, place)
-    best = best_of(listing.complete)
+    listing = read_listing(store, place)
+    newest = listing.complete[-1] if listing.complete else None
     rows: list[dict[str, Any]] = []
     for saved in listing.complete:
-        newest = saved is listing.complete[-1]
-        state = ", ".join(word for word, holds in (("newest", newest), ("best", saved is best)) if holds)
+        facts = (
+            ("newest", saved is newest),
+            ("best", newest is not None and saved.step == newest.best_step),
+            ("being removed", saved.folder in listing.retired),
+        )
+        state = ", ".join(word for word, holds in facts if holds)
         rows.append({"step": saved.step, "folder": saved.folder, "state": state or "complete", **_facts(saved)})
+    for saved in listing.copies:
+        state = "copy of the best weights" if newest and saved.step == newest.best_step else "copy of earlier weights"
+        rows.append({"step": saved.step, "folder": saved.folder, "state": state, **_facts(saved)})
     for folder in listing.unfinished:
-        state = "set aside" if step_of(folder) in aside else "unfinished"
+        state = "set aside" if folder in listing.set_aside else "unfinished"
         rows.append({"step": step_of(folder), "folder": folder, "state": state})
     for folder, problem in listing.damaged.items():
         rows.append({"step": step_of(folder), "folder": folder, "state": "damaged", "problem": problem})
-    return sorted(rows, key=lambda row: row["step"])
+    return sorted(rows, key=lambda row: (row["step"], not is_copy(row["folder"]), row["folder"]))
 
 
 def _facts(saved: Saved) -> dict[str, Any]:
@@ -120,7 +128,10 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
     for place in _trainings(places.store, options.training):
         listing = read_listing(places.store, place)
         problems += [] if options.step is not None else listing.damaged.values()
-        chosen = listing.complete if options.step is None else [find_saved(places.store, place, options.step)]
+        chosen = [*listing.complete, *listing.copies]
+        if options.step is not None:
+            chosen = [saved for saved in chosen if saved.step == options.step]
+            chosen = chosen or [find_saved(places.store, place, options.step)]
         for saved in chosen:
             damage = find_damage(places.store, saved)
             problems += damage
@@ -131,7 +142,9 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
     for problem in problems:
         console.print(problem, style="red", markup=False, soft_wrap=True)
     size = decimal(sum(saved.num_bytes for saved in whole))
-    console.print(f"{len(whole)} checkpoints are whole: {size}")
+    copies = sum(is_copy(saved.folder) for saved in whole)
+    also = f" and {copies} {'copy' if copies == 1 else 'copies'} of best weights" if copies else ""
+    console.print(f"{len(whole) - copies} checkpoints{also} are whole: {size}")
     return 1 if problems else 0
 
 

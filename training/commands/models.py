@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import pwd
-import socket
+import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,9 +17,11 @@ from rich.table import Table
 from mlops_provider.stages import ALIASES, CHAMPION, STAGE_TAG
 from mlops_provider.step import BadConfigError
 from training.commands import Places, Subparsers
+from training.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
 from training.registry.audit import AuditError, AuditTrail, Entry
 from training.registry.promotion import Promotion
 from training.registry.transitions import Author, ours
+from training.serving.verified import ForgedModelError, fetch_verified, files_of
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry, model_names
 
@@ -38,12 +39,19 @@ def add_parser(subparsers: Subparsers) -> None:
     for name, run, text in (
         ("list", _list, "all models: what is in which stage, and since when"),
         ("show", _show, "the versions of a model"),
+        ("verify", _verify, "fetch a version and compare its files with those that were registered; nothing is loaded"),
         ("history", _history, "a model's audit trail; exit code 1 where it was tampered with"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        if name != "list":
+        if name == "verify":
+            sub.add_argument("named", metavar="NAME/VERSION", help="VERSION is a number or an alias")
+            sub.add_argument(
+                "--into", type=Path, metavar="FOLDER", help="keep the files there, for `mlflow models serve -m FOLDER`"
+            )
+            sub.add_argument("--trusted", action="append", default=[], help=argparse.SUPPRESS)
+        elif name != "list":
             sub.add_argument("model", metavar="NAME")
     for name, text in _ACTIONS.items():
         sub = commands.add_parser(name, help=text, description=text)
@@ -59,6 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
                 "was quicker (default: the one that is in production now)",
             )
         sub.add_argument("--why", required=True, type=_reason, metavar="TEXT", help="for the audit trail")
+        add_key(sub)
 
 
 def _reason(text: str) -> str:
@@ -158,9 +167,37 @@ def _history(options: argparse.Namespace, places: Places, console: Console) -> i
     return 0 if problem is None else 1
 
 
+def _verify(options: argparse.Namespace, places: Places, console: Console) -> int:
+    name, _, version = options.named.rpartition("/")
+    if not name or not version:
+        raise BadConfigError(f"{options.named!r} names no version; say NAME/VERSION, for example ranker/champion")
+    if not options.trusted:
+        raise BadConfigError("no key is trusted: name a file of public keys in [mlops] release_public_keys")
+    with tempfile.TemporaryDirectory(prefix="model-") as scratch:
+        folder = options.into or Path(scratch)
+        try:
+            number = fetch_verified(
+                places.tracking_uri, name, version, folder, trusted=options.trusted, store=places.store
+            )
+        except ForgedModelError as error:
+            if options.json:
+                _print_json(console, {"whole": False, "why": str(error)})
+            Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+            return 1
+        files = files_of(folder)
+    if options.json:
+        _print_json(console, {"whole": True, "version": number, "files": dict(files)})
+    else:
+        kept = f"; they are in {options.into}" if options.into else ""
+        console.print(f"{name}/{number}: its {len(files)} files are those that were registered{kept}", soft_wrap=True)
+    return 0
+
+
 def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
-    promotion = Promotion.of(_registry(options, places), places.store)
-    by = Author(who=f"{_user()}@{socket.gethostname()}", why=options.why)
+    key = signing_key(options.key, options.trusted)  # before anything is done that could not be signed
+    trusted = [*options.trusted, key.public]
+    promotion = Promotion.of(_registry(options, places), places.store, trusted)
+    by = Author(who=person(), why=options.why)
     before = promotion.trail.last()
     match options.action:
         case "promote":
@@ -173,6 +210,9 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
             entry = promotion.roll_back(by, taken_back=champion)
         case _:
             entry = promotion.adopt(by)
+    if (entry.who, entry.action) == (by.who, options.action):  # not where somebody else was quicker
+        sign_entry(places.store, entry, key, f"{by.who}: {by.why}", trusted)
+        tell_signed(options.signed, entry)
     left = sorted(set(before.stages.live if before else ()) - set(entry.stages.live), key=int)
     archived = f"; archived: version {', '.join(left)}" if left else ""
     told = "nothing to do; " if before and entry.number == before.number else ""
@@ -184,14 +224,6 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
 
 def _stages(entry: Entry) -> str:
     return ", ".join(f"{alias} {version}" for alias, version in entry.stages.aliases.items()) or "no version live"
-
-
-def _user() -> str:
-    """As the machine knows them: the environment says what one likes."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user {os.getuid()}"
 
 
 def _registry(options: argparse.Namespace, places: Places) -> ModelRegistry:

@@ -119,6 +119,8 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
         say.tell("environment", "the same packages, lock files and hardware class")
     for difference in differences:
         say.tell("environment", str(difference), "yellow")
+    if (reason := _not_deterministic(original)) is not None:
+        say.tell("determinism", reason, "yellow")
     if that_must_agree(differences) and not allow:
         raise BadConfigError(
             "the packages that are installed here are not those that the model was made with: "
@@ -209,9 +211,20 @@ def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Colle
             f"the loop is the recipe's own, {program}: it ends at the same bits only where it seeds all that it draws, "
             "and was not interrupted or goes on exactly"
         )
-    elif original.train_input.config["deterministic"] is False:
-        reasons.append("train.deterministic was false: kernels may give other bits each time")
+    elif (reason := _not_deterministic(original)) is not None:
+        reasons.append(reason)
     return reasons
+
+
+def _not_deterministic(original: Original) -> str | None:
+    """Why the bits may be others each time, if so."""
+    setting = original.train_input.config["deterministic"]
+    if setting is False:
+        return "train.deterministic was false: kernels may give other bits each time"
+    operations = original.environment.get("nondeterministic")
+    if setting == "warn" and operations:
+        return f"train.deterministic was warn: {', '.join(operations)} may give other bits each time"
+    return None
 
 
 def _metric(again: Reruns, version: RegisteredVersion, now: CheckpointRef, say: Transcript) -> list[str]:

@@ -35,13 +35,14 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """On the device; does not wait for the copy where this batch is pinned."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """In page-locked memory, from which a GPU copies by itself."""
-        return self._map(Tensor.pin_memory)
+        return self.map(Tensor.pin_memory)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with changed tensors."""
         return Batch(
             features=change(self.features),
             labels=change(self.labels),
@@ -49,6 +50,11 @@ class Batch:
             weights=change(self.weights),
             samples=self.samples,
         )
+
+    def tensors(self) -> list[Tensor]:
+        """Those that there are, in a fixed order."""
+        parts = (self.features, self.labels, self.mask, self.weights)
+        return [part for part in parts if part is not None]
 
 
 class Source(Protocol):

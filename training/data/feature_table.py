@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
+
+if TYPE_CHECKING:  # what trains has no keys, and is spared the import
+    import polars as pl
 
 IntArray = npt.NDArray[np.int64]
 
@@ -84,8 +87,14 @@ def concat(tables: Sequence[FeatureTable]) -> FeatureTable:
         labels=np.concatenate([table.labels for table in tables]),
         offsets=offsets_of(np.concatenate([np.diff(table.offsets) for table in tables])),
         ids=np.concatenate(ids) if len(ids) == len(tables) else None,
-        keys=pl.concat(keys) if len(keys) == len(tables) else None,
+        keys=_concat_keys(keys) if len(keys) == len(tables) else None,
     )
+
+
+def _concat_keys(keys: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.concat(keys)
 
 
 def offsets_of(lengths: IntArray) -> IntArray:

@@ -8,6 +8,7 @@ exactly once per epoch.
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import threading
@@ -21,6 +22,7 @@ import torch
 
 from mlops_provider.step import BadConfigError
 from training.data.batch import Batch, IntArray, Source, block_of
+from training.data.dealing import Passes, cut
 from training.data.order import EpochOrder
 from training.data.table_source import InMemory, Rows, TableSource
 
@@ -35,6 +37,10 @@ T = TypeVar("T")
 _STRETCH: Final = 1 << 14
 NO_SHARD: Final = -1
 
+logger = logging.getLogger(__name__)
+_Dealt = Sequence[tuple[IntArray, float, int]]
+"""The samples, weight and logical shard of each of a rank's batches."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
@@ -48,6 +54,8 @@ class Step:
     """Number of each batch's logical shard, -1 for a batch that only fills up; without exact mode 0, 1, ..."""
     num_samples: int
     """Of the whole global batch, over all ranks."""
+    num_rows: int
+    """As ``num_samples``, without padding; one each where samples are no groups."""
 
 
 class Loader:
@@ -55,12 +63,16 @@ class Loader:
     One rank's share of a training split.
 
     Rows and sequences are dealt in the order of their shards, so that a rank needs few of a window's shards; groups by
-    their lengths, so that ranks carry about equal rows and a micro batch has little padding. A rank without samples
-    for a batch gets a stand-in of weight 0: it must take part in the collectives all the same.
+    their lengths, see :mod:`training.data.dealing`. A rank without samples for a batch gets a stand-in of weight 0: it
+    must take part in the collectives all the same.
 
     :param global_batch: samples per optimizer step over all ranks
     :param rank: of the data-parallel group, as ``world_size``
     :param micro_batch: samples per forward pass, at most; None: the rank's whole share at once
+    :param micro_batch_rows: padded rows per forward pass over groups, at most; a longer group has one of its own
+    :param pass_worth_rows: padded rows of groups that each further forward pass must spare a rank; None: no further
+        ones than the limits ask for
+    :param one_shape: batches are padded to the largest of all ranks, as a pipeline's
     :param logical_shards: parts that every global batch is cut into whatever the world size, one batch each: for
         results that do not depend on the world size
     :param prefetch: steps, or blocks of small ones, gathered ahead by a thread; 0: none, and no thread
@@ -69,23 +81,35 @@ class Loader:
 
     def __init__(
         self, *, source: Source, global_batch: int, seed: int, rank: int, world_size: int,
-        micro_batch: int | None = None, logical_shards: int | None = None, prefetch: int = 2, pin: bool = False,
+        micro_batch: int | None = None, micro_batch_rows: int | None = None, pass_worth_rows: int | None = None,
+        one_shape: bool = False, logical_shards: int | None = None, prefetch: int = 2, pin: bool = False,
     ) -> None:  # fmt: skip
-        for name, value in (("global_batch", global_batch), ("micro_batch", micro_batch), ("shards", logical_shards)):
+        limits = {"micro_batch": micro_batch, "micro_batch_rows": micro_batch_rows}
+        for name, value in {"global_batch": global_batch, **limits, "shards": logical_shards}.items():
             if value is not None and value < 1:
                 raise BadConfigError(f"{name} must be at least 1, got {value}")
-        if micro_batch is not None and logical_shards is not None:
+        if logical_shards is not None and any(limits.values()):
+            name, value = next((name, value) for name, value in limits.items() if value is not None)
             raise BadConfigError(
-                f"micro_batch {micro_batch} cannot be had in exact mode, where a logical shard is one forward pass: "
+                f"{name} {value} cannot be had in exact mode, where a logical shard is one forward pass: "
                 f"leave it out, and take more logical shards than {logical_shards} for smaller ones"
             )
         self.grouped = source.grouped
+        if micro_batch_rows is not None and not self.grouped:
+            raise BadConfigError(
+                f"micro_batch_rows {micro_batch_rows} is for groups of rows, which these samples are not: "
+                "set micro_batch instead"
+            )
         self.num_samples = int(source.shard_sizes.sum())
         self.num_steps = math.ceil(self.num_samples / global_batch)
         """Optimizer steps per epoch; the last global batch may be short."""
         self._source, self._seed, self._global_batch = source, seed, global_batch
         self._rank, self._world_size = rank, world_size
-        self._micro_batch, self._logical_shards = micro_batch, logical_shards
+        self._micro_batch, self._micro_batch_rows, self._logical_shards = micro_batch, micro_batch_rows, logical_shards
+        self._passes = Passes(
+            most_groups=micro_batch, most_rows=micro_batch_rows, worth_rows=pass_worth_rows, one_shape=one_shape
+        )
+        self._warns = rank == 0
         self._prefetch, self._pin = prefetch, pin and torch.cuda.is_available()
 
     def epoch(self, epoch: int, start: int = 0, *, last: bool = False) -> Iterator[Step]:
@@ -129,21 +153,21 @@ class Loader:
     def _gathered(self, first: int, wholes: Sequence[IntArray]) -> Sequence[Step]:
         """The steps of these global batches; the first has that index."""
         lengths = self._lengths(wholes)
-        dealt = [self._deal(whole, length) for whole, length in zip(wholes, lengths, strict=True)]
-        parts = [
-            (part, 1.0) if len(part) else (whole[:1].copy(), 0.0)
-            for whole, step in zip(wholes, dealt, strict=True)
-            for part, _ in step
+        dealt = [
+            self._deal(whole) if length is None else self._deal_groups(whole, length, first + number)
+            for number, (whole, length) in enumerate(zip(wholes, lengths, strict=True))
         ]
+        parts = [(part, weight) for step in dealt for part, weight, _ in step]
         batches = iter(self._source.gather_many(*zip(*parts, strict=True)))
         return [
             Step(
                 index=first + number,
                 batches=[batch.pin() if self._pin else batch for batch in islice(batches, len(step))],
-                shards=[shard for _, shard in step],
+                shards=[shard for _, _, shard in step],
                 num_samples=len(whole),
+                num_rows=len(whole) if length is None else int(length.sum()),
             )
-            for number, (whole, step) in enumerate(zip(wholes, dealt, strict=True))
+            for number, (whole, length, step) in enumerate(zip(wholes, lengths, dealt, strict=True))
         ]
 
     def _lengths(self, wholes: Sequence[IntArray]) -> Sequence[IntArray | None]:
@@ -156,48 +180,68 @@ class Loader:
         # The batch at the start of a window names the shards that this rank will need there.
         whole = order(np.arange(start, min(start + self._global_batch, self.num_samples)))
         # To deal groups, every rank needs the lengths of all.
-        self._source.prefetch(whole if self.grouped else np.concatenate([part for part, _ in self._deal(whole, None)]))
+        self._source.prefetch(whole if self.grouped else np.concatenate([part for part, _, _ in self._deal(whole)]))
 
-    def _deal(self, whole: IntArray, lengths: IntArray | None) -> Sequence[tuple[IntArray, int]]:
-        """The samples of each of this rank's batches, and its logical shard; as many on every rank."""
-        shares = _Shares(whole, lengths)
-        if self._logical_shards is None:
-            mine = shares.of(self._rank, self._world_size)
-            largest = math.ceil(len(whole) / self._world_size)
-            size = self._micro_batch or largest
-            return [
-                (self._ascending(mine[number * size : (number + 1) * size]), number)
-                for number in range(math.ceil(largest / size))
-            ]
-        first, last = (self._logical_shards * rank // self._world_size for rank in (self._rank, self._rank + 1))
-        owned = [(self._ascending(shares.of(number, self._logical_shards)), number) for number in range(first, last)]
+    def _deal(self, whole: IntArray) -> _Dealt:
+        """Equal shares, to one sample, in the order of the split; as many batches on every rank."""
+        samples, num_samples = np.sort(whole), len(whole)
+
+        def share(number: int, num_shares: int) -> IntArray:
+            return samples[num_samples * number // num_shares : num_samples * (number + 1) // num_shares]
+
+        if self._logical_shards is not None:
+            return self._of_shards([share(number, self._logical_shards) for number in self._owned], samples[:1])
+        mine = share(self._rank, self._world_size)
+        largest = math.ceil(num_samples / self._world_size)
+        size = self._micro_batch or largest
+        return _numbered([mine[start : start + size] for start in range(0, largest, size)], samples[:1])
+
+    def _deal_groups(self, whole: IntArray, lengths: IntArray, step: int) -> _Dealt:
+        """Shares of about equal padded rows, as many batches on every rank; each in the order of the split."""
+        order = np.lexsort((whole, -lengths))
+        longest_first, lengths = whole[order], lengths[order]
+        # Of middle length: a batch norm cannot do with a single row.
+        stand_in = longest_first[len(whole) // 2 :][:1]
+
+        def samples(start: int, stop: int) -> IntArray:
+            return np.sort(longest_first[start:stop])
+
+        if self._logical_shards is not None:
+            parts = cut(np.maximum(lengths, 1).tolist(), self._logical_shards)
+            parts = [*parts, *[(0, 0)] * (self._logical_shards - len(parts))]
+            return self._of_shards([samples(*parts[number]) for number in self._owned], stand_in)
+        if self._micro_batch_rows is not None and self._warns and lengths[0] > self._micro_batch_rows:
+            self._warns = False
+            logger.warning(
+                "training sample %d is a group of %d rows, more than train.micro_batch_rows: %d; such groups have a "
+                "forward pass of their own",
+                *(longest_first[0], lengths[0], self._micro_batch_rows),
+            )
+        dealt = self._passes.dealt(lengths, self._world_size)
+        # By turns: else one rank would see long groups only, or short ones, and keep statistics of its own batches.
+        mine = dealt[(self._rank + step) % self._world_size]
+        turn = step % max(1, len(mine))
+        batches = [samples(*part) for part in (*mine[turn:], *mine[:turn])]
+        most = max(map(len, dealt))
+        return _numbered([*batches, *[whole[:0]] * (most - len(batches))], stand_in)
+
+    @property
+    def _owned(self) -> range:
+        """The logical shards of this rank."""
+        assert self._logical_shards is not None, "exact mode"
+        return range(*(self._logical_shards * rank // self._world_size for rank in (self._rank, self._rank + 1)))
+
+    def _of_shards(self, owned: Sequence[IntArray], stand_in: IntArray) -> _Dealt:
+        assert self._logical_shards is not None, "exact mode"
         missing = math.ceil(self._logical_shards / self._world_size) - len(owned)
-        return owned + [(whole[:0], NO_SHARD)] * missing
+        batches = _numbered(owned, stand_in)
+        shards = [(part, weight, shard) for (part, weight, _), shard in zip(batches, self._owned, strict=True)]
+        return [*shards, *[(stand_in.copy(), 0.0, NO_SHARD)] * missing]
 
-    def _ascending(self, part: IntArray) -> IntArray:
-        return np.sort(part) if self.grouped else part  # which is so already
 
-
-class _Shares:
-    """
-    A global batch, to be dealt in shares that differ by at most one sample.
-
-    :param lengths: of the samples, where shares shall have about equal rows
-    """
-
-    def __init__(self, whole: IntArray, lengths: IntArray | None) -> None:
-        self._by_length = lengths is not None
-        self._ranked = np.sort(whole) if lengths is None else whole[np.lexsort((whole, -lengths))]
-
-    def of(self, number: int, num_shares: int) -> IntArray:
-        """In ascending order, or by length."""
-        size = len(self._ranked)
-        if not self._by_length:
-            return self._ranked[size * number // num_shares : size * (number + 1) // num_shares]
-        # To and fro, so that no share has the longer sample of every round.
-        rounds = np.arange(math.ceil(size / num_shares))
-        places = rounds * num_shares + np.where(rounds % 2 == 0, number, num_shares - 1 - number)
-        return self._ranked[places[places < size]]
+def _numbered(parts: Sequence[IntArray], stand_in: IntArray) -> _Dealt:
+    """Batches of these samples; of a stand-in where there are none."""
+    return [(part, 1.0, number) if len(part) else (stand_in.copy(), 0.0, number) for number, part in enumerate(parts)]
 
 
 def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:

@@ -131,7 +131,7 @@ def _write_on_spark(table: Table, writer: DayWriter, timezone: str) -> list[Stor
     local = functions.from_utc_timestamp(functions.col(writer.event_time), timezone)
     days = nw.from_native(table.to_native().withColumn(_DAY, functions.date_format(local, "yyyy-MM-dd")))
     stored = collect(map_polars(days, writer, by=[_DAY], schema=_STORED))
-    return sorted((pickle.loads(row) for row in stored["stored"]), key=lambda each: each.partition.day)
+    return sorted((pickle.loads(row) for row in stored["stored"]), key=lambda each: each.partition.day)  # noqa: S301
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ that ends; what is not locked may be dropped, the least recently used first.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import tempfile
@@ -78,6 +79,8 @@ class ShardCache:
         self._root = Path(store.uri.removeprefix("file://")) if store.uri.startswith("file://") else None
         self._fetchers = ThreadPoolExecutor(_FETCHERS, "fetch-shards")  # starts its threads when they are needed
         self._hinted: set[str] = set()
+        self._sound: set[str] = set()
+        """Digests whose file this process has fetched or read: before, a power cut may have taken what was in it."""
 
     def open(self, shard: Artifact, *, checked: bool = False) -> Lease:
         """
@@ -120,6 +123,13 @@ class ShardCache:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.fstat(descriptor).st_nlink == 0:  # dropped since it was opened
             return None
+        if shard.sha256 not in self._sound:
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    logger.warning("%s in the cache %s is damaged: it is fetched again", shard.key, self._folder)
+                    path.unlink(missing_ok=True)
+                    return None
+            self._sound.add(shard.sha256)
         os.utime(descriptor)
         return lease
 
@@ -154,6 +164,7 @@ class ShardCache:
                 file.write(self._store.read(shard))
                 with self._folder_locked():
                     partial.rename(path)
+                self._sound.add(shard.sha256)
         except BaseException:
             with self._folder_locked():
                 partial.unlink(missing_ok=True)
@@ -205,10 +216,12 @@ class OpenShards(Generic[T]):
     The shards of a split that are in use, by number; each is opened when it is first asked for.
 
     :param shards: ``{"key", "sha256", "num_bytes"}`` of each, as the manifest has them
-    :param read: maps a file into memory
+    :param read: maps a file into memory, given its part of the manifest
     """
 
-    def __init__(self, cache: ShardCache, shards: Sequence[Mapping[str, Any]], read: Callable[[Path], T]) -> None:
+    def __init__(
+        self, cache: ShardCache, shards: Sequence[Mapping[str, Any]], read: Callable[[Path, Mapping[str, Any]], T]
+    ) -> None:
         self._cache, self._shards, self._read = cache, shards, read
         self._open: OrderedDict[int, _Open[T]] = OrderedDict()
         self._checked = np.zeros(len(shards), bool)
@@ -224,7 +237,7 @@ class OpenShards(Generic[T]):
             entry = self._open.get(number)
             if entry is None:
                 lease = self._lease(number)
-                entry = self._open[number] = _Open(self._read(lease.path), lease, self._calls)
+                entry = self._open[number] = _Open(self._read(lease.path, self._shards[number]), lease, self._calls)
                 self._checked[number] = True
             entry.used = self._calls
             self._open.move_to_end(number)

@@ -2,7 +2,8 @@
 Shards: train-ready float32 rows as uncompressed Arrow IPC, memory-mapped when opened.
 
 One FixedSizeList column is one block of memory, so that a local shard is used in place, without a copy, and a batch is
-gathered straight out of the page cache.
+gathered straight out of the page cache. The manifest says where in the file each block begins: a process that trains
+maps them without Arrow, whose import would be paid by each of its ranks at each start.
 
 Samples are shuffled within and between the shards of a split: they lie in the order of their ids, which are hashes of
 what tells them apart. That order follows from the rows alone, whatever order, batch or engine they came from, so that
@@ -12,161 +13,22 @@ equal features are equal bytes.
 from __future__ import annotations
 
 import json
-import math
-import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
-import pyarrow as pa
 
-from mlops_provider.refs import Artifact, FeaturesRef
-from mlops_provider.step import BadDataError, scratch_parent
-from training.data.batch import IntArray, Source, block_of, window_of
-from training.data.feature_table import FeatureTable, concat
+from mlops_provider.refs import FeaturesRef
+from mlops_provider.step import BadDataError
+from training.data.batch import Source, block_of, window_of
+from training.data.feature_table import FeatureTable
 from training.data.shard_cache import MAX_CACHE_BYTES, OpenShards, ShardCache
-from training.data.spool import Spool
+from training.data.shard_files import columns_of, map_shards, offsets_of_samples
 from training.data.table_source import Rows, TableSource
 from training.data.tokens import TOKENS, TokenSource
 from training.store import Store
-
-MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
-"""Of rows; the file's schema and padding stay below the 128 MB that a shard may have."""
-_BUCKET_BYTES: Final = 64 * 1024 * 1024
-_MAX_BUCKETS: Final = 512
-
-
-def write_split(
-    store: Store, place: str, name: str, table: FeatureTable, *, keys: pl.DataFrame | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-) -> dict[str, Any]:  # fmt: skip
-    """
-    Store a split that is in memory; see :class:`SplitWriter`.
-
-    :param keys: further columns to store, row for row
-    :return: its part of the manifest: ``num_rows``, ``num_samples``, ``shards``
-    """
-    with SplitWriter(store, place, name, max_shard_bytes=max_shard_bytes) as writer:
-        writer.add(table if keys is None else replace(table, keys=keys))
-        return writer.finish()
-
-
-class SplitWriter:
-    """
-    Stores a split that comes in pieces, in any order, in shards of equal size: they differ by less than a sample's
-    rows, for a sample is never cut. Samples without ids keep the order in which they come.
-
-    What does not fit into memory is dealt into buckets on local disk by the upper bits of the ids; each bucket is then
-    sorted in memory.
-
-    :param place: folder of the step
-    :param name: of the split, e.g. ``train``
-    :param num_bytes: of all rows that will come, about; where that is more than a bucket, samples must have ids
-    """
-
-    def __init__(
-        self, store: Store, place: str, name: str, *, num_bytes: int = 0, max_shard_bytes: int = MAX_SHARD_BYTES,
-        bucket_bytes: int = _BUCKET_BYTES,
-    ) -> None:  # fmt: skip
-        self._store, self._place, self._name = store, place, name
-        self._max_shard_bytes = max_shard_bytes
-        self._num_buckets = min(_MAX_BUCKETS, max(1, math.ceil(num_bytes / bucket_bytes)))
-        self._scratch = tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent())
-        self._spool = Spool(Path(self._scratch.name, "buckets"))
-        self._kept: list[FeatureTable] = []
-        self._num_rows = self._row_bytes = 0
-
-    def __enter__(self) -> SplitWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._scratch.cleanup()
-
-    def add(self, table: FeatureTable) -> None:
-        self._num_rows += table.num_rows
-        self._row_bytes = max(self._row_bytes, row_bytes(table))
-        if self._num_buckets == 1:
-            self._kept.append(table)
-            return
-        assert table.ids is not None, "only samples with ids can be dealt into buckets"
-        buckets = ((table.ids >> np.uint64(32)) * np.uint64(self._num_buckets)) >> np.uint64(32)
-        for bucket in np.unique(buckets):
-            part = table.take(np.flatnonzero(buckets == bucket))
-            self._spool.append(int(bucket), pa.Table.from_batches([_to_arrow(part, first_sample=0)]))
-        self._kept = [table.samples(0, 0)]
-
-    def finish(self) -> dict[str, Any]:
-        """
-        Store what was added.
-
-        :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
-        :raises BadDataError: where two samples have one id: their keys do not tell them apart
-        """
-        shards: list[dict[str, Any]] = []
-        num_samples = 0
-        for table in self._shards():
-            path = Path(self._scratch.name, f"{self._name}-{len(shards):05d}.arrow")
-            batch = _to_arrow(table, first_sample=num_samples)
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
-            artifact = self._store.put_artifact(self._place, path.name, path)
-            path.unlink()
-            shards.append(
-                {
-                    "key": artifact.key,
-                    "sha256": artifact.sha256,
-                    "num_bytes": artifact.num_bytes,
-                    "num_rows": table.num_rows,
-                    "num_samples": table.num_samples,
-                }
-            )
-            num_samples += table.num_samples
-        return {"num_rows": self._num_rows, "num_samples": num_samples, "shards": shards}
-
-    def _shards(self) -> Iterator[FeatureTable]:
-        """The samples in their order, cut into shards; a split without samples is one empty shard."""
-        num_shards = max(1, math.ceil(self._num_rows * self._row_bytes / self._max_shard_bytes))
-        pending: list[FeatureTable] = []
-        current = first_row = 0
-        for table in self._buckets():
-            # A sample belongs to the shard that its first row falls into.
-            places = (table.offsets[:-1] + first_row) * num_shards // max(1, self._num_rows)
-            edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), table.num_samples]
-            for start, stop in pairwise(edges):
-                if start < stop and places[start] != current:
-                    if pending:
-                        yield concat(pending)
-                    pending, current = [], int(places[start])
-                if start < stop:
-                    pending.append(table.samples(start, stop))
-            first_row += table.num_rows
-        yield concat(pending) if pending else self._kept[0]
-
-    def _buckets(self) -> Iterator[FeatureTable]:
-        if self._num_buckets == 1:
-            yield self._sorted(concat(self._kept))
-            return
-        for bucket in range(self._num_buckets):
-            if (part := self._spool.read(bucket)) is not None:
-                yield self._sorted(concat([_from_arrow(batch) for batch in part.to_batches()]))
-
-    def _sorted(self, table: FeatureTable) -> FeatureTable:
-        if table.ids is None:
-            return table
-        order = np.argsort(table.ids, kind="stable")
-        ids = table.ids[order]
-        if (same := np.flatnonzero(ids[1:] == ids[:-1])).size:
-            raise BadDataError(
-                f"{len(same)} samples of the split {self._name!r} have the keys of another one: rows are doubled, or "
-                "order_by (group_by, where rows are grouped) does not tell them apart; add a column to it"
-            )
-        return table.take(order)
 
 
 def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> FeatureTable:
@@ -206,7 +68,7 @@ def open_source(
         )
     num_bytes = sum(shard["num_bytes"] for shard in split["shards"])
     return TableSource(
-        OpenShards(shards, split["shards"], partial(_map_rows, grouped=grouped)),
+        OpenShards(shards, split["shards"], partial(_rows, grouped=grouped)),
         np.array([shard["num_samples"] for shard in split["shards"]], np.int64),
         grouped=grouped,
         window_samples=window_of(split["num_samples"], num_bytes),
@@ -226,74 +88,6 @@ def _split(manifest: dict[str, Any], ref: FeaturesRef, name: str) -> dict[str, A
     return split
 
 
-def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> FeatureTable:
-    """See :func:`open_split`; ``keys`` are left out."""
-    files = [
-        store.local_file(Artifact(key=s["key"], sha256=s["sha256"], num_bytes=s["num_bytes"]), cache) for s in shards
-    ]
-    return concat([_from_arrow(_map(path), keys=False) for path in files])
-
-
-def row_bytes(table: FeatureTable) -> int:
-    """Of one row in a shard, on average where keys are text."""
-    keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
-    return 4 * table.num_features + 12 + keys
-
-
-def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
-    """
-    :param first_sample: number of the first sample, where samples have no ids
-    """
-    features = pa.array(np.ascontiguousarray(table.features).reshape(-1))
-    ids = np.arange(table.num_samples, dtype=np.uint64) + np.uint64(first_sample) if table.ids is None else table.ids
-    columns = {
-        "features": pa.FixedSizeListArray.from_arrays(features, table.num_features),
-        "label": pa.array(table.labels),
-        "sample": pa.array(np.repeat(ids, np.diff(table.offsets))),
-    }
-    if table.keys is not None:
-        keys = table.keys.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
-        columns |= {name: keys.column(name).combine_chunks() for name in keys.column_names}
-    return pa.record_batch(columns)
-
-
-def _map(path: Path) -> pa.RecordBatch:
-    """The arrays keep the mapping alive through their buffers."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-
-
-def _map_rows(path: Path, *, grouped: bool) -> Rows:
-    batch = _map(path)
-    features, labels, ids = _columns(batch)
-    return Rows(features=features, labels=labels, offsets=_offsets(ids) if grouped else None)
-
-
-def _from_arrow(batch: pa.RecordBatch, *, keys: bool = True) -> FeatureTable:
-    features, labels, ids = _columns(batch)
-    offsets = _offsets(ids)
-    names = batch.schema.names[3:]
-    return FeatureTable(
-        features=features,
-        labels=labels,
-        offsets=offsets,
-        ids=ids[offsets[:-1]],
-        keys=pl.DataFrame(batch.select(names)) if names and keys else None,
-    )
-
-
-def _columns(
-    batch: pa.RecordBatch,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
-    """``[N, F]`` features, ``[N]`` labels and ``[N]`` ids of the samples, in place."""
-    width = batch.schema.field("features").type.list_size
-    return (
-        batch.column("features").flatten().to_numpy(zero_copy_only=True).reshape(-1, width),
-        batch.column("label").to_numpy(zero_copy_only=True),
-        batch.column("sample").to_numpy(zero_copy_only=True).view(np.uint64),
-    )
-
-
-def _offsets(ids: npt.NDArray[np.uint64]) -> IntArray:
-    """``[S + 1]`` of a shard's samples: no two of them have one id."""
-    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.empty(0, np.int64)
-    return np.append(starts, len(ids)).astype(np.int64)
+def _rows(path: Path, shard: Mapping[str, Any], *, grouped: bool) -> Rows:
+    features, labels, ids = columns_of(path, shard)
+    return Rows(features=features, labels=labels, offsets=offsets_of_samples(ids) if grouped else None)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import atexit
 import base64
+import json
 import logging
 import os
-import pickle
 import re
 import shutil
 import subprocess
@@ -221,7 +221,24 @@ def errors_sent() -> Iterator[None]:
     try:
         yield
     except StepError as error:
-        raise RuntimeError(f"step error <{base64.b64encode(pickle.dumps(error)).decode()}>") from error
+        kind = type(error)
+        said = json.dumps([kind.__module__, kind.__qualname__, error.retryable, str(error), error.details], default=str)
+        raise RuntimeError(f"step error <{base64.b64encode(said.encode()).decode()}>") from error
+
+
+def _received(sent: str) -> StepError | None:
+    """
+    The error of an executor, where it is one. Spark's messages quote cells, and a cell may hold what looks like an
+    error of ours: it is read as text, and nothing is imported for it.
+    """
+    try:
+        module, name, retryable, message, details = json.loads(base64.b64decode(sent, validate=True))
+        kind = getattr(sys.modules.get(str(module)), str(name), None)
+        if not (isinstance(kind, type) and issubclass(kind, StepError)):
+            kind = StepError if retryable else BadDataError
+        return kind(str(message), **details)
+    except (ValueError, TypeError):
+        return None
 
 
 @contextmanager
@@ -236,8 +253,8 @@ def errors_received() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if sent := _MARK.search(str(error)):
-            raise pickle.loads(base64.b64decode(sent[1])) from None
+        if (sent := _MARK.search(str(error))) and (received := _received(sent[1])) is not None:
+            raise received from None
         # 22: data exceptions, 42: a wrong query. The others (38: code in an executor, XX: Spark) are not the data's.
         if (error.getSqlState() or "")[:2] in ("22", "42"):
             raise BadDataError(f"Spark: {str(error).partition(chr(10))[0]}") from error

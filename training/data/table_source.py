@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from training.data.aligned import ALIGNMENT, BOOL, FLOAT, aligned
 from training.data.batch import Batch, IntArray
 
 # Samples in a row from one shard, below which those of a shard are brought together first: a run costs as much.
 _SHORT_RUN: Final = 64
+# Of the rows of a block over those of its batches.
+_MOST_GAPS: Final = 1.5
 
 T_co = TypeVar("T_co", covariant=True)
 Run = tuple[int, IntArray]
@@ -45,6 +49,12 @@ class Rows:
     def __getitem__(self, place: slice) -> Rows:
         """Some rows, as views."""
         return Rows(features=self.features[place], labels=self.labels[place], offsets=None)
+
+    @classmethod
+    def empty(cls, num_rows: int, num_features: int) -> Rows:
+        """Aligned memory for so many rows."""
+        features, labels = aligned(((num_rows, num_features), FLOAT), ((num_rows,), FLOAT))
+        return cls(features=features, labels=labels, offsets=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,7 @@ class TableSource:
         self.grouped = grouped
         self.window_samples = window_samples
         self.block_samples = block_samples
+        self._scratch = threading.local()
 
     def prefetch(self, samples: IntArray) -> None:
         self._shards.prefetch(self._numbering.numbers(samples))
@@ -132,24 +143,50 @@ class TableSource:
     def gather_many(self, parts: Sequence[IntArray], weights: Sequence[float]) -> Sequence[Batch]:
         runs, places = self._numbering.runs(parts[0] if len(parts) == 1 else np.concatenate(parts))
         self._shards.prefetch([number for number, _ in runs])
-        edges = pairwise(np.cumsum([0, *map(len, parts)]).tolist())
+        assert runs, "a batch has a sample"
+        sizes = [len(part) for part in parts]
+        edges = pairwise(np.cumsum([0, *sizes]).tolist())
         wanted = [(slice(*edge), part, weight) for edge, part, weight in zip(edges, parts, weights, strict=True)]
+        shards: Shards[Rows] = self._shards
+        width = shards[runs[0][0]].features.shape[1]
         if self.grouped:
-            return self._groups(runs, places, wanted)
-        block = _take(((self._shards[number], rows) for number, rows in runs), sum(map(len, parts)))
-        if places is None:
-            return [_batch(block[place], None, samples, weight) for place, samples, weight in wanted]
+            return self._groups(runs, places, wanted, width)
+        starts, num_rows = _aligned_starts(sizes)
+        block = Rows.empty(num_rows, width)
+        batches = [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        if places is not None:
+            gathered = self._gathered(sum(sizes), width)
+            _take(((shards[number], rows) for number, rows in runs), [gathered])
+            runs, shards = [(0, places)], InMemory(gathered)
+        if len(runs) == 1 and num_rows < _MOST_GAPS * sum(sizes):
+            # In one go, with any rows in the gaps: each call takes as long as copying hundreds of rows.
+            [(number, rows)] = runs
+            spread = np.zeros(num_rows, np.int64)
+            for start, (place, _, _) in zip(starts, wanted, strict=True):
+                spread[start : start + place.stop - place.start] = rows[place]
+            _take([(shards[number], spread)], [block])
+        else:
+            _take(((shards[number], rows) for number, rows in runs), batches)
         return [
-            _batch(_take([(block, places[place])], len(samples)), None, samples, weight)
-            for place, samples, weight in wanted
+            _batch(batch, None, samples, weight) for batch, (_, samples, weight) in zip(batches, wanted, strict=True)
         ]
 
-    def _groups(self, runs: Sequence[Run], places: IntArray | None, wanted: Sequence[_Wanted]) -> Sequence[Batch]:
+    def _gathered(self, num_rows: int, width: int) -> Rows:
+        """Memory that this thread uses again for each block: to get new one takes as long as to fill it."""
+        rows: Rows | None = getattr(self._scratch, "rows", None)
+        if rows is None or len(rows.labels) < num_rows:
+            rows = self._scratch.rows = Rows.empty(num_rows, width)
+        return rows[:num_rows]
+
+    def _groups(
+        self, runs: Sequence[Run], places: IntArray | None, wanted: Sequence[_Wanted], width: int
+    ) -> Sequence[Batch]:
         spans = [self._span(run) for run in runs]
         lengths = np.concatenate([lengths for _, lengths in spans])
         starts = np.cumsum(lengths) - lengths
         rows = ((self._shards[number], _ranges(*span)) for (number, _), span in zip(runs, spans, strict=True))
-        block = _take(rows, int(lengths.sum()))
+        block = self._gathered(int(lengths.sum()), width)
+        _take(rows, [block])
         if places is not None:
             starts, lengths = starts[places], lengths[places]
         return [_padded(block, starts[place], lengths[place], part, weight) for place, part, weight in wanted]
@@ -162,21 +199,29 @@ class TableSource:
         return offsets[samples], offsets[samples + 1] - offsets[samples]
 
 
-def _take(shards: Iterable[tuple[Rows, IntArray]], num_rows: int) -> Rows:
-    """A copy of rows of some shards, one behind the other."""
-    labels = np.empty(num_rows, np.float32)
-    features: npt.NDArray[np.float32] | None = None
-    start = 0
-    for shard, rows in shards:
-        if features is None:
-            features = np.empty((num_rows, shard.features.shape[1]), np.float32)
-        stop = start + len(rows)
-        # Without a mode np.take would check first and fill a buffer.
-        np.take(shard.features, rows, axis=0, out=features[start:stop], mode="clip")
-        np.take(shard.labels, rows, out=labels[start:stop], mode="clip")
-        start = stop
-    assert features is not None, "a batch has a sample"
-    return Rows(features=features, labels=labels, offsets=None)
+def _aligned_starts(sizes: Sequence[int]) -> tuple[Sequence[int], int]:
+    """The row at which each batch begins in a block of them, and the rows of that block."""
+    step = ALIGNMENT // FLOAT.itemsize
+    *starts, end = np.cumsum([0, *(-(-size // step) * step for size in sizes)]).tolist()
+    return starts, end
+
+
+def _take(shards: Iterable[tuple[Rows, IntArray]], places: Sequence[Rows]) -> None:
+    """Copy rows of some shards, one behind the other, to places that are filled in turn and hold as many."""
+    following = iter(places)
+    size = filled = 0
+    for shard, wanted in shards:
+        rows = wanted
+        while len(rows):
+            if filled == size:
+                place = next(following)
+                size, filled = len(place.labels), 0
+            part = rows if len(rows) <= size - filled else rows[: size - filled]
+            stop = filled + len(part)
+            # Without a mode np.take would check first and fill a buffer.
+            np.take(shard.features, part, axis=0, out=place.features[filled:stop], mode="clip")
+            np.take(shard.labels, part, out=place.labels[filled:stop], mode="clip")
+            rows, filled = rows[len(part) :], stop
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -188,10 +233,13 @@ def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
 
 def _padded(block: Rows, starts: IntArray, lengths: IntArray, samples: IntArray, weight: float) -> Batch:
     within = np.arange(lengths.max(initial=1))
-    mask = within < lengths[:, None]
+    shape = (len(lengths), len(within))
+    features, labels, mask = aligned(((*shape, block.features.shape[1]), FLOAT), (shape, FLOAT), (shape, BOOL))
+    np.less(within, lengths[:, None], out=mask)
     # Padding points at the sample's first row, which exists; its values are then cleared.
     rows = np.where(mask, starts[:, None] + within, starts[:, None])
-    features, labels = block.features.take(rows, axis=0, mode="clip"), block.labels.take(rows, mode="clip")
+    np.take(block.features, rows, axis=0, out=features, mode="clip")
+    np.take(block.labels, rows, out=labels, mode="clip")
     features[~mask] = 0
     labels[~mask] = 0
     return _batch(Rows(features=features, labels=labels, offsets=None), mask, samples, weight)
@@ -202,6 +250,6 @@ def _batch(rows: Rows, mask: npt.NDArray[np.bool_] | None, samples: IntArray, we
         features=torch.from_numpy(rows.features),
         labels=torch.from_numpy(rows.labels),
         mask=None if mask is None else torch.from_numpy(mask),
-        weights=torch.full((len(samples),), weight, dtype=torch.float32),
+        weights=torch.full((len(samples),), weight),
         samples=samples,
     )

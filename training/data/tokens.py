@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mlops_provider.step import BadConfigError, BadDataError, scratch_parent
+from training.data.aligned import INT, aligned
 from training.data.batch import Batch, IntArray, window_of
 from training.data.shard_cache import OpenShards, ShardCache
 from training.data.table_source import Numbering, Shards
@@ -143,9 +144,13 @@ class TokenSource:
         tokens = np.concatenate([self._shards[number][local] for number, local in runs])
         if places is not None:
             tokens = tokens[places]
+        shape = len(samples), tokens.shape[1] - 1
+        features, labels = aligned((shape, INT), (shape, INT))
+        np.copyto(features, tokens[:, :-1])
+        np.copyto(labels, tokens[:, 1:])
         return Batch(
-            features=torch.from_numpy(tokens[:, :-1].astype(np.int64)),
-            labels=torch.from_numpy(tokens[:, 1:].astype(np.int64)),
+            features=torch.from_numpy(features),
+            labels=torch.from_numpy(labels),
             mask=None,
             weights=torch.full((len(samples),), weight, dtype=torch.float32),
             samples=samples,
@@ -158,6 +163,6 @@ class TokenSource:
         self._shards.prefetch(self._numbering.numbers(samples))
 
 
-def _map(path: Path, *, dtype: np.dtype[Any], context: int) -> Tokens:
+def _map(path: Path, shard: Mapping[str, Any], *, dtype: np.dtype[Any], context: int) -> Tokens:
     tokens = np.memmap(path, dtype, mode="r")
     return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context]

@@ -3,55 +3,35 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 
 from mlops_provider.step import Failure, StepError
-from training.trainer.health import REST, STACKS_SIGNAL, Pulse, read_pulse, stacks_path
+from training.elastic.flight import read_records, request_dumps, wait_graph
+from training.elastic.stacks import Doing, doing, write_stacks
+from training.elastic.suspects import ENDED, STOPPED, STUCK, RankState, judge
+from training.trainer.health import REST, Pulse, read_pulse
 
 START_FACTOR = 4
 """Before its first whole step a gang has this many times as long: it loads, compiles, warms caches."""
-STACKS_SECONDS = 3.0
-"""Within this time a process writes its stacks, or cannot."""
-PY_SPY_SECONDS = 60.0
+REST_FACTOR = 4
+"""While a rank waits for the store, or does its last work, the gang has this many times as long."""
 
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
-_STATES = {psutil.STATUS_STOPPED: "stopped by a signal", psutil.STATUS_DISK_SLEEP: "stuck in the kernel (state D)"}
-_TOP_FRAMES = 12
+_STATES = {psutil.STATUS_STOPPED: STOPPED, psutil.STATUS_DISK_SLEEP: STUCK, psutil.STATUS_ZOMBIE: ENDED}
+_LOOKS, _LOOK_SECONDS = 20, 0.025
+"""How often, and how far apart, it is looked which ranks compute."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 _SHOWN_RANKS = 7
-_OUR_FRAMES = "<frozen runpy>"  # from here outwards it is how the program was started
 
 
 class HungRankError(StepError):
     """No rank made progress any more. A retry goes on from the last checkpoint."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankState:
-    """A rank of a gang that stands still. Sent between nodes as JSON."""
-
-    rank: int
-    node: str
-    step: int
-    beats: int
-    """Heartbeats within the step."""
-    phase: str
-    seconds: float
-    """Since its last heartbeat."""
-    state: str
-    """Of its process."""
-    doing: str
-    """Innermost function, and the innermost of the user's code."""
 
 
 class Watch:
@@ -76,145 +56,149 @@ class Watch:
         """The highest step of any rank; -1 where there is none."""
         return max((pulse.step for rank in self._pids if (pulse := self.pulse(rank))), default=-1)
 
-    def silent(self, running: Sequence[int]) -> bool:
+    def silent(self, running: Sequence[int]) -> float | None:
         """
-        Whether no rank made progress for ``hang_seconds``. Ranks wait for each other, so one that hangs silences all.
+        For how long no rank has made progress, where that is too long.
 
-        False where no rank has a heartbeat (a script that knows nothing of them), or one is at rest.
+        Ranks wait for each other, so one that hangs silences all. None too where no rank has a heartbeat (a script
+        that knows nothing of them).
         """
         pulses = {rank: self.pulse(rank) for rank in running}
         known = [pulse for pulse in pulses.values() if pulse is not None]
-        if not known or any(pulse.phase == REST for pulse in known):
-            return False
+        if not known:
+            return None
         allowed = self._hang_seconds
-        if len(known) < len(pulses) or not any(pulse.under_way for pulse in known):
+        if any(pulse.phase == REST for pulse in known):
+            allowed *= REST_FACTOR
+        elif len(known) < len(pulses) or not any(pulse.under_way for pulse in known):
             allowed *= START_FACTOR
-        return time.monotonic() - max(pulse.at for pulse in known) > allowed
+        seconds = time.monotonic() - max(pulse.at for pulse in known)
+        return seconds if seconds > allowed else None
 
-    def examine(self, running: Sequence[int]) -> list[RankState]:
-        """Have every rank write its stacks. The ranks may do anything afterwards: they must be ended."""
-        states = []
+    def examine(self, ranks: Sequence[int], *, all_seen: Callable[[], object] = lambda: None) -> list[RankState]:
+        """
+        Have the ranks write their stacks. They may do anything afterwards: they must be ended.
+
+        A stopped rank goes on as it writes its own, and with it those that wait for it: it comes last.
+
+        :param all_seen: waits until the other nodes have the stacks of their ranks that are not stopped
+        """
+        busy = _busy([self._pids[rank] for rank in ranks])
+        process_states = {rank: _process_state(self._pids[rank]) for rank in ranks}
         now = time.monotonic()
-        for rank in running:
-            pulse = self.pulse(rank)
-            state = _process_state(self._pids[rank])
-            stacks = write_stacks(self._folder, rank, self._pids[rank])
-            states.append(
-                RankState(
-                    rank=rank,
-                    node=self._node,
-                    step=pulse.step if pulse else -1,
-                    beats=pulse.beats if pulse else 0,
-                    phase=pulse.phase if pulse else "before its first heartbeat",
-                    seconds=now - (pulse.at if pulse else self._started),
-                    state=state,
-                    doing=_doing(_main_thread(stacks)),
-                )
+        pulses = {rank: self.pulse(rank) for rank in ranks}
+        records = {record["rank"]: record for record in read_records(request_dumps(self._folder, ranks))}
+        stopped = [rank for rank in ranks if process_states[rank] == STOPPED]
+        stacks = self._stacks([rank for rank in ranks if rank not in stopped])
+        all_seen()
+        stacks |= self._stacks(stopped)
+        return [
+            replace(
+                self._state(rank, pulses[rank], process_states[rank], busy[self._pids[rank]], doing(stacks[rank]), now),
+                flight=records.get(rank),
             )
-        return states
+            for rank in ranks
+        ]
 
+    def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        with ThreadPoolExecutor(max(1, len(ranks))) as pool:
+            written = pool.map(lambda rank: write_stacks(self._folder, rank, self._pids[rank]), ranks)
+            return dict(zip(ranks, written, strict=True))
 
-def late_rank(states: Sequence[RankState]) -> RankState:
-    """The one the others wait for: a stopped one, else the one that is least far, else that of the oldest heartbeat."""
-    return min(states, key=lambda state: (state.state not in _STATES.values(), state.step, state.beats, -state.seconds))
+    def _state(self, rank: int, pulse: Pulse | None, state: str, busy: float, does: Doing, now: float) -> RankState:
+        return RankState(
+            rank=rank,
+            node=self._node,
+            step=pulse.step if pulse else -1,
+            beats=pulse.beats if pulse else 0,
+            phase=pulse.phase if pulse else "before its first heartbeat",
+            seconds=now - (pulse.at if pulse else self._started),
+            state=state,
+            doing=does.text,
+            waits_for=does.waits_for,
+            seen=does.known,
+            busy=busy,
+        )
 
 
 def describe(state: RankState) -> str:
     """One rank, in a line."""
+    waits = f"waits for {state.waits_for} " if state.waits_for and not state.halted else ""
     return (
         f"rank {state.rank} on {state.node}: step {state.step}, {state.phase}, silent for {state.seconds:.0f} s, "
-        f"{state.state}; {state.doing}"
+        f"{state.state}; {waits}{state.doing}"
     )
 
 
-def hung(states: Sequence[RankState], hang_seconds: float) -> Failure:
-    """The error of a gang whose ranks are all silent."""
+def hung(states: Sequence[RankState], seconds: float) -> Failure:
+    """The error of a gang whose ranks have all been silent for so long."""
+    return accuse(states, f"the gang hangs: no rank made progress for {seconds:.0f} s")
+
+
+def accuse(states: Sequence[RankState], what: str) -> Failure:
+    """
+    The error of a gang that cannot go on, naming whom the others wait for.
+
+    :param what: happened
+    """
     states = sorted(states, key=lambda state: state.rank)
-    late = late_rank(states)
-    message = f"the gang hangs: no rank made progress for {hang_seconds:.0f} s. Late is {describe(late)}"
-    others = [describe(state) for state in states if state is not late]
+    records = [state.flight for state in states if state.flight is not None]
+    graph = wait_graph(records) if records else None
+    verdict = judge(states, graph)
+    suspect = verdict.suspect
+    if suspect is None:
+        message = f"{what}. No rank stands out, {verdict.why}: look at the network between the nodes. The ranks: "
+    elif verdict.certain:
+        message = f"{what}. Late is {describe(suspect)} ({verdict.why})"
+    else:
+        message = f"{what}. Suspected, but not certain, is {describe(suspect)} ({verdict.why})"
+    others = [describe(state) for state in states if state is not suspect]
     if others:
         more = ["..."] if len(others) > _SHOWN_RANKS else []
-        message += ". The others: " + "; ".join(others[:_SHOWN_RANKS] + more)
-    ranks = [asdict(state) for state in states]
-    return Failure.of(HungRankError(message, rank=late.rank, node=late.node, ranks=ranks))
+        message += ("" if suspect is None else ". The others: ") + "; ".join(others[:_SHOWN_RANKS] + more)
+    if graph is not None and graph.text:
+        message += f". By NCCL's flight recorders: {graph.text}"
+    named = {} if suspect is None else {"rank": suspect.rank, "node": suspect.node}
+    ranks = [asdict(replace(state, flight=None)) for state in states]
+    return Failure.of(HungRankError(message, **named, certain=verdict.certain, ranks=ranks))
 
 
-def top_frames(folder: Path, rank: int) -> list[str]:
-    """The innermost frames of a rank's main thread, as written by the last call of :func:`write_stacks`."""
-    path = stacks_path(folder, rank)
-    text = _main_thread(path.read_text(errors="replace")) if path.exists() else ""
-    return [frame[0].strip() for frame in _frames(text)][:_TOP_FRAMES]
-
-
-def write_stacks(folder: Path, rank: int, pid: int) -> str:
+def _busy(pids: Sequence[int]) -> dict[int, float]:
     """
-    Write the stacks of all threads of a rank to its file.
+    The share of their time in which processes compute, of the time in which they could.
 
-    :return: the text; empty where the process could not be made to tell, and py-spy is not there or not allowed
+    By the time on a processor alone, one that computes beside many others would seem to wait; by how often it was found
+    ready to run, one that wakes up now and then, for it stands in line each time.
     """
-    path = stacks_path(folder, rank)
-    if path.exists():  # else the signal would kill it
-        before = path.stat().st_size
-        try:
-            os.kill(pid, STACKS_SIGNAL)
-            os.kill(pid, signal.SIGCONT)  # a stopped process writes its stacks as the first thing when it goes on
-        except ProcessLookupError:  # it has just ended
-            return ""
-        if _grown(path, before):
-            return path.read_text(errors="replace")[before:]
-    if (program := shutil.which("py-spy")) is None:
-        return ""
-    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
-    try:
-        seen = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_SECONDS, check=False)
-    except subprocess.TimeoutExpired:  # as where the process is stuck in the kernel
-        return ""
-    if seen.returncode == 0:
-        path.write_text(seen.stdout)
-    return ""
+    ready = dict.fromkeys(pids, 0)
+    begin, before = time.monotonic(), {pid: _threads(pid)[1] for pid in pids}
+    for _ in range(_LOOKS):
+        time.sleep(_LOOK_SECONDS)
+        for pid in pids:
+            ready[pid] += _threads(pid)[0]
+    seconds = time.monotonic() - begin
+    found = {}
+    for pid in pids:
+        computed = max(0.0, _threads(pid)[1] - before[pid]) / seconds
+        asleep = 1 - (ready[pid] - 0.5) / _LOOKS  # at least half a look
+        found[pid] = computed / (computed + asleep)
+    return found
 
 
-def _grown(path: Path, size: int) -> bool:
-    deadline = time.monotonic() + STACKS_SECONDS
-    while time.monotonic() < deadline:
-        last = size
-        time.sleep(0.1)
-        size = path.stat().st_size
-        if size == last and _FRAME.search(path.read_text(errors="replace")):
-            return True
-    return False
+def _threads(pid: int) -> tuple[bool, float]:
+    """Whether one of a process's threads runs or waits for a processor only, and their seconds on one; see proc(5)."""
+    ready, seconds = False, 0.0
+    with suppress(FileNotFoundError, ProcessLookupError):  # it, or one of its threads, has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
+            ready |= state == "R"
+            seconds += (int(fields[10]) + int(fields[11])) / _TICKS
+    return ready, seconds
 
 
 def _process_state(pid: int) -> str:
     try:
         status = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
-        return "ended"
+        return ENDED
     return _STATES.get(status, str(status))
-
-
-def _main_thread(stacks: str) -> str:
-    # Signals go to the main thread, which faulthandler then calls the current one.
-    blocks = re.split(r"^(?=(?:Current thread|Thread) 0x)", stacks, flags=re.MULTILINE)
-    current = [block for block in blocks if block.startswith("Current thread")]
-    return current[-1] if current else blocks[-1]
-
-
-def _frames(stack: str) -> list[re.Match[str]]:
-    """Innermost first."""
-    return list(takewhile(lambda frame: frame["file"] != _OUR_FRAMES, _FRAME.finditer(stack)))
-
-
-def _doing(stack: str) -> str:
-    frames = _frames(stack)
-    if not frames:
-        return "its stack could not be read"
-    libraries = (sys.base_prefix, "<frozen")
-    own = [
-        frame for frame in frames if "site-packages" not in frame["file"] and not frame["file"].startswith(libraries)
-    ]
-    shown = [frames[0], *own[:1]] if own and own[0] is not frames[0] else frames[:1]
-    return "in " + ", called by ".join(
-        f"{frame['name']} ({Path(frame['file']).name}:{frame['line']})" for frame in shown
-    )

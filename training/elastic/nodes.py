@@ -46,6 +46,13 @@ def run_node(node: Node, meeting: Meeting) -> Ref | Failure | Interrupted | None
         rendezvous = meet(meeting)
     except RendezvousError as error:
         return _no_rendezvous(meeting, error)
+    try:
+        return _take_part(node, meeting, rendezvous)
+    finally:
+        rendezvous.fall_silent()
+
+
+def _take_part(node: Node, meeting: Meeting, rendezvous: Rendezvous) -> Ref | Failure | Interrupted | None:
     agent = Agent(node, rendezvous)
     try:
         with _signals_raise():

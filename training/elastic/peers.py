@@ -9,7 +9,7 @@ from typing import Any
 _HANGS = "mlops/hangs"
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 10.0
-"""How long to wait for the other nodes' part of a diagnosis."""
+"""How long to wait for the other nodes at each stage of a diagnosis."""
 
 
 class Peers:
@@ -56,17 +56,28 @@ class Peers:
         self._store.set(keys[self._node], "1")
         return bool(self._store.check(keys))
 
+    def await_seen(self) -> None:
+        """Called by each node once it has seen its ranks that run: until all have, or the time is over."""
+        if self._num_nodes == 1:
+            return
+        keys = self._keys("seen")
+        self._store.set(keys[self._node], "1")
+        self._await(keys)
+
     def gather(self, mine: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The lists of all nodes, joined; of those that told theirs in time."""
         if self._num_nodes == 1:
             return mine
         keys = self._keys("told")
         self._store.set(keys[self._node], json.dumps(mine))
+        self._await(keys)
+        told = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
+        return [entry for entries in told for entry in entries]
+
+    def _await(self, keys: list[str]) -> None:
         deadline = time.monotonic() + _TELL_SECONDS
         while not self._store.check(keys) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        told = [json.loads(self._store.get(key)) for key in keys if self._store.check([key])]
-        return [entry for entries in told for entry in entries]
 
     def _keys(self, what: str) -> list[str]:
         return [f"mlops/{what}/{node}" for node in range(self._num_nodes)]

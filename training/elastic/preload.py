@@ -7,12 +7,18 @@ Nothing here may start a thread (polars and pyarrow do): a lock that a thread ho
 
 from __future__ import annotations
 
+import requests  # noqa: F401
 import torch._dynamo
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel  # noqa: F401
 
-from training.process import die_with_parent
+import training.data.shards
+import training.tracking.run
+import training.trainer.loop
+import training.trainer.recipe
+import training.trainer.self_test
+import training.trainer.tracked  # noqa: F401
+from training.tracking.provenance import packages
 
-# multiprocessing would let this process live on as long as any worker does, also where the agent was killed.
-die_with_parent()
+packages()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from fairlearn.metrics import MetricFrame, selection_rate
 
 from training.evaluation.slices import MIN_SAMPLES, values_of
 from training.trainer.metrics import Floats
@@ -74,6 +73,8 @@ def _spread(
     predicted: npt.NDArray[np.bool_], names: npt.NDArray[np.str_], counted: npt.NDArray[np.bool_]
 ) -> float | None:
     """By how much the share predicted positive differs, among the rows that count, between groups of enough of them."""
+    from fairlearn.metrics import MetricFrame, selection_rate  # a second of imports, for those who ask for it
+
     _, codes, counts = np.unique(names[counted], return_inverse=True, return_counts=True)
     if (counts >= MIN_SAMPLES).sum() < 2:
         return None

@@ -12,8 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
-from sklearn.calibration import calibration_curve
-from sklearn.metrics import precision_recall_curve, roc_curve
 
 from training.evaluation.comparison import Comparison
 from training.trainer.metrics import CALIBRATION_BINS, cutoff_of, named, ndcg, probabilities
@@ -90,6 +88,8 @@ def _classification(comparison: Comparison) -> list[tuple[str, Figure]]:
 
 
 def _roc(comparison: Comparison) -> Figure:
+    from sklearn.metrics import roc_curve  # half a second of imports, that a ranking does without
+
     figure, axes = _axes()
     for name, scores in _models(comparison).items():
         false_rate, true_rate, _ = roc_curve(comparison.labels > 0, scores)
@@ -101,6 +101,8 @@ def _roc(comparison: Comparison) -> Figure:
 
 
 def _precision(comparison: Comparison) -> Figure:
+    from sklearn.metrics import precision_recall_curve
+
     figure, axes = _axes()
     for name, scores in _models(comparison).items():
         precision, recall, _ = precision_recall_curve(comparison.labels > 0, scores)
@@ -112,6 +114,8 @@ def _precision(comparison: Comparison) -> Figure:
 
 
 def _calibration(comparison: Comparison) -> Figure:
+    from sklearn.calibration import calibration_curve
+
     figure, axes = _axes()
     axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="perfect")
     reach = 0.0

@@ -178,6 +178,8 @@ class SliceLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latency:
+    """Of the time that requests take by themselves: a busy host does not make a model slow."""
+
     latency_p99_ms: float
 
     def outcome(self, measured: Measured) -> Outcome:

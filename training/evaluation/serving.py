@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import polars as pl
 
 from mlops_provider.step import BadDataError
 from training.evaluation.scoring import TrainedModel
+from training.evaluation.stopwatch import own_seconds
 
 NUM_REQUESTS: Final = 300
 NUM_WARM_UP: Final = 20
@@ -50,7 +51,10 @@ class Disturbance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """Features and model on one request, warm, in this process; no network, no queue."""
+    """
+    Features and model on one request, warm, in this process; no network, no queue, and without what other programs on
+    the machine cost it (:func:`training.evaluation.stopwatch.own_seconds`).
+    """
 
     latency_p50_ms: float
     latency_p99_ms: float
@@ -73,11 +77,7 @@ def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> Serving:
     requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
     for request in requests[:NUM_WARM_UP]:
         model.serve(request)
-    milliseconds = []
-    for request in requests:
-        begin = time.perf_counter()
-        model.serve(request)
-        milliseconds.append(1000 * (time.perf_counter() - begin))
+    milliseconds = 1000 * own_seconds([partial(model.serve, request) for request in requests])
     return Serving(
         latency_p50_ms=float(np.percentile(milliseconds, 50)),
         latency_p99_ms=float(np.percentile(milliseconds, 99)),

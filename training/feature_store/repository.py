@@ -285,7 +285,7 @@ def _redis_url(connection: str) -> str:
             "host, port, login, password, schema and extra"
         )
     # Only here, for it brings all kinds of sources with it.
-    from training.data.sources.connections import Connection
+    from training.data.connections import Connection
 
     found = Connection.from_environment(connection, "features.online", conn_type="redis")
     secret = f"{quote(found.login or '', safe='')}:{quote(found.password or '', safe='')}@"

@@ -120,7 +120,7 @@ class _SparkBatches:
         # Partition by partition: the results of all need not fit into this process.
         with errors_received():
             for row in run.to_native().toLocalIterator():
-                yield pickle.loads(row[_RESULT])
+                yield pickle.loads(row[_RESULT])  # noqa: S301
 
 
 def _bucket_of(group_by: list[str], num_buckets: int) -> pl.Expr:

@@ -15,7 +15,8 @@ import polars as pl
 from mlops_provider.refs import Artifact
 from mlops_provider.step import BadDataError
 from training.data.engine import Table
-from training.data.shards import SplitWriter, map_shards
+from training.data.shard_files import map_shards
+from training.data.shard_writing import SplitWriter
 from training.features.applied import FittedFeatures
 from training.features.batches import Batches, batches_of
 from training.features.feature_set import FeatureSet

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.batch import IntArray
+from training.data.feature_table import IntArray
 from training.features.protocol import State
 from training.features.source_line import SourceLine, line_of_caller, no_column
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlops_provider.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
 from mlops_provider.step import BadConfigError
 from training.registry.audit import AuditTrail, Entry
+from training.registry.consent import Consent
 from training.registry.stages import (
     ChampionChangedError,
     Stages,
@@ -26,10 +28,6 @@ from training.store import Store
 from training.tracking.model_registry import ModelRegistry
 
 
-class ApprovalMissingError(BadConfigError):
-    """The pipeline asks for an approval that nobody has given."""
-
-
 @dataclass(frozen=True, slots=True)
 class Promotion:
     """One registered model. Each call returns the newest entry of its audit trail when it is done."""
@@ -37,8 +35,9 @@ class Promotion:
     transitions: Transitions
 
     @classmethod
-    def of(cls, registry: ModelRegistry, store: Store) -> Promotion:
-        return cls(Transitions(registry=registry, trail=AuditTrail(store, registry.name)))
+    def of(cls, registry: ModelRegistry, store: Store, trusted: Sequence[str] = ()) -> Promotion:
+        """:param trusted: public keys, see :class:`Transitions`"""
+        return cls(Transitions(registry=registry, trail=AuditTrail(store, registry.name), trusted=trusted))
 
     @property
     def registry(self) -> ModelRegistry:
@@ -58,15 +57,19 @@ class Promotion:
 
         return self.transitions.move("register", by, decide)
 
-    def approve(self, version: str, by: Author, *, approver: str) -> Entry:
-        """Note who approved a version that is in staging."""
+    def approve(self, version: str, by: Author, *, approver: str, decisions: Sequence[str] = ()) -> Entry:
+        """
+        Note who approved a version that is in staging.
+
+        :param decisions: keys of the signed records
+        """
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_live(stages, version)
             known = stages.live[version]
-            if known.stage == PRODUCTION or known.approver is not None:
+            if known.stage == PRODUCTION or (known.approver, known.decisions) == (approver, tuple(decisions)):
                 return None
-            return version, approved(stages, version, approver=approver)
+            return version, approved(stages, version, approver=approver, decisions=tuple(decisions))
 
         return self.transitions.move("approve", by, decide)
 
@@ -81,12 +84,12 @@ class Promotion:
 
         return self.transitions.move("canary", by, decide)
 
-    def promote(self, version: str, by: Author, *, judged_against: str | None, approval: bool = False) -> Entry:
+    def promote(self, version: str, by: Author, *, judged_against: str | None, consent: Consent | None = None) -> Entry:
         """
         Put a version into production, if that is still as it was when the version was judged.
 
         :param judged_against: the champion of its evaluation; None where there was none
-        :param approval: whether somebody must have approved it
+        :param consent: the approvals that it needs; None: nobody's
         :raises ChampionChangedError: where another model has been put into production since
         :raises TakenBackError: where somebody archived it
         """
@@ -96,11 +99,8 @@ class Promotion:
                 return None
             self._check_contest(stages, version, judged_against)
             self._check_live(stages, version)
-            if approval and stages.live[version].approver is None:
-                raise ApprovalMissingError(
-                    f"version {version} of {self.registry.name} waits for an approval that is not in the audit trail: "
-                    "wire promote to the output of an ApproveOperator"
-                )
+            if consent is not None:
+                consent.check(stages.live[version])
             return version, promoted(stages, version, at=at)
 
         return self.transitions.move("promote", by, decide)
@@ -126,13 +126,13 @@ class Promotion:
 
         return self.transitions.move("archive", by, decide)
 
-    def end_canary(self, version: str, by: Author) -> None:
+    def end_canary(self, version: str, by: Author) -> Entry:
         """Take a version back that is the canary; of another stage it is left there."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             return (version, archived(stages, version)) if stages.stage_of(version) == CANARY else None
 
-        self.transitions.move("archive", by, decide)
+        return self.transitions.move("archive", by, decide)
 
     def roll_back(self, by: Author, *, taken_back: str | None = None) -> Entry:
         """

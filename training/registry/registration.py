@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlops_provider.refs import ReportRef
 from mlops_provider.step import BadConfigError
@@ -23,6 +23,8 @@ class RegisterConfig:
     """The ``register`` section of a pipeline."""
 
     registered_model: str
+    keys: list[str] = field(default_factory=list)
+    """Public keys that entries of the audit trail must be signed by which others wrote. They come from Airflow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

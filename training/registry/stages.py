@@ -35,6 +35,8 @@ class Live:
     report: str | None = None
     """Key of the gate's report in the store."""
     approver: str | None = None
+    decisions: tuple[str, ...] = ()
+    """Keys of the signed records of those who approved it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,10 @@ class Stages:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        live = {version: Live(**values) for version, values in wire["live"].items()}
+        live = {
+            version: Live(**{**values, "decisions": tuple(values.get("decisions", ()))})
+            for version, values in wire["live"].items()
+        }
         return cls(live=live, former=tuple(wire["former"]))
 
 
@@ -82,8 +87,8 @@ def staged(stages: Stages, version: str, *, at: str, report: str | None) -> Stag
     return stages.with_(version, Live(stage=STAGING, since=at, report=report))
 
 
-def approved(stages: Stages, version: str, *, approver: str) -> Stages:
-    return stages.with_(version, replace(stages.live[version], approver=approver))
+def approved(stages: Stages, version: str, *, approver: str, decisions: tuple[str, ...] = ()) -> Stages:
+    return stages.with_(version, replace(stages.live[version], approver=approver, decisions=decisions))
 
 
 def canaried(stages: Stages, version: str, *, at: str) -> Stages:

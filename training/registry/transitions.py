@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -48,12 +49,18 @@ class Transitions:
 
     registry: ModelRegistry
     trail: AuditTrail
+    trusted: Sequence[str] = ()
+    """Public keys. Where there are some, an entry of somebody else is carried out only if one of them signed it."""
 
-    def settled(self, watched: Collection[str] = ALL) -> Entry | None:
+    def settled(
+        self, watched: Collection[str] = ALL, is_ours: Callable[[Entry], bool] = lambda _: False
+    ) -> Entry | None:
         """
         The newest entry, applied.
 
+        :param is_ours: whether an earlier try of this very transition wrote an entry
         :raises AliasMovedError: where one of these aliases does not fit it
+        :raises AuditError: where nobody answers for it
         """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
@@ -61,6 +68,8 @@ class Transitions:
             waited = time.monotonic() > deadline
             if entry is not None and not self.trail.is_applied(entry.number):
                 if waited:
+                    if self.trusted and not is_ours(entry):
+                        self.trail.check_signed(entry, self.trusted)
                     logger.info("completing entry %d of %s, which nobody has", entry.number, self.registry.name)
                     entry = self._apply(entry)
                     deadline = time.monotonic() + GRACE_SECONDS
@@ -85,8 +94,15 @@ class Transitions:
         :param settle: what is decided on, in place of the newest entry once it is applied
         :param watched: the aliases that have to be where the newest entry says, and are moved
         """
+
+        def is_ours(entry: Entry) -> bool:
+            if (entry.who, entry.action) != (by.who, action):
+                return False
+            before = self.trail.read(entry.number - 1).stages if entry.number > 1 else Stages()
+            return decide(before, entry.at) == (entry.version, entry.stages)
+
         while True:
-            last = settle() if settle else self.settled(watched)
+            last = settle() if settle else self.settled(watched, is_ours)
             stages = last.stages if last else Stages()
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
             decision = decide(stages, at)
@@ -111,6 +127,7 @@ class Transitions:
                 approver=live.approver if live else None,
                 previous=last.digest if last else None,
                 stages=after,
+                writer=uuid.uuid4().hex,
             )
             # Where another process was first, its entry is looked at, and everything is decided anew.
             if self.trail.append(entry):

@@ -33,6 +33,7 @@ _KINDS: Final = {
     "hardware class": ("hardware",),
     "world size": ("world_size", "layout"),
     "threads": ("num_threads",),
+    "precision": ("float32_matmul",),
 }
 
 

@@ -10,7 +10,8 @@ import torch
 
 from mlops_provider.refs import CheckpointRef
 from training.store import Store
-from training.trainer.checkpoint.committed import Saved, read_listing
+from training.trainer.checkpoint.committed import Saved
+from training.trainer.checkpoint.listing import read_listing
 from training.trainer.checkpoint.loading import load_whole
 from training.trainer.checkpoint.tree import flatten
 from training.trainer.checkpoint.weights import deserialise

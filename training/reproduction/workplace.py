@@ -15,7 +15,8 @@ from training.reproduction.original import Original
 from training.store import Store
 from training.tracking.provenance import UNKNOWN
 
-_LIBRARY_ROOT = Path(__file__).parents[2]
+LIBRARY_ROOT = Path(__file__).parents[2]
+"""Folder that holds ``training/`` of the release that is installed here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ def lay_out(original: Original, home: Path, scratch: Path) -> Workplace:
         )
         return Workplace(
             home=project,
-            library=_LIBRARY_ROOT,
+            library=LIBRARY_ROOT,
             said=f"{why}: the stored recipe is run by the release that is installed here",
         )
     said = f"commit {commit[:12]}"
@@ -80,4 +81,4 @@ def lay_out(original: Original, home: Path, scratch: Path) -> Workplace:
         said += ", which had no changes in code"
     project = check_out(home, commit, scratch / "project", original.patch)
     has_library = (project / "training").is_dir() and (project / "plugins/mlops_provider").is_dir()
-    return Workplace(home=project, library=project if has_library else _LIBRARY_ROOT, said=said)
+    return Workplace(home=project, library=project if has_library else LIBRARY_ROOT, said=said)

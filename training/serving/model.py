@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -10,6 +12,7 @@ from typing import Any, Final
 import pandas as pd
 import torch
 
+from mlops_provider.refs import canonical_json, digest_of
 from mlops_provider.step import BadConfigError, BadDataError
 from training.code import load_bundled
 from training.serving.documents import ServedDocuments
@@ -28,11 +31,12 @@ class ServedModel:
     What ``mlflow.pyfunc.load_model`` gives, and ``mlflow models serve`` asks.
 
     :param folder: with :data:`DOCUMENT` and the files that it names
+    :raises BadDataError: where one of them is missing, or is not what was packed; no code of it has run then
     :raises BadConfigError: where this process would make other features of a row than the training did
     """
 
     def __init__(self, folder: Path) -> None:
-        document = json.loads((folder / DOCUMENT).read_text())
+        document = read_document(folder)
         # The recipe may import more of itself later: its files stay for as long as the model.
         self._recipes = TemporaryDirectory(prefix="recipe-")
 
@@ -66,6 +70,36 @@ class ServedModel:
         answer = pd.DataFrame(answers, index=model_input.index)
         # In JSON there is null and no NaN.
         return answer.astype(object).where(answer.notna(), None) if answer.isna().any(axis=None) else answer
+
+
+def write_document(folder: Path, document: Mapping[str, Any]) -> None:
+    """
+    Write :data:`DOCUMENT`, with the digests of the files that are in the folder, and its own.
+
+    Whoever may write the folder can replace all of it: this finds damage, and not malice.
+    """
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    whole = {**document, "files": files}
+    (folder / DOCUMENT).write_bytes(canonical_json({**whole, "sha256": digest_of(whole)}))
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """:raises BadDataError: naming the file that is missing, or is not what was packed"""
+    path = folder / DOCUMENT
+    try:
+        document: dict[str, Any] = json.loads(path.read_bytes())
+        if document.pop("sha256") != digest_of(document):
+            raise ValueError("its SHA-256 is not the one that it names")
+        for name, sha256 in document["files"].items():
+            path = folder / name
+            if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sha256:
+                raise ValueError(f"its SHA-256 is {found}, and was {sha256}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadDataError(
+            f"{path} is not what was registered ({error!r}): fetch the model from MLflow again; where it is damaged "
+            "there, serve another version (mlops models rollback) and restore MLflow's artifacts from a backup"
+        ) from error
+    return document
 
 
 def _load_pyfunc(path: str) -> ServedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 import zipfile
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, canonical_json, digest_of
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
 from mlops_provider.step import BadConfigError
 from training.features.fitted import held_out, read_manifest
 from training.registry.semantic_version import Contract
 from training.serving import model
 from training.serving.library import closure, imports_of, packed, requirements
-from training.serving.model import DOCUMENT, ServedModel
+from training.serving.model import ServedModel, write_document
 from training.store import Store
 from training.tracking.model_folder import Column, write_model_folder
 
@@ -41,17 +41,31 @@ def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
     )
 
 
-def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
+def served_example(store: Store, checkpoint: CheckpointRef, scratch: Path) -> bytes:
     """
-    Write the folder, and ask the model in it for some of the held-out rows.
+    Ask the model for some of the held-out rows, as a server will have it. This runs code of the recipe.
 
-    :return: a folder below ``scratch``; equal checkpoints give equal bytes
+    :return: these rows, in Arrow's IPC format, for :func:`package`
     :raises BadConfigError: where a server could not load the model, or the model cannot score these rows
     """
-    features = checkpoint.ancestor(FeaturesRef)
+    data = scratch / "asked"
+    _write_data(store, checkpoint, data)
+    buffer = io.BytesIO()
+    _asked(data, held_out(store, checkpoint.ancestor(FeaturesRef)), checkpoint).write_ipc(buffer)
+    return buffer.getvalue()
+
+
+def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Path) -> Path:
+    """
+    Write the folder. No code of the recipe is run, for who makes a version may change others.
+
+    :param example: of :func:`served_example`
+    :return: a folder below ``scratch``; equal checkpoints and examples give equal bytes
+    :raises BadConfigError: where a server would lack something that the recipe imports
+    """
     data = scratch / "model"
     document = _write_data(store, checkpoint, data)
-    example = _asked(data, held_out(store, features), checkpoint)
+    rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
     modules, packages = closure({model.__name__, *_imported(recipes)})
     folder = scratch / "served"
@@ -61,23 +75,15 @@ def package(store: Store, checkpoint: CheckpointRef, scratch: Path) -> Path:
         data=data,
         library=packed(modules),
         requirements=requirements(packages),
-        inputs=[Column(name=name, type=_type(dtype)) for name, dtype in example.schema.items()],
+        inputs=[Column(name=name, type=_type(dtype)) for name, dtype in rows.schema.items()],
         outputs=[Column(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()],
-        example=example.to_pandas(),
+        example=rows.to_pandas(),
         metadata={
             "mlops.checkpoint_digest": checkpoint.digest(),
-            "mlops.columns": {name: str(dtype) for name, dtype in example.schema.items()},
+            "mlops.columns": {name: str(dtype) for name, dtype in rows.schema.items()},
         },
     )
     return folder
-
-
-def digest_of_folder(folder: Path) -> str:
-    """SHA-256 over the names and contents of its files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return digest_of(
-        [[path.relative_to(folder).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
-    )
 
 
 def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[str, Any]:
@@ -100,7 +106,7 @@ def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[s
     for ref in (checkpoint, features):
         (folder / code[ref.kind]).write_bytes(store.read(ref.artifacts["code"]))
     (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
-    (folder / DOCUMENT).write_bytes(canonical_json(document))
+    write_document(folder, document)
     return document
 
 
@@ -135,7 +141,7 @@ def _asked(data: Path, rows: pl.DataFrame, checkpoint: CheckpointRef) -> pl.Data
         model.predict(example.to_pandas())
     except Exception as error:  # the recipe's code may raise anything
         raise BadConfigError(
-            f"the model of {checkpoint.place} cannot be served, so it is not registered: asked for held-out rows it "
-            f"fails with {type(error).__name__}: {error}"
+            f"the model of {checkpoint.place} cannot be served, and must not be registered: asked for held-out rows "
+            f"it fails with {type(error).__name__}: {error}"
         ) from error
     return example

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlops_provider.refs import Artifact
+from mlops_provider.refs import Artifact, FeaturesRef
 from mlops_provider.step import RunIdentity, StepInput
 from training.process import Deployment
 from training.store import Store
@@ -35,6 +35,12 @@ class StepContext:
     @property
     def place(self) -> str:
         return self.input.place
+
+    @property
+    def features(self) -> FeaturesRef:
+        """What is trained on, whether or not a study lies between."""
+        assert self.input.ref is not None, "a training has an input"
+        return self.input.ref.ancestor(FeaturesRef)
 
     def publish(self, name: str, data: bytes | Path) -> Artifact:
         """Store a file of this step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import sys
 import tempfile
@@ -12,11 +11,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mlops_provider.refs import INPUT, Ref, canonical_json
-from mlops_provider.step import STEPS, Failure, StepError, StepInput, code_digest, scratch_parent, write_result
+from mlops_provider.refs import INPUT, Ref
+from mlops_provider.step import (
+    INTERRUPTED,
+    STEPS,
+    Failure,
+    StepError,
+    StepInput,
+    code_digest,
+    scratch_parent,
+    write_result,
+)
 from training.data.deprecation import refuse_deprecated
 from training.process import Deployment
 from training.steps import StepContext
+from training.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
+from training.steps.verification import verify_inputs
 from training.store import Store
 
 logger = logging.getLogger("training")
@@ -24,17 +34,28 @@ logger = logging.getLogger("training")
 
 def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
     """
-    The ref of an earlier attempt at the same work.
+    The ref of an earlier attempt at the same work, if all that it names is there.
 
-    :raises BadDataError: where there is none, and the work would start from a deprecated snapshot
+    Where something is committed this costs a listing of its place and, for what lies elsewhere, :meth:`Store.lacking`.
+
+    :raises BadDataError: where there is none, and the input is not what its step committed, or the work would start
+        from a deprecated snapshot
     """
     store = Store(deployment.store)
     done = store.committed(document.place)
     if done is not None:
-        logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
-    elif document.ref is not None and not document.reproduces and not _takes_back(document):
+        if not (gone := store.lacking(done)):
+            logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
+            return done
+        logger.warning(
+            "%s is committed at %s, but %s: it is made again", document.step, document.place, gone_from(store, gone)
+        )
+    if deployment.rank == 0:  # for the whole gang
+        verify_inputs(store, document)
+    # What was committed before the deprecation is put back.
+    if done is None and document.ref is not None and not document.reproduces and not _takes_back(document):
         refuse_deprecated(store, document.ref)
-    return done
+    return None
 
 
 def _takes_back(document: StepInput) -> bool:
@@ -47,25 +68,36 @@ def execute(document: StepInput, deployment: Deployment) -> Ref | None:
     Run the step and commit its ref, or return the ref that is already committed.
 
     :return: the committed ref; None on the ranks other than 0
+    :raises LostObjectsError: where something that was committed is gone, and cannot be made again
     """
     if (done := find_committed(document, deployment)) is not None:
         return done
-    _check_code(document, deployment)
     store = Store(deployment.store)
+    work = document
+    if (committed := store.committed(document.place)) is not None:
+        document = as_told(store, committed, document)
+        if document.step in ONCE:
+            return put_back(store, committed, document, deployment.tracking_uri)
+        work = work_of(document)
+    _check_code(document, deployment)
     step = importlib.import_module(f"training.steps.{document.step}")
     with tempfile.TemporaryDirectory(prefix=f"{document.step}-", dir=scratch_parent()) as scratch:
-        context = StepContext(input=document, deployment=deployment, store=store, scratch=Path(scratch))
+        context = StepContext(input=work, deployment=deployment, store=store, scratch=Path(scratch))
         ref: Ref | None = step.run(context)
     if ref is None:
         assert deployment.rank != 0, f"step {document.step} returned no ref"
         return None
     assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
-    return store.commit(_with_input(store, document, ref))
+    made = _with_input(store, document, ref)
+    found = store.commit(made)
+    if found != made:
+        check_whole(store, found, made)
+    return found
 
 
 def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
     """What the step was told belongs to what it made: with it, and its parents, the work can be done again."""
-    told = store.put_artifact(document.place, f"{INPUT}.json", canonical_json(json.loads(document.dump())))
+    told = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
     return replace(ref, artifacts={**ref.artifacts, INPUT: told})
 
 
@@ -76,6 +108,18 @@ def _check_code(document: StepInput, deployment: Deployment) -> None:
             f"the code in {', '.join(document.code_paths)} is not what the run was started with: it changed meanwhile, "
             f"or Airflow and the image of this runtime hold different versions; deploy both from one commit"
         )
+
+
+class ExitedError(StepError):
+    """Code of the recipe ended the process in the middle of the work."""
+
+
+def _exited(end: SystemExit) -> ExitedError:
+    where = traceback.extract_tb(end.__traceback__)[-1]
+    code = "" if end.code is None else repr(end.code)
+    return ExitedError(
+        f"sys.exit({code}) was called in the middle of the step, in {where.name} ({where.filename}:{where.lineno})"
+    )
 
 
 def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure | None:
@@ -95,6 +139,11 @@ def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure
         if not isinstance(error, StepError):
             traceback.print_exc(file=sys.stdout)
         outcome = Failure.of(error)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            raise
+        outcome = Failure.of(_exited(end))
+        traceback.print_exc(file=sys.stdout)
     if outcome is not None:
         write_result(deployment.result_path, outcome)
     return outcome

@@ -15,7 +15,6 @@ from training.data.splits import SPLITS
 from training.features.fitted import as_feature_set
 from training.features.materialise import materialise
 from training.features.token_set import TokenSet
-from training.features.tokenise import tokenise
 from training.steps import StepContext
 
 
@@ -43,6 +42,8 @@ def run(context: StepContext) -> FeaturesRef:
     made_by = cast(Engine, snapshot.manifest.engine)
     tables = {name: read_snapshot(snapshot, name, engine=made_by, cache=context.scratch) for name in SPLITS}
     if isinstance(definition, TokenSet):
+        from training.features.tokenise import tokenise  # and with it torch, two seconds
+
         made = tokenise(context.store, context.place, definition, tables, code)
     else:
         features, event_time = as_feature_set(definition, config.feature_set), snapshot.manifest.event_time

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from mlops_provider.refs import ModelVersionRef, ReportRef
+from pathlib import Path
+
+from mlops_provider.packages import PACKAGE
+from mlops_provider.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
+from mlops_provider.step import BadConfigError
 from training.registry.promotion import Promotion
 from training.registry.registration import RegisterConfig, register_once
 from training.registry.transitions import Author
-from training.serving.package import contract, digest_of_folder, package
+from training.serving.package import contract, package
+from training.serving.verified import files_of
 from training.steps import StepContext
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.provenance import git_commit
-from training.tracking.run import reopen_run
+from training.tracking.run import EXAMPLE, reopen_run
 from training.tracking.stored_model import StoredModel, store_model
 
 
@@ -19,13 +24,27 @@ def run(context: StepContext) -> ModelVersionRef:
     config = RegisterConfig(**context.config)
     report = context.input.ref
     assert isinstance(report, ReportRef)
+    example = report.artifacts.get(EXAMPLE)
+    if report.passed and example is None:
+        raise BadConfigError(
+            f"the evaluation at {report.place} does not show that its model can be served: it was made by an earlier "
+            "release. Trigger the night with another setting (a seed, say), so that it is made again"
+        )
     client = connect(context.deployment.tracking_uri)
     tracked = reopen_run(client, report.parent.tracking_run)
     registry = ModelRegistry(client=client, name=config.registered_model)
 
+    files: list[list[str]] = []
+
+    def pack() -> Path:
+        assert example is not None, "what did not pass is refused"
+        folder = package(context.store, report.parent, context.store.read(example), context.scratch)
+        files.extend(files_of(folder))
+        return folder
+
     def store() -> StoredModel:
-        folder = package(context.store, report.parent, context.scratch)
-        return store_model(tracked, config.registered_model, folder, digest_of_folder(folder))
+        folder = pack()
+        return store_model(tracked, config.registered_model, folder, digest_of(files))
 
     registered = register_once(
         registry,
@@ -35,12 +54,20 @@ def run(context: StepContext) -> ModelVersionRef:
         git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
         run_key=context.run.run_key,
     )
+    if not files:  # an earlier try has stored them: equal checkpoints give equal packages
+        pack()
     artifact = report.artifacts.get("report")
-    Promotion.of(registry, context.store).stage(
-        registered.version, Author(who=context.run.author, why=report.reason), report=artifact.key if artifact else None
+    promotion, by = (
+        Promotion.of(registry, context.store, config.keys),
+        Author(who=context.run.author, why=report.reason),
     )
+    promotion.stage(registered.version, by, report=artifact.key if artifact else None)
     return ModelVersionRef(
         place=context.place,
+        artifacts={
+            **promotion.trail.written_by(by.who, "register"),
+            PACKAGE: context.store.put_artifact(context.place, f"{PACKAGE}.json", canonical_json(files)),
+        },
         name=config.registered_model,
         version=registered.version,
         semantic_version=registered.semantic_version,

@@ -34,8 +34,8 @@ from mlops_provider.step import (
     scratch_parent,
     write_result,
 )
-from training.elastic.workers import prepare
-from training.process import die_with_parent
+from training.elastic.workers import PRELOAD, prepare
+from training.process import Deployment, allow_open_files, die_with_parent, open_files_of
 from training.steps.execution import find_committed, report
 from training.store import Store, StoreError
 
@@ -49,12 +49,12 @@ logger = logging.getLogger("training")
 def main() -> int:
     die_with_parent()
     arguments = _parse(sys.argv[1:])
-    outcome = report(find_committed)
-    if outcome is not None:
-        return 1 if isinstance(outcome, Failure) else 0
     # The process that workers are forked from is this one's child, not the launcher's.
     os.environ["TORCHELASTIC_RUN_ID"] = arguments.rdzv_id
     here = arguments.rdzv_endpoint is not None or arguments.nnodes[1] == 1
+    outcome = report(lambda document, deployment: _begin(document, deployment, arguments, here))
+    if outcome is not None:
+        return 1 if isinstance(outcome, Failure) else 0
     if here:
         prepare()
     from training.elastic.nodes import Interrupted, run_local_nodes, run_node
@@ -74,6 +74,20 @@ def main() -> int:
     if ended is not None:
         write_result(result_path, ended)
     return 1 if isinstance(ended, Failure) else 0
+
+
+def _begin(document: StepInput, deployment: Deployment, arguments: argparse.Namespace, here: bool) -> Ref | None:
+    """
+    Prepare this process for the work, and look whether it is done.
+
+    :return: the ref that is already committed
+    """
+    # Before the workers and their parent are started: they inherit it.
+    world_size = arguments.nnodes[1] * arguments.nproc_per_node
+    allow_open_files(open_files_of(world_size), f"a training of {world_size} processes")
+    if here and PRELOAD in sys.modules:  # forked with them: it forks in its turn, while it has one thread only
+        prepare()
+    return find_committed(document, deployment)
 
 
 def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) -> tuple[Node, Meeting]:

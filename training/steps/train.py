@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import torch
-
-from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef
+from mlops_provider.refs import CheckpointRef, StudyRef
 from mlops_provider.step import BadConfigError, BadDataError, replaced_settings
-from training.code import load_attribute
-from training.data.loader import Loader
 from training.data.shard_cache import node_folder
 from training.data.shards import open_source, open_split
 from training.steps import StepContext
-from training.steps.trained import Origin, Trained, features_of, publish, tracked_run
+from training.steps.trained import Origin, Trained, publish, tracked_run
 from training.tracking.connection import check_address
 from training.tracking.run import TrackedRun
 from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.checkpoint.listing import read_listing
 from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.config import TrainConfig, build_model
+from training.trainer.config import TrainConfig
+from training.trainer.determinism import watched
 from training.trainer.health import REST, Heartbeat
-from training.trainer.layouts import build_layout
 from training.trainer.loop import GivesUp, Trainer, TrainingJob
+from training.trainer.memory.peer_memory import PeerMemory
 from training.trainer.metrics import check_metric
-from training.trainer.objectives import DEFAULT_LOSSES
-from training.trainer.optimizer import build_optimizer
-from training.trainer.parallel import Gang, join, leave, seed_everything
+from training.trainer.parallel import Gang, join, leave, own_device, seed_everything
 from training.trainer.program import ProgramOutput, run_script
+from training.trainer.recipe import Recipe
 from training.trainer.state import TrainingState
 from training.trainer.tracked import Curves
 from training.trainer.validation import Validation
 
-TRACKING_SECONDS: Final = 60.0
-"""For MLflow to come back once the training is over. Its last checkpoint is durable: a retry only tells MLflow."""
+logger = logging.getLogger(__name__)
+
+TRACKING_SECONDS: Final = 30.0
+"""For MLflow to come back once the training is over. Then the task waits instead, which holds no machine. The last
+checkpoint is durable: a process that starts again only tells MLflow."""
 
 
 def run(context: StepContext) -> CheckpointRef | None:
@@ -57,6 +59,8 @@ def run(context: StepContext) -> CheckpointRef | None:
     with train_model(context, config, gang, manifest, tags=tags) as (job, state, tracked):
         best = _best(context, config, job, state)
         if best and origin and tracked:
+            if job.nondeterministic:
+                origin = origin.noting(nondeterministic=sorted(job.nondeterministic))
             ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
     leave(gang)
     return ref
@@ -64,7 +68,7 @@ def run(context: StepContext) -> CheckpointRef | None:
 
 def join_gang(config: TrainConfig) -> Gang:
     timeout = timedelta(seconds=config.collective_timeout_seconds)
-    return join(config.parallel, timeout, deterministic=config.deterministic)
+    return join(config.parallel, timeout, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
 
 
 @contextmanager
@@ -88,8 +92,12 @@ def train_model(
     job, num_parameters = _job(context, config, gang, heartbeat, manifest)
     with tracked_run(context, config, gang, num_parameters, tags) as tracked:
         curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
-        state = Trainer(job, gang, curves, gives_up).train()
+        with watched(context.deployment.home) as operations:
+            state = Trainer(job, gang, curves, gives_up).train()
         heartbeat.beat(state.step, REST)
+        if config.deterministic == "warn":
+            # Stages of a pipeline do not do the same.
+            job.nondeterministic.update(*gang.gather_objects(operations) or ())
         if curves is not None:
             # A killed process may have taken some with it; those that MLflow has are not sent again.
             for epoch in state.history:
@@ -97,19 +105,21 @@ def train_model(
         yield job, state, tracked
     if tracked is not None:
         ended = {"mlops.given_up": "True"} if state.given_up else {}
+        if job.nondeterministic:
+            ended["mlops.nondeterministic"] = ", ".join(sorted(job.nondeterministic))
         tracked.finish(TRACKING_SECONDS, "KILLED" if state.given_up else "FINISHED", ended)
 
 
 def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[str, Any]) -> CheckpointRef | None:
-    features, deployment = features_of(context), context.deployment
+    features, deployment = context.features, context.deployment
     assert config.program is not None
     # The process group is the script's.
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    gang = Gang(rank=deployment.rank, world_size=world_size, device=torch.device(device))
-    factory = load_attribute(config.model, deployment.home)
-    vocab_size = manifest.get("vocab_size")
-    model = build_model(factory, config.model, features.num_features, config.model_args, vocab_size)
+    gang = Gang(rank=deployment.rank, world_size=world_size, device=own_device())
+    recipe = Recipe(
+        config=config, gang=gang, home=deployment.home, store=context.store, features=features, manifest=manifest
+    )
+    model = recipe.model()
     seed_everything(config.seed)
     origin = Origin.of(deployment.home, config, gang) if gang.leads else None
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -140,7 +150,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
 
 def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any]:
     """The features' manifest, after a look at what can be known before anything costs time."""
-    features = features_of(context)
+    features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
     check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))
     if (config.objective == "language_model") != ("vocab_size" in manifest):
@@ -162,37 +172,28 @@ def _job(
     context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
-    features, store = features_of(context), context.store
-    logical_shards = config.logical_shards if config.exact else None
-    seed_everything(config.seed)
-    factory = load_attribute(config.model, context.deployment.home)
-    model = build_model(factory, config.model, features.num_features, config.model_args, manifest.get("vocab_size"))
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    layout = build_layout(
-        model,
-        gang,
-        precision=config.precision,
-        activation_checkpointing=config.activation_checkpointing,
-        compile=config.compile,
-        logical_shards=logical_shards,
+    features, store = context.features, context.store
+    recipe = Recipe(
+        config=config, gang=gang, home=context.deployment.home, store=store, features=features, manifest=manifest
     )
+    loader = recipe.loader()
+    test = recipe.self_test(loader)
+    # A training that goes on was tested when it began.
+    if test.due and not gang.from_leader(gang.leads and bool(read_listing(store, context.place).complete)):
+        heartbeat.beat(0, REST)
+        with watched(context.deployment.home):
+            test.run()
+    model = recipe.model()
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    layout, optimizer = recipe.lay_out(model)
     job = TrainingJob(
         config=config,
         layout=layout,
-        optimizer=build_optimizer(config, layout.model, _function(context, config, "configure_optimizer")),
-        loss=_function(context, config, "loss") or DEFAULT_LOSSES[config.objective],
-        curriculum=_function(context, config, "curriculum"),
-        loader=Loader(
-            source=open_source(store, features, "train", node_folder()),
-            global_batch=config.global_batch,
-            seed=config.seed,
-            rank=gang.data_rank,
-            world_size=gang.data_world_size,
-            micro_batch=config.micro_batch,
-            logical_shards=logical_shards,
-            pin=gang.device.type == "cuda",
-        ),
-        validation=_validation(context, config, features, manifest),
+        optimizer=optimizer,
+        loss=recipe.loss,
+        curriculum=recipe.curriculum,
+        loader=loader,
+        validation=_validation(recipe, context.scratch),
         checkpoints=Checkpoints(
             store=store,
             place=context.place,
@@ -201,31 +202,43 @@ def _job(
             timeout=timedelta(seconds=config.collective_timeout_seconds),
         ),
         heartbeat=heartbeat,
+        memory=PeerMemory.of(
+            gang,
+            peers=config.checkpoint.peers,
+            place=context.place,
+            seconds=config.collective_timeout_seconds,
+        ),
     )
     return job, num_parameters
 
 
-def _validation(
-    context: StepContext, config: TrainConfig, features: FeaturesRef, manifest: Mapping[str, Any]
-) -> Validation:
-    metric, further = config.metric, _function(context, config, "metrics")
+def _validation(recipe: Recipe, scratch: Path) -> Validation:
+    config, features, store = recipe.config, recipe.features, recipe.store
+    metric, further = config.metric, recipe.function("metrics")
     if config.objective == "language_model":
-        source = open_source(context.store, features, "validation", node_folder())
+        source = open_source(store, features, "validation", node_folder())
         return Validation.of_tokens(source, context=features.num_features, metric=metric, further=further)
-    table = open_split(context.store, features, "validation", context.scratch)
-    return Validation.of_table(table, grouped=bool(manifest["grouped"]), metric=metric, further=further)
+    table = open_split(store, features, "validation", scratch)
+    return Validation.of_table(table, grouped=bool(recipe.manifest["grouped"]), metric=metric, further=further)
 
 
 def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:
     """On rank 0. Called by all ranks, for all look whether the best checkpoint is whole."""
-    best, saved = state.best, job.checkpoints.best()
-    assert best is not None, "epochs >= 1"
-    if saved is None or saved.step != best.step:
+    saved = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking])
+    if saved is None:
         raise CheckpointError(
-            f"the checkpoint of step {best.step}, the best, is damaged or gone; a retry goes on from the one before it"
+            f"no weights of the {len(state.history)} epochs are whole in {context.place}/checkpoints, not even of the "
+            "last one; a retry goes on from the newest checkpoint that is"
         )
     if context.deployment.rank != 0:
         return None
+    best = next(epoch for epoch in state.history if epoch.step == saved.step)
+    lost = None if best is state.best else state.best
+    if lost is not None:
+        logger.warning(
+            "the weights of epoch %d, the best with %s %.4f, are lost in both copies: publishing epoch %d, with %.4f",
+            *(lost.epoch, config.metric, lost.validation_metric, best.epoch, best.validation_metric),
+        )
     return Trained(
         weights=job.checkpoints.load_whole(saved, "model")["model"],
         history=[asdict(epoch) for epoch in state.history],
@@ -233,14 +246,5 @@ def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: Tr
         metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
         world_size=saved.world_size,
         trail=state.trail.document(),
+        lost_best=None if lost is None else asdict(lost),
     )
-
-
-def _function(context: StepContext, config: TrainConfig, setting: str) -> Any:
-    """The recipe's function that a setting names; None where it names none."""
-    if (import_path := getattr(config, setting)) is None:
-        return None
-    function = load_attribute(import_path, context.deployment.home)
-    if not callable(function):
-        raise BadConfigError(f"train.{setting}: {import_path} is a {type(function).__name__}, not a function")
-    return function

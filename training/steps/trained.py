@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import os
@@ -57,6 +58,10 @@ class Origin:
             patch=changes.patch or b"",
         )
 
+    def noting(self, **facts: Any) -> Origin:
+        """With what was known only when it was over."""
+        return dataclasses.replace(self, environment={**self.environment, **facts})
+
     def tags(self) -> dict[str, str]:
         return {"mlops.patch": hashlib.sha256(self.patch).hexdigest()} if self.patch else {}
 
@@ -78,12 +83,8 @@ class Trained:
     world_size: int
     trail: Mapping[str, Any] | None = None
     """See :class:`training.trainer.trail.Trail`; None where the loop was not ours."""
-
-
-def features_of(context: StepContext) -> FeaturesRef:
-    """What is trained on, whether or not a study lies between."""
-    assert context.input.ref is not None, "a training has an input"
-    return context.input.ref.ancestor(FeaturesRef)
+    lost_best: Mapping[str, Any] | None = None
+    """A better epoch, whose weights are lost; None where these are the best."""
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def publish(
     :param manifest: of the features
     :param timeout: seconds for MLflow to come back
     """
-    parent, features = context.input.ref, features_of(context)
+    parent, features = context.input.ref, context.features
     assert isinstance(parent, FeaturesRef | StudyRef)
     description = {
         "model": config.model,
@@ -149,6 +150,8 @@ def publish(
     files |= {"history.json": canonical_json(list(trained.history)), **origin.files()}
     if trained.trail is not None:
         files["trail.json"] = canonical_json(dict(trained.trail))
+    if trained.lost_best is not None:
+        files["lost_best.json"] = canonical_json(dict(trained.lost_best))
     return CheckpointRef(
         place=context.place,
         artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},

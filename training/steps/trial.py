@@ -12,7 +12,6 @@ from mlops_provider.refs import TrialRef
 from mlops_provider.step import replaced_settings, settings_text
 from training.steps import StepContext
 from training.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
-from training.steps.trained import features_of
 from training.trainer.config import TrainConfig
 from training.trainer.parallel import Gang, leave
 from training.trainer.state import TrainingState
@@ -50,7 +49,7 @@ def run(context: StepContext) -> TrialRef | None:
         value=trial.value,
         parameters=trial.params,
         tracking_run=trial.user_attrs[RUN],
-        parent=features_of(context),
+        parent=context.features,
     )
 
 

@@ -10,7 +10,6 @@ from optuna.trial import TrialState
 from mlops_provider.refs import INPUT, StudyRef, TrialRef
 from mlops_provider.step import StepError, StepInput
 from training.steps import StepContext
-from training.steps.trained import features_of
 from training.tracking.connection import allowed
 from training.tuning.config import TuneConfig, study_name
 from training.tuning.plots import draw_plots
@@ -67,7 +66,7 @@ def run(context: StepContext) -> StudyRef:
         best_value=value,
         parameters=best.params,
         tracking_run=stored.run_id,
-        parent=features_of(context),
+        parent=context.features,
     )
 
 

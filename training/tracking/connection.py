@@ -12,17 +12,57 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final
 
-from mlops_provider.step import BadConfigError, StepError
+from mlops_provider.outages import MLFLOW, REFUSALS, Verdict, verdict_on_status
+from mlops_provider.step import TRACKING_VARIABLES, BadConfigError, OutageError, StepError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TIMEOUT_SECONDS: Final = 8.0
+NOT_ACTIVE: Final = "must be in the 'active' state"
+_CLIENT_STATUS: Final = re.compile(r"failed with error code (\d{3})|too many (\d{3}) error responses")
+_OUTRUN: Final = re.compile("IntegrityError|UniqueViolation")
+_NO_ANSWER: Final = "failed with exception"
 _HEADER_PROVIDERS: Final = "mlflow.tracking.request_header.registry"
 
 
 class TrackingError(StepError):
-    """MLflow does not answer just now: retried, for servers come back."""
+    """MLflow did not do what it was asked: retried."""
+
+
+class TrackingAwayError(OutageError, TrackingError):
+    """MLflow does not answer, or is overloaded."""
+
+    service = MLFLOW
+
+
+class DeniedError(TrackingError):
+    """MLflow does not take the request, or the credentials: trying again cannot help."""
+
+    retryable = False
+
+
+def tracking_error(verdict: Verdict) -> type[TrackingError]:
+    """The class that says what became of a request."""
+    return {Verdict.AWAY: TrackingAwayError, Verdict.REFUSED: DeniedError}.get(verdict, TrackingError)
+
+
+class LoginError(DeniedError):
+    """MLflow does not know who asks, or does not permit it: a setting is wrong."""
+
+
+def login_refused(tracking_uri: str, what: str) -> LoginError:
+    """
+    Where MLflow answered 401 or 403.
+
+    :param what: was asked, and the answer
+    """
+    user = os.environ.get(TRACKING_VARIABLES[0])
+    who = f"the user {user!r}" if user else "this process, which has no user and password"
+    return LoginError(
+        f"MLflow at {tracking_uri} does not permit it to {who}: {what}; set [mlops] steps_login (or release_login, of "
+        "register and promote) to an Airflow connection with user and password of one who may, see `mlops logins`"
+    )
 
 
 def check_address(tracking_uri: str) -> None:
@@ -40,18 +80,51 @@ def check_reachable(tracking_uri: str) -> None:
     Ask the server for its health. Costs milliseconds, where importing mlflow costs seconds.
 
     :raises BadConfigError: where no server is set
-    :raises TrackingError: within seconds, where it does not answer
+    :raises TrackingError: within seconds, where it does not answer or answers with an error
     """
     check_address(tracking_uri)
     try:
-        with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):
+        with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT_SECONDS):  # noqa: S310
             pass
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise TrackingError(
+        verdict = Verdict.AWAY
+        if isinstance(error, urllib.error.HTTPError):
+            reason, verdict = f"{error.code} {error.reason}", verdict_on_status(error.code)
+        raise tracking_error(verdict)(
             f"MLflow at {tracking_uri} cannot be reached: {reason}; start it, or say where it is: "
             "[mlops] tracking_uri, AIRFLOW__MLOPS__TRACKING_URI"
         ) from error
+
+
+def verdict_on_client(error: Exception) -> Verdict:
+    """:param error: of mlflow's client, once its own tries are over"""
+    from mlflow.exceptions import MlflowException, RestException
+    from requests import RequestException
+
+    if isinstance(error, RequestException):
+        return Verdict.AWAY if error.response is None else verdict_on_status(error.response.status_code)
+    if isinstance(error, RestException):
+        verdict = verdict_on_status(error.get_http_status_code())
+        # MLflow answers 400 also where another process was quicker, which passes.
+        refused = error.error_code in REFUSALS and NOT_ACTIVE not in str(error) and not was_outrun(error)
+        return Verdict.OTHER if verdict is Verdict.REFUSED and not refused else verdict
+    if isinstance(error, MlflowException):
+        said = str(error)
+        if found := _CLIENT_STATUS.search(said):
+            return verdict_on_status(int(found[1] or found[2]))
+        if _NO_ANSWER in said:
+            return Verdict.AWAY
+    return Verdict.OTHER
+
+
+def was_outrun(error: Exception) -> bool:
+    """
+    Whether MLflow looked for a row, found none, and another process had written it before MLflow did.
+
+    :param error: of MLflow, with what SQLite, PostgreSQL or MySQL said
+    """
+    return _OUTRUN.search(str(error)) is not None
 
 
 def connect(tracking_uri: str) -> MlflowClient:

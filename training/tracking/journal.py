@@ -6,9 +6,7 @@ import atexit
 import json
 import logging
 import math
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from mlops_provider.step import BadConfigError
 from training.tracking.connection import check_metric_name
-from training.tracking.spool_file import SUFFIX, Line, SpoolFile
+from training.tracking.spool_file import Line, SpoolFile
 
 WRITE_SECONDS: Final = 0.5
 MAX_POINTS: Final = 100_000
@@ -25,6 +23,9 @@ MAX_STEP: Final = 1 << 63
 """Beyond, MLflow 3.17 stores step 0, drops the rest of the request, and says that all is well."""
 METRICS_PER_LINE: Final = 1000
 """What MLflow takes in one request."""
+
+_NUMBERS: Final = frozenset({float, int})
+"""The usual types of values; subclasses are looked at one by one."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.leftovers = list(SpoolFile.left_in(folder))
         """Of earlier attempts on this machine, oldest first."""
-        self.file = SpoolFile(folder / f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}")
+        self.file = SpoolFile.new(folder)
         self.num_lost = 0
         """Points."""
         self._points: deque[Point] = deque(maxlen=max_points)
@@ -80,19 +81,27 @@ class Journal:
 
         :raises BadConfigError: where MLflow would refuse a metric's name, or a value or the step is not a number
         """
+        # Few lines and few objects: after a training's step neither code nor data is in the processor's cache.
+        step, _, metrics = point
+        names, kinds = metrics.keys(), set(map(type, metrics.values()))
+        if not (names <= self._names and kinds <= _NUMBERS and (step is None or type(step) is int)):
+            self._check(point)
+        if step is not None and not -MAX_STEP < step < MAX_STEP:
+            _refuse_step(point)
+        if len(self._points) == self._max_points:
+            self.num_lost += 1
+        self._points.append(point)
+
+    def _check(self, point: Point) -> None:
         step, _, metrics = point
         for value in metrics.values():
             if not isinstance(value, (float, int)):
                 _refuse_value(metrics)
-        if step is not None and not (isinstance(step, int) and -MAX_STEP < step < MAX_STEP):
-            raise BadConfigError(f"the step of metrics {sorted(metrics)} is {step!r}, not an integer of 63 bits")
-        if not metrics.keys() <= self._names:
-            for name in metrics:
-                check_metric_name(name)
-            self._names.update(metrics)
-        if len(self._points) == self._max_points:
-            self.num_lost += 1
-        self._points.append(point)
+        if step is not None and not isinstance(step, int):
+            _refuse_step(point)
+        for name in metrics.keys() - self._names:
+            check_metric_name(name)
+        self._names.update(metrics)
 
     def write(self) -> None:
         """Put on disk what was logged. What a full disk does not take stays in memory."""
@@ -172,6 +181,10 @@ def lines_of(points: Iterable[Point]) -> list[Line]:
 def _name_of(value: float) -> str:
     """JSON has no such numbers; they go by name: https://protobuf.dev/programming-guides/json/"""
     return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _refuse_step(point: Point) -> NoReturn:
+    raise BadConfigError(f"the step of metrics {sorted(point.metrics)} is {point.step!r}, not an integer of 63 bits")
 
 
 def _refuse_value(metrics: Mapping[str, float]) -> NoReturn:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from training.tracking.connection import was_outrun
 from training.tracking.run import translated
 from training.tracking.stored_model import StoredModel
 
@@ -17,6 +18,7 @@ REF_TAG: Final = "mlops.ref"
 """The ReportRef that a version was registered for, as JSON: the whole way back to the data."""
 DIGEST_TAG: Final = "mlops.ref_digest"
 """That ref's digest: one version per digest."""
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +134,7 @@ class ModelRegistry:
 
         with translated(f"cannot set alias {alias!r} of model {self.name!r} to version {version}"):
             try:
-                self.client.set_registered_model_alias(self.name, alias, version)
+                _write(self.client.set_registered_model_alias, self.name, alias, version)
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
@@ -149,10 +151,25 @@ class ModelRegistry:
 
         with translated(f"cannot set the tag {tag} of version {version} of model {self.name!r}"):
             try:
-                self.client.set_model_version_tag(self.name, version, tag, value)
+                _write(self.client.set_model_version_tag, self.name, version, tag, value)
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
+
+
+def _write(write: Callable[..., object], *arguments: str) -> None:
+    """Once more where another process was quicker: MLflow then finds the row, and changes it."""
+    from mlflow.exceptions import MlflowException
+
+    for _ in range(_TRIES):
+        try:
+            write(*arguments)
+        except MlflowException as error:
+            if not was_outrun(error):
+                raise
+        else:
+            return
+    write(*arguments)
 
 
 def model_names(client: MlflowClient) -> list[str]:

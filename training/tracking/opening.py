@@ -10,12 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.tracking.rest import NOT_ACTIVE, RefusedError, Rest
+from training.tracking.connection import NOT_ACTIVE, was_outrun
+from training.tracking.rest import RefusedError, Rest
 
 RUN_KEY_TAG: Final = "mlops.run_key"
 OPEN_ATTEMPTS: Final = 8
-COLLISIONS: Final = ("IntegrityError", "Params were already logged", NOT_ACTIVE)
-"""What MLflow says to all but one of the processes that open a run at the same moment."""
+COLLISIONS: Final = ("Params were already logged", NOT_ACTIVE)
+"""What MLflow says, where they were not outrun, to all but one of the processes that open a run at once."""
 MAX_PER_REQUEST: Final = 100
 """Params or tags; MLflow's own limit."""
 SYSTEM_PREFIX: Final = "system/"
@@ -104,7 +105,8 @@ def open_on_server(rest: Rest, opening: Opening) -> OpenRun:
                 _describe(rest, run_id, opening)
             return read_run(rest, run_id)
         except RefusedError as error:
-            if not attempts_left or not any(sign in str(error) for sign in COLLISIONS):
+            collided = was_outrun(error) or any(sign in str(error) for sign in COLLISIONS)
+            if not attempts_left or not collided:
                 raise
     raise AssertionError("the last attempt returns or raises")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -54,15 +55,21 @@ def hardware() -> dict[str, str]:
     }
 
 
+@cache
+def packages() -> dict[str, str]:
+    """Versions of what is installed, by name. Read once: it takes 0.2 s."""
+    found = {dist.name.lower().replace("_", "-"): dist.version for dist in distributions()}
+    return dict(sorted(found.items()))
+
+
 def software(home: Path) -> dict[str, Any]:
     """What runs here, as far as it can be told without torch: all that may decide a bit of a result."""
-    packages = {dist.name.lower().replace("_", "-"): dist.version for dist in distributions()}
     return {
         "git_commit": git_commit(home),
         "library": code_digest([_CODE_ROOT / "training", _CODE_ROOT / "plugins/mlops_provider"]),
         "locks": lock_hashes(home),
         "python": platform.python_version(),
-        "packages": dict(sorted(packages.items())),
+        "packages": dict(packages()),
     }
 
 

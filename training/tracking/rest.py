@@ -16,15 +16,17 @@ from typing import Any, Final
 import requests
 from requests.utils import get_netrc_auth
 
-from training.tracking.connection import TrackingError
+from mlops_provider.outages import Verdict, verdict_on_status
+from mlops_provider.step import WORKSPACE_HEADER, WORKSPACE_VARIABLE
+from training.tracking.connection import NOT_ACTIVE, TrackingAwayError, TrackingError, login_refused, tracking_error
 
 TIMEOUT_SECONDS: Final = (5.0, 15.0)
 """To connect, and to wait for bytes of the answer."""
 PAGE_SIZE: Final = 10_000
-NOT_ACTIVE: Final = "must be in the 'active' state"
 TOO_LARGE: Final = "TOO_LARGE"
-_TRY_AGAIN: Final = frozenset({401, 403, 408, 425, 429})
-"""Answers below 500 that say nothing against the request: credentials are renewed, load passes."""
+_TRY_AGAIN: Final = frozenset({408, 425, 429})
+"""Answers below 500 that say nothing against the request: load passes."""
+_NO_LOGIN: Final = frozenset({401, 403})
 _OWN_CLIENT_SETTINGS: Final = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 
 
@@ -75,23 +77,30 @@ class Rest:
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         """
         :raises RefusedError: where another try would get the same answer
-        :raises TrackingError: where the server is away, overloaded, or does not know us (any more)
+        :raises LoginError: where the server does not know us (any more), or does not permit this
+        :raises TrackingError: where the server is away or overloaded
         """
         try:
             self._session = self._session or _session(self.tracking_uri)
             url = f"{self.tracking_uri}/api/2.0/mlflow/{path}"
             answer = self._session.request(method, url, timeout=TIMEOUT_SECONDS, **arguments)
             document: dict[str, Any] = answer.json() if answer.ok else _error(answer)
-        except (OSError, ValueError) as error:  # requests' own errors are OSErrors
-            raise TrackingError(f"MLflow at {self.tracking_uri} cannot be reached: {_reason(error)}") from error
+        except ValueError as error:  # of JSON, which requests makes an OSError of its own of
+            raise TrackingError(f"what answers at {self.tracking_uri} is not MLflow: {_reason(error)}") from error
+        except OSError as error:
+            raise TrackingAwayError(f"MLflow at {self.tracking_uri} cannot be reached: {_reason(error)}") from error
         if answer.ok:
             return document
         message = str(document.get("message", "")).partition("\n")[0]
+        if answer.status_code in _NO_LOGIN:
+            raise login_refused(self.tracking_uri, f"{path}: {answer.status_code} {message}".strip())
         said = f"MLflow at {self.tracking_uri}: {path}: {answer.status_code} {message}"
         code = TOO_LARGE if answer.status_code == 413 else str(document.get("error_code", ""))
         # Without a code of MLflow's it is the word of a proxy, whose server may only be restarting.
         if answer.status_code in _TRY_AGAIN or answer.status_code >= 500 or not code:
-            raise TrackingError(said)
+            verdict = verdict_on_status(answer.status_code)
+            # A proxy's 400 may pass.
+            raise tracking_error(Verdict.OTHER if answer.status_code == 400 else verdict)(said)
         raise RefusedError(said, code)
 
 
@@ -115,6 +124,8 @@ def _session(tracking_uri: str) -> requests.Session:
     session = requests.Session()
     session.headers["Content-Type"] = "application/json"
     settings = os.environ
+    if workspace := settings.get(WORKSPACE_VARIABLE):
+        session.headers[WORKSPACE_HEADER] = workspace
     if any(settings.get(name) for name in _OWN_CLIENT_SETTINGS) or Path("~/.mlflow/credentials").expanduser().exists():
         _authenticate(session, tracking_uri)
     elif settings.get("MLFLOW_TRACKING_USERNAME"):

@@ -10,12 +10,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mlops_provider.step import StepError
-from training.tracking.connection import TrackingError, check_address, connect
+from training.tracking.connection import (
+    DeniedError,
+    LoginError,
+    TrackingAwayError,
+    TrackingError,
+    check_address,
+    connect,
+    login_refused,
+    tracking_error,
+    verdict_on_client,
+)
 from training.tracking.journal import Journal, Point
 from training.tracking.opening import RUN_KEY_TAG, Opening
 from training.tracking.sender import Sender
@@ -29,6 +39,19 @@ PARENT_TAG: Final = "mlflow.parentRunId"  # MLflow's own: its pages show runs be
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
 FINISH_SECONDS: Final = 300.0
 ABANDON_SECONDS: Final = 5.0
+_NO_LOGIN: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""What mlflow's client makes of 401 and 403."""
+
+EVALUATION_FOLDER: Final = "evaluation"
+EXAMPLE: Final = "example"
+"""Artifact of a :class:`~mlops_provider.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
+server will have it."""
+EVALUATION: Final = {
+    "report": f"{EVALUATION_FOLDER}/report.html",
+    "metrics": f"{EVALUATION_FOLDER}/metrics.json",
+    EXAMPLE: f"{EVALUATION_FOLDER}/{EXAMPLE}.arrow",
+}
+"""Artifacts of a :class:`~mlops_provider.refs.ReportRef`, and where the training's run has a copy of each."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +69,15 @@ class StoredRun:
             for name, data in files.items():
                 Path(scratch, name).write_bytes(data)
             self.client.log_artifacts(self.run_id, scratch, folder or None)
+
+    def read(self, path: str) -> bytes | None:
+        """A file that is stored beside the run; None where there is none."""
+        with tempfile.TemporaryDirectory() as scratch, translated(f"cannot read {path} of run {self.run_id}"):
+            if path not in [
+                file.path for file in self.client.list_artifacts(self.run_id, str(PurePosixPath(path).parent))
+            ]:
+                return None
+            return Path(self.client.download_artifacts(self.run_id, path, scratch)).read_bytes()
 
     def log_values(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Final values, without step."""
@@ -97,16 +129,15 @@ class TrackedRun:
             self._journal = Journal(folder)
         except OSError as error:
             raise StepError(f"cannot keep metrics in {folder}: {error}; make it writable, or free its disk") from error
-        self._sender = Sender(tracking_uri, opening, self._journal)
-        self._sender.start()
-
-    def log(self, point: Point) -> None:
+        self.log: Callable[[Point], None] = self._journal.log
         """
-        Note the metrics of a moment, in a microsecond or two.
+        Note the metrics of a moment, in a microsecond or two: the journal's own method, for a call between costs a
+        quarter of that.
 
         :raises BadConfigError: where MLflow would refuse a metric's name, or a value is not a number
         """
-        self._journal.log(point)
+        self._sender = Sender(tracking_uri, opening, self._journal)
+        self._sender.start()
 
     @property
     def run_id(self) -> str:
@@ -122,6 +153,11 @@ class TrackedRun:
         self._wait(lambda: self._sender.run_id is not None, timeout, "did not open a run")
         assert self._sender.run_id is not None, "waited for"
         return self._sender.run_id
+
+    def check_login(self) -> None:
+        """:raises LoginError: where MLflow has refused to open the run: nothing of what follows would be kept there"""
+        if self._sender.run_id is None and isinstance(self._sender.error, LoginError):
+            raise self._sender.error
 
     @property
     def stored(self) -> StoredRun:
@@ -176,16 +212,28 @@ class TrackedRun:
             self.close()
 
     def _wait(self, done: Callable[[], bool], timeout: float, failure: str) -> None:
-        sender = self._sender
+        sender, before = self._sender, self._sender.failures
+
+        def refused() -> LoginError | None:
+            return sender.error if sender.failures > before and isinstance(sender.error, LoginError) else None
+
         sender.hurry()
         with sender.changed:
-            sender.changed.wait_for(lambda: done() or sender.broken, timeout)
+            sender.changed.wait_for(lambda: done() or sender.broken or refused(), timeout)
         if not done():
+            if (error := refused()) is not None:
+                raise error
             reason = f": {sender.error}" if sender.error else ""
-            raise TrackingError(
+            raise self._kind_of_failure()(
                 f"MLflow at {self._tracking_uri} {failure} within {timeout:.0f} s; metrics wait in {self._folder} and "
                 f"are sent by the next attempt on this machine{reason}"
             ) from sender.error
+
+    def _kind_of_failure(self) -> type[TrackingError]:
+        error = self._sender.error
+        if error is None and not self._sender.broken:  # a request is under way, and not answered
+            return TrackingAwayError
+        return type(error) if isinstance(error, TrackingAwayError | DeniedError) else TrackingError
 
 
 def open_run(
@@ -239,4 +287,9 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        raise TrackingError(f"MLflow: {what}: {str(error).splitlines()[0]}") from error
+        answer = getattr(error, "response", None)  # of a file's transfer
+        if getattr(error, "error_code", "") in _NO_LOGIN or getattr(answer, "status_code", 0) in (401, 403):
+            address = os.environ.get("MLFLOW_TRACKING_URI", "its address")
+            raise login_refused(address, f"{what}: {str(error).splitlines()[0]}") from error
+        kind = tracking_error(verdict_on_client(error))
+        raise kind(f"MLflow: {what}: {str(error).splitlines()[0]}") from error

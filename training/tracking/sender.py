@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from training.tracking.opening import Opening, OpenRun, open_on_server, read_run
 from training.tracking.rest import RefusedError, Rest
 from training.tracking.spool_file import Line, SpoolFile
 
+SEND_SECONDS: Final = 2.0
+"""Between two requests, while all is well: one takes some milliseconds of a processor whatever it holds."""
 FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 10.0
 """Between tries while the server is away: it is noticed within so long that it is back."""
@@ -35,6 +38,8 @@ class Sender(threading.Thread):
         self.run_id: str | None = None
         self.error: Exception | None = None
         """What went wrong last; None while all is well."""
+        self.failures = 0
+        """Tries that went wrong so far."""
         self.ended = False
         """Whether the run has its last status."""
         self.tags: dict[str, str] = {}
@@ -66,7 +71,7 @@ class Sender(threading.Thread):
         self.hurry()
 
     def run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        pause, sent_at = FIRST_PAUSE_SECONDS, -SEND_SECONDS
         while not self._stopping:
             try:
                 more = self._send_some()
@@ -84,9 +89,14 @@ class Sender(threading.Thread):
                 raise
             pause = FIRST_PAUSE_SECONDS
             self._set_error(None)
-            if not more and not self._stopping:
+            if more:
+                sent_at = time.monotonic()
+            elif not self._stopping:
                 self._journal.written.wait()
                 self._journal.written.clear()
+                # With what comes meanwhile.
+                self._hurry.wait(max(0.0, sent_at + SEND_SECONDS - time.monotonic()))
+                self._hurry.clear()
 
     def _send_some(self) -> bool:
         """:return: whether there may be more"""
@@ -180,6 +190,7 @@ class Sender(threading.Thread):
         elif error is None and self.error is not None:
             logger.info("MLflow takes metrics again")
         with self.changed:
+            self.failures += error is not None
             self.error = error
             self.changed.notify_all()
 

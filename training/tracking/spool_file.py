@@ -6,11 +6,12 @@ import fcntl
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-SUFFIX: Final = ".metrics"
+_SUFFIX: Final = ".metrics"
 _HEADER: Final = b"%020d\n"
 _HEADER_BYTES: Final = len(_HEADER % 0)
 _READ_BYTES: Final = 1 << 21
@@ -48,9 +49,9 @@ class SpoolFile:
     :raises BlockingIOError: where the file belongs to another process
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, new: bool = False) -> None:
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
         self._lock = threading.Lock()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,12 +61,20 @@ class SpoolFile:
             raise
 
     @classmethod
+    def new(cls, folder: Path) -> SpoolFile:
+        """An empty one. Others see it only when it belongs to this process: they would take it over, and remove it."""
+        name = f"{time.time_ns():020d}-{threading.get_native_id()}"
+        file = cls(folder / f"{name}.new", new=True)
+        file.path = file.path.rename(folder / f"{name}{_SUFFIX}")
+        return file
+
+    @classmethod
     def left_in(cls, folder: Path) -> Iterator[SpoolFile]:
         """Those of processes that are gone, oldest first."""
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
             try:
                 yield cls(path)
-            except BlockingIOError:  # its process lives
+            except (BlockingIOError, FileNotFoundError):  # its process lives, or has sent all of it since
                 continue
 
     def append(self, lines: Sequence[Line]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from training.tracking.run import StoredRun, translated
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
+    from mlflow.pyfunc import PyFuncModel
 
+LoadedModel: TypeAlias = "PyFuncModel"
+"""What MLflow makes of a model's folder."""
 CONTENT_TAG: Final = "mlops.content_sha256"
 
 
@@ -49,6 +52,29 @@ def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredM
             client.log_model_artifacts(model.model_id, str(folder))
             client.finalize_logged_model(model.model_id, "READY")
     return StoredModel(model_id=model.model_id, uri=model.artifact_location)
+
+
+def fetch_files(client: MlflowClient, model: str, version: str, folder: Path) -> None:
+    """
+    The files of a registered version, as MLflow has them; none of them is loaded.
+
+    :param folder: made where it is missing
+    """
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with translated(f"cannot fetch the files of {model}/{version}"):
+        # Of `models:/...` MLflow would ask the process's own server, whichever this client's is.
+        source = client.get_model_version_download_uri(model, version)
+        get_artifact_repository(source, tracking_uri=client.tracking_uri).download_artifacts("", dst_path=str(folder))
+
+
+def load_folder(folder: Path) -> LoadedModel:
+    """The model in a folder, as MLflow loads it: this runs code that lies there."""
+    from mlflow.pyfunc import load_model
+
+    loaded: LoadedModel = load_model(str(folder))
+    return loaded
 
 
 def _has_files(client: MlflowClient, model: LoggedModel) -> bool:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from training.trainer.config import Checkpointing
+    from training.trainer.interval import SaveInterval
     from training.trainer.parallel import Gang
 
 INTERVAL_SECONDS: Final = 1.0
@@ -44,24 +44,40 @@ class Sigterm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What one rank says, or all of them together."""
+
+    loss_units: int = 0
+    """Of the rank's samples since the last talk; summed."""
+    waited_microseconds: int = 0
+    """For data; the longest counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     save: bool = False
     end: bool = False
     """Some rank was told to end."""
-    told: Sequence[Sequence[int]] | None = None
-    """What each rank said, by rank; None where they did not talk."""
+    told: Told | None = None
+    """None where they did not talk."""
 
 
 class Agreement:
     """
     One for a training; called after each step by all ranks, with the same steps.
 
+    :param interval: when to save; only rank 0's counts
+    :param every_steps: also save at each multiple of so many steps
     :param step: optimizer steps done before
     """
 
-    def __init__(self, gang: Gang, checkpointing: Checkpointing, sigterm: Sigterm, step: int) -> None:
-        self._gang, self._checkpointing, self._sigterm = gang, checkpointing, sigterm
-        self._saved_at = self._talked_at = time.monotonic()
+    def __init__(
+        self, gang: Gang, interval: SaveInterval, sigterm: Sigterm, step: int, *, every_steps: int | None = None
+    ) -> None:
+        self._gang, self._interval, self._sigterm, self._every_steps = gang, interval, sigterm, every_steps
+        self._talked_at = time.monotonic()
+        interval.due(self._talked_at)
+        self._pure = False  # the first step compiles
         self._talked_step = step
         self._next_step = step + 1
         self._gap = 1
@@ -70,27 +86,37 @@ class Agreement:
         """Whether the ranks talk after this step."""
         return step >= self._next_step
 
-    def after(self, step: int, say: Sequence[int] = ()) -> Decision:
+    def after(self, step: int, say: Told | None = None) -> Decision:
         """
         :param step: optimizer steps done since the start of the training
-        :param say: as many numbers on each rank, for the others to know; looked at where :meth:`due`
+        :param say: for all to know; looked at where :meth:`due`
         """
-        every = self._checkpointing.every_steps
-        decision = self._talk(step, say) if self.due(step) else Decision()
-        if decision.save or (every is not None and step % every == 0):
-            self._saved_at = time.monotonic()
-            return Decision(save=True, end=decision.end, told=decision.told)
+        every = self._every_steps
+        decision = self._talk(step, say or Told()) if self.due(step) else Decision()
+        if every is not None and step % every == 0:
+            return replace(decision, save=True)
         return decision
 
-    def _talk(self, step: int, say: Sequence[int]) -> Decision:
+    def pause(self) -> None:
+        """Something else than steps comes before the next talk: no speed is measured until then."""
+        self._pure = False
+
+    def _talk(self, step: int, say: Told) -> Decision:
         now = time.monotonic()
-        seconds_per_step = (now - self._talked_at) / max(1, step - self._talked_step)
+        seconds, steps = now - self._talked_at, step - self._talked_step
+        self._interval.ran(seconds, steps, pure=self._pure)
+        self._pure = True
+        seconds_per_step = seconds / max(1, steps)
         # At most twice the last one: the next steps may be slower.
         gap = max(1, min(_MOST_STEPS, 2 * self._gap, int(INTERVAL_SECONDS / max(seconds_per_step, 1e-9))))
-        overdue = now - self._saved_at >= 60 * self._checkpointing.every_minutes
-        told = self._gang.gather([gap, overdue, self._sigterm.received, *say])
+        overdue = self._interval.due(now)
         # Clocks differ: the first rank's counts.
-        self._gap, overdue = told[0][0], bool(told[0][1])
+        mine = [gap, overdue] if self._gang.leads else [0, 0]
+        together = self._gang.reduce(
+            sums=[say.loss_units], largest=[*mine, self._sigterm.received, say.waited_microseconds]
+        )
+        self._gap, saves, end, waited = together.largest
         self._talked_at, self._talked_step = now, step
         self._next_step = step + self._gap
-        return Decision(save=overdue, end=any(row[2] for row in told), told=[row[3:] for row in told])
+        told = Told(loss_units=together.sums[0], waited_microseconds=waited)
+        return Decision(save=bool(saves), end=bool(end), told=told)

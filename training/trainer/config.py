@@ -44,6 +44,7 @@ class Checkpointing:
     every_steps: int | None
     every_minutes: float
     keep_latest: int
+    peers: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,7 @@ class TrainConfig:
     epochs: int
     global_batch: int
     micro_batch: int | None
+    micro_batch_rows: int | None
     learning_rate: float
     weight_decay: float
     schedule: Schedule
@@ -70,7 +72,10 @@ class TrainConfig:
     precision: str
     activation_checkpointing: bool
     compile: bool
-    deterministic: bool
+    unused_parameters: bool
+    deterministic: bool | str
+    float32_matmul: str
+    self_test: str
     parallel: Parallel
     nodes: int | str
     processes: int

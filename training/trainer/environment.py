@@ -47,4 +47,5 @@ def gang_environment(home: Path, gang: Gang, nodes: int) -> dict[str, Any]:
         "world_size": gang.world_size,
         "nodes": nodes,
         "layout": asdict(gang.parallel),
+        "float32_matmul": torch.get_float32_matmul_precision(),
     }

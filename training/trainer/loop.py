@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -16,15 +17,21 @@ from torch.optim import Optimizer
 from mlops_provider.step import INTERRUPTED, BadDataError
 from training.data.loader import Batch, Loader, Step
 from training.store import StoreError
-from training.trainer.agreement import Agreement, Sigterm
+from training.trainer.agreement import Agreement, Sigterm, Told
 from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.committed import Saved, read_listing
+from training.trainer.checkpoint.committed import Saved
+from training.trainer.checkpoint.listing import read_listing
+from training.trainer.checkpoint.planning import CheckpointError
+from training.trainer.checkpoint.tree import Contents
 from training.trainer.config import Loss, TrainConfig
 from training.trainer.flops import flops_per_sample
-from training.trainer.health import REST, Heartbeat
+from training.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
+from training.trainer.interval import SaveInterval
 from training.trainer.layouts import Layout
-from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from training.trainer.layouts.state import load_training_state, state_to_fill, training_state
+from training.trainer.memory.peer_memory import PeerMemory
 from training.trainer.metrics import direction
+from training.trainer.outcome import Outcome, TakenStep
 from training.trainer.parallel import Gang
 from training.trainer.progress import Moment, Progress, Window
 from training.trainer.schedule import LearningRate
@@ -35,6 +42,9 @@ Curriculum = Callable[[Batch, float], Tensor]
 GivesUp = Callable[[TrainingState], bool]
 
 logger = logging.getLogger(__name__)
+
+_LAST_SAVE_SECONDS = 10.0
+"""A failed training waits so long for the save that is being written: it is the one to go on from."""
 
 
 class NonFiniteLossError(BadDataError):
@@ -54,6 +64,16 @@ class TrainingJob:
     validation: Validation
     checkpoints: Checkpoints
     heartbeat: Heartbeat
+    nondeterministic: set[str] = field(default_factory=set)
+    """Operations of any rank that have no deterministic algorithm, once it is over."""
+    memory: PeerMemory = field(default_factory=lambda: PeerMemory(Gang(), place=""))
+    """Keeps nothing by default."""
+
+
+def weighted_loss(loss: Loss, curriculum: Curriculum | None, model: nn.Module, batch: Batch, progress: float) -> Tensor:
+    """``[B]``, of the share of the training that is done."""
+    losses = loss(model, batch)
+    return losses if curriculum is None else losses * curriculum(batch, progress)
 
 
 class Curves(Protocol):
@@ -82,14 +102,19 @@ class Trainer:
         self._gives_up = gives_up
         self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=direction(config.metric))
         self._num_steps = config.epochs * job.loader.num_steps
+        use(job.heartbeat)
         job.layout.adopt(job.optimizer)
         self._rate = LearningRate(config.schedule, job.optimizer, self._num_steps)
         self._progress = Progress(epochs=config.epochs, steps_per_epoch=job.loader.num_steps)
         self._window = Window()
+        self._interval = SaveInterval(60 * config.checkpoint.every_minutes, job.checkpoints)
         self._learning_rate = 0.0
         self._flops_per_sample: float | None = None
         self._prepared = False
         self._epoch_started = 0.0
+        self._unseen: TakenStep | None = None
+        self._noted_units = 0
+        self._epochs_ended = 0
 
     def train(self) -> TrainingState:
         """
@@ -100,16 +125,24 @@ class Trainer:
         job, config = self._job, self._config
         sigterm = Sigterm()
         with sigterm.noted():
-            batch = next(iter(job.loader.epoch(1))).batches[0].to(self._gang.device)
+            first = next(iter(job.loader.epoch(1)))
+            batch = first.batches[0].to(self._gang.device)
             job.layout.warm_up(batch, self._loss)
             if self._gang.mesh is None:
-                self._flops_per_sample = flops_per_sample(job.layout.model, batch)
+                self._flops_per_sample = flops_per_sample(job.layout.model, batch, first.num_rows / first.num_samples)
             self._resume()
             state = self._state
-            agreement = Agreement(self._gang, config.checkpoint, sigterm, state.step)
-            while not state.finished(config.epochs, config.early_stopping):
-                self._train_epoch(state, agreement)
-                self._end_epoch(state)
+            every_steps = config.checkpoint.every_steps
+            agreement = Agreement(self._gang, self._interval, sigterm, state.step, every_steps=every_steps)
+            self._epochs_ended = len(state.history)
+            guarding = job.memory.guarding(
+                job.layout.model, self._snapshot, step=state.step, loss_units=self._gang.sum(state.loss_units)
+            )
+            with guarding:
+                while not state.finished(config.epochs, config.early_stopping):
+                    self._train_epoch(state, agreement)
+                    self._end_epoch(state)
+                    agreement.pause()
             job.heartbeat.beat(state.step, REST)
             job.checkpoints.wait()
         return state
@@ -118,18 +151,27 @@ class Trainer:
         job = self._job
         self._epoch_started = time.monotonic() - state.seconds
         steps = job.loader.epoch(state.epoch, start=state.step_in_epoch, last=state.epoch == self._config.epochs)
-        for step in self._timed(steps):
-            job.heartbeat.beat(state.step, "step")
-            self._train_step(state, step)
+        for step in self._timed(steps, state):
+            try:
+                self._train_step(state, step)
+            except Exception:
+                # On weights that are not finite anything may fail: then the step before says what is wrong. Other ranks
+                # may be elsewhere by now.
+                self._look(together=False)
+                raise
             if not self._prepared and job.optimizer.state:
                 # Not before a first step (in fp16 some overflow) has given the optimizer its state.
                 job.checkpoints.prepare(self._tensors())
                 self._prepared = True
-            decision = agreement.after(state.step, self._window.said() if agreement.due(state.step) else ())
+            job.checkpoints.raise_if_ended()
+            if agreement.due(state.step):
+                job.heartbeat.beat(state.step, TALK)
+                self._look()
+            decision = agreement.after(state.step, self._window.told() if agreement.due(state.step) else None)
             if decision.told is not None:
                 self._tell(decision.told)
             if decision.end:
-                self._save(wait=True)
+                self._save(wait=True, announced=True)
                 job.checkpoints.wait()
                 logger.info("told to end; the checkpoint of step %d is saved", state.step)
                 raise SystemExit(INTERRUPTED)
@@ -139,30 +181,64 @@ class Trainer:
     def _train_step(self, state: TrainingState, step: Step) -> None:
         job = self._job
         self._learning_rate = self._rate.set(state.step)
-        batches = [batch.to(self._gang.device) for batch in step.batches]
+        self._noted_units = state.loss_units
         job.layout.seed(self._config.seed, state.step)
-        losses = job.layout.step(batches, self._loss, 1 / step.num_samples)
-        norm = float(job.layout.clip(self._config.clip_norm))
-        totals = [float(loss.sum(dtype=torch.float64)) for loss in losses]
-        if not (math.isfinite(norm) or job.layout.may_overflow) or not all(map(math.isfinite, totals)):
-            self._fail(step, totals, norm)
+        losses = job.layout.step(step.batches, self._loss, 1 / step.num_samples)
+        job.memory.begin()
+        taken = TakenStep(
+            step,
+            number=state.step + 1,
+            epoch=state.epoch,
+            step_in_epoch=state.step_in_epoch + 1,
+            losses=losses,
+            norm=job.layout.clip(self._config.clip_norm),
+            loss_scale=job.layout.loss_scale,
+        )
         job.layout.update(job.optimizer)
-        units = sum(round(total * LOSS_UNITS) for total in totals)
         state.step += 1
-        state.trail.add(state.step, norm)
-        state.loss_units += units
-        self._window.add(num_samples=step.num_samples, loss_units=units, norm=norm)
+        if job.memory.guards:
+            # On the host there is nothing to wait for, and nothing is kept that was not looked at.
+            self._unseen = taken
+            self._look()
+            job.memory.end(state.step, state.loss_units)
+            return
+        # The step before, while the device works on this one.
+        self._look()
+        self._unseen = taken
+
+    def _look(self, *, together: bool = True) -> None:
+        """
+        Look at the numbers of the newest step. Nothing is kept of a state, or said of it, before that.
+
+        :param together: called by all ranks
+        :raises NonFiniteLossError: where the step was not sound; weights and optimizer are spoilt by then
+        """
+        taken, self._unseen = self._unseen, None
+        if taken is None:
+            return
+        outcome = taken.outcome()
+        if not outcome.is_sound:
+            self._fail(taken, outcome, together=together)
+        units = sum(round(total * LOSS_UNITS) for total in outcome.totals)
+        self._state.trail.add(taken.number, outcome.norm)
+        self._state.loss_units += units
+        self._window.add(num_samples=taken.step.num_samples, loss_units=units, norm=outcome.norm)
 
     def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """``[B]``"""
-        losses = self._job.loss(model, batch)
-        if self._job.curriculum is None:
-            return losses
-        return losses * self._job.curriculum(batch, self._state.step / self._num_steps)
+        losses = weighted_loss(self._job.loss, self._job.curriculum, model, batch, self._state.step / self._num_steps)
+        if self._job.memory.guards and isinstance(losses, Tensor):
+            # Before the backward pass: with this rank's gradient others may complete the step.
+            total = float((losses.detach() * batch.weights).sum(dtype=torch.float64))
+            if math.isfinite(total):
+                self._noted_units += round(total * LOSS_UNITS)
+                self._job.memory.note(self._state.step + 1, self._noted_units)
+        return losses
 
     def _end_epoch(self, state: TrainingState) -> None:
         job, gang = self._job, self._gang
-        metric, further = job.validation.measure(job.layout, gang, lambda: job.heartbeat.beat(state.step, "validation"))
+        self._look()
+        metric, further = job.validation.measure(job.layout, gang, lambda: job.heartbeat.beat(state.step, VALIDATION))
         train_loss = gang.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
         # Clocks differ: the first rank's counts.
         seconds, now = gang.from_leader((time.monotonic() - self._epoch_started, time.time()))
@@ -181,9 +257,14 @@ class Trainer:
         if self._gives_up is not None:
             # Before the save: what was not told when this process is killed is done again, and told then.
             state.given_up = gang.from_leader(gang.leads and self._gives_up(state))
-        best = state.best is record
+        best = state.kept is record
         # The best weights and the end must not be lost; any other save gives way to the one under way.
         self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))
+        if best and job.memory.guards:
+            # A state that is kept does not hold the best weights: those must be durable before.
+            with suppress(CheckpointError):
+                job.checkpoints.wait()
+        self._epochs_ended = len(state.history)
         if gang.leads:
             logger.info(
                 "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
@@ -193,46 +274,65 @@ class Trainer:
         if self._curves is not None:
             self._curves.epoch(record)
 
-    def _save(self, *, wait: bool = False) -> None:
+    def _save(self, *, wait: bool = False, announced: bool = False) -> None:
         job, state = self._job, self._state
+        self._look()
         # A slow store is no hang.
         job.heartbeat.beat(state.step, REST if wait else "checkpoint")
         within_epoch = state.step_in_epoch > 0
         loss_units = self._gang.sum(state.loss_units)
         seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
-        best_step = None if state.best is None else state.best.step
+        best_step = None if state.kept is None else state.kept.step
         document = state.document(loss_units, seconds)
-        job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
+        document["interval"] = self._interval.document(announced=announced)
+        begun = job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
+        self._interval.saved(time.monotonic(), begun=begun)
 
     def _tensors(self) -> dict[str, Any]:
-        job = self._job
-        tensors = {
-            "model": model_state(job.layout),
-            "optimizer": optimizer_state(job.layout, job.optimizer),
-        }
-        if job.layout.scaler is not None:
-            tensors["scaler"] = job.layout.scaler.state_dict()
-        return tensors
+        return training_state(self._job.layout, self._job.optimizer)
+
+    def _snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What :meth:`_save` saves. The sums of losses are noted step by step."""
+        document = self._state.document(0, time.monotonic() - self._epoch_started)
+        # One that is just being ended is ended again.
+        if len(document["history"]) > self._epochs_ended:
+            document |= {"history": document["history"][: self._epochs_ended], "given_up": False}
+        document["interval"] = self._interval.document(announced=False)
+        return self._tensors(), document
+
+    def _room(self, contents: Contents) -> dict[str, Any]:
+        return state_to_fill(self._job.layout, self._job.optimizer, contents)
 
     def _resume(self) -> None:
         job, gang = self._job, self._gang
         saved = job.checkpoints.newest()
-        if saved is None:
+        kept = job.memory.newest(self._room, after=-1 if saved is None else saved.step)
+        if kept is not None:
+            tensors, document, whence = kept.tensors, kept.document, "memory"
+        elif saved is not None:
+            tensors, document, whence = self._room(job.checkpoints.contents(saved)), saved.meta, saved.folder
+            job.checkpoints.load(saved, tensors)
+        else:
             return
-        tensors = self._tensors()
-        job.checkpoints.load(saved, tensors)
-        load_model_state(job.layout, tensors["model"])
-        load_optimizer_state(job.layout, job.optimizer, tensors["optimizer"])
-        if job.layout.scaler is not None:
-            job.layout.scaler.load_state_dict(tensors["scaler"])
-        self._state = TrainingState.of(saved.meta, direction=self._state.direction, leads=gang.data_rank == 0)
+        load_training_state(job.layout, job.optimizer, tensors)
+        # Rank 0's, which a checkpoint always has.
+        self._interval.resume((document if saved is None else saved.meta)["interval"])
+        state = TrainingState.of(document, direction=self._state.direction, leads=gang.data_rank == 0)
+        weights = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking], known=saved)
+        if (lost := state.keep_best(weights.step if weights else None)) is not None and gang.leads:
+            logger.warning(
+                "the weights of epoch %d, the best with %s %.4f, are lost in both copies: going on with %s as the best",
+                *(lost.epoch, self._config.metric, lost.validation_metric),
+                f"epoch {state.kept.epoch}" if state.kept else "none",
+            )
+        self._state = state
         if gang.leads:
             logger.info(
                 "going on after step %d of epoch %d, from %s",
-                *(self._state.step_in_epoch, self._state.epoch, saved.folder),
+                *(self._state.step_in_epoch, self._state.epoch, whence),
             )
 
-    def _tell(self, told: Sequence[Sequence[int]]) -> None:
+    def _tell(self, told: Told) -> None:
         if self._gang.leads:
             moment = Moment.of(
                 self._window, told, self._gang.copies, self._state.step, self._learning_rate, self._flops_per_sample
@@ -242,9 +342,10 @@ class Trainer:
                 self._curves.moment(moment)
         self._window = Window()
 
-    def _timed(self, steps: Iterator[Step]) -> Iterator[Step]:
+    def _timed(self, steps: Iterator[Step], state: TrainingState) -> Iterator[Step]:
         """Count the time for which this rank waits for data."""
         while True:
+            self._job.heartbeat.beat(state.step, DATA)
             asked = time.perf_counter()
             step = next(steps, None)
             self._window.waited += time.perf_counter() - asked
@@ -252,38 +353,41 @@ class Trainer:
                 return
             yield step
 
-    def _fail(self, step: Step, totals: list[float], norm: float) -> NoReturn:
-        """:raises NonFiniteLossError: with the samples of the batches whose loss is not finite, wherever they are"""
-        state = self._state
+    def _fail(self, taken: TakenStep, outcome: Outcome, *, together: bool) -> NoReturn:
+        """:raises NonFiniteLossError: with the samples whose loss is not finite, on whatever rank they are"""
         wrong = [
             int(sample)
             # Those that only fill up a rank's logical shards have no loss.
-            for batch, total in zip(step.batches, totals, strict=False)
-            if not math.isfinite(total)
-            for sample in batch.samples[batch.weights.numpy() > 0]
+            for batch, each in zip(taken.step.batches, taken.losses, strict=False)
+            for sample in batch.samples[~torch.isfinite(each).cpu().numpy() & (batch.weights.numpy() > 0)]
         ]
-        if not math.isfinite(norm) and not self._job.layout.may_overflow:
+        rank = self._gang.rank if wrong else None
+        if together and not math.isfinite(outcome.norm) and not outcome.may_overflow:
             # Then all ranks are here, and only some of them may know the samples.
-            found = self._gang.from_leader(self._gang.gather_objects((wrong, totals)))
-            wrong = sorted({sample for samples, _ in found or () for sample in samples})
+            found = self._gang.from_leader(self._gang.gather_objects(wrong)) or []
+            wrong = sorted({sample for samples in found for sample in samples})
+            rank = next((rank for rank, samples in enumerate(found) if samples), None)
         what = "loss" if wrong else "gradient"
-        samples = wrong or sorted(int(sample) for batch in step.batches for sample in batch.samples)
+        samples = wrong or sorted(int(sample) for batch in taken.step.batches for sample in batch.samples)
         shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
         saved = self._last_listed()
         raise NonFiniteLossError(
-            f"the {what} is not finite in epoch {state.epoch}, step {state.step_in_epoch + 1}, on training samples "
+            f"the {what} is not finite in epoch {taken.epoch}, step {taken.step_in_epoch}, on training samples "
             f"{shown}: look for extreme or missing features there, or lower train.learning_rate; "
             + (f"the last good checkpoint is that of step {saved.step}" if saved else "no checkpoint was found"),
-            epoch=state.epoch,
-            step=state.step_in_epoch + 1,
+            epoch=taken.epoch,
+            step=taken.step_in_epoch,
             samples=samples,
+            rank=rank,
             checkpoint=None if saved is None else saved.folder,
         )
 
     def _last_listed(self) -> Saved | None:
         """By this rank alone, as far as the store can be read: what is to be said must not fail with it."""
+        checkpoints = self._job.checkpoints
+        checkpoints.settle(_LAST_SAVE_SECONDS)
         try:
-            complete = read_listing(self._job.checkpoints.store, self._job.checkpoints.place).complete
+            complete = read_listing(checkpoints.store, checkpoints.place).complete
         except StoreError as error:
             logger.warning("%s", error)
             return None

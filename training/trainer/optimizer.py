@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from mlops_provider.step import BadConfigError
 from training.trainer.config import TrainConfig
+from training.trainer.layouts.refusals import refuse_optimizer
 
 
 def build_optimizer(
@@ -17,16 +18,22 @@ def build_optimizer(
 ) -> Optimizer:
     """
     :param configure: the recipe's own; None: AdamW (Loshchilov & Hutter 2019), fused, with torch's betas
-    :raises BadConfigError: where it returns no optimizer
+    :raises BadConfigError: where it fails, or returns no optimizer, or one whose steps our loop cannot take
     """
     if configure is None:
+        # torch has no fused step for complex numbers.
+        fused = all(parameter.is_floating_point() for parameter in model.parameters())
         return torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+            model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
         )
-    optimizer = configure(model, config.learning_rate, config.weight_decay)
+    try:
+        optimizer = configure(model, config.learning_rate, config.weight_decay)
+    except (TypeError, ValueError) as error:
+        raise BadConfigError(f"train.configure_optimizer: {config.configure_optimizer} failed: {error}") from error
     if not isinstance(optimizer, Optimizer):
         raise BadConfigError(
             f"train.configure_optimizer: {config.configure_optimizer} must return a torch.optim.Optimizer, "
             f"got {type(optimizer).__name__}"
         )
+    refuse_optimizer(optimizer, model, str(config.configure_optimizer))
     return optimizer

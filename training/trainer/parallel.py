@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -15,13 +15,27 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
+from mlops_provider.step import BadConfigError
+from training.process import allow_open_files, open_files_of
 from training.trainer.config import Parallel
+from training.trainer.determinism import set_numerics
+from training.trainer.devices import check_gpus
 from training.trainer.layouts.mesh import coordinates, device_mesh, resolve
+from training.trainer.network import choose_interface
 
 T = TypeVar("T")
 
-_WORD_BITS: Final = 62
-_WORD: Final = (1 << _WORD_BITS) - 1
+_WORD_BITS: Final = 40
+_NUM_WORDS: Final = 5
+"""Of a number that is summed: 200 bits with its sign, and 4 million ranks' words add up within 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reduced:
+    """Numbers of all ranks together, in the order in which each rank gave them."""
+
+    sums: list[int]
+    largest: list[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +87,11 @@ class Gang:
 
     def sum(self, value: int) -> int:
         """The exact sum over data-parallel ranks, on every rank. Called by all."""
-        return sum(from_words(words) for words in self.gather(to_words(value))) // self.copies
+        return self.reduce(sums=[value]).sums[0] // self.copies
 
     def any(self, *flags: bool) -> list[bool]:
         """Whether each is so on any rank. Called by all."""
-        return [any(told) for told in zip(*self.gather(list(flags)), strict=True)]
+        return [bool(number) for number in self.reduce(largest=flags).largest]
 
     def from_leader(self, value: T) -> T:
         """Rank 0's value, on every rank. Called by all."""
@@ -86,6 +100,38 @@ class Gang:
         box = [value]
         distributed.broadcast_object_list(box, src=0, group=self.cpu_group)
         return box[0]
+
+    def reduce(self, *, sums: Sequence[int] = (), largest: Sequence[int] = ()) -> Reduced:
+        """
+        Exact sums and largest values over all ranks, on every rank. Called by all, with as many numbers each.
+
+        What travels does not grow with the ranks, and passes from rank to rank 2 log2(ranks) times, up a tree and down
+        again. gloo's own all_reduce passes it round a ring: 2 (ranks - 1) times, one after the other.
+
+        :param sums: integers of at most 199 bits and a sign
+        :param largest: integers of at most 63 bits and a sign
+        """
+        if self.world_size == 1:
+            return Reduced(sums=list(map(int, sums)), largest=list(map(int, largest)))
+        words = [word for value in sums for word in to_words(int(value))]
+        mine = torch.tensor([*words, *map(int, largest)], dtype=torch.int64)
+        distance = 1
+        while distance < self.world_size:
+            if self.rank & distance:
+                distributed.send(mine, self.rank - distance, group=self.cpu_group)
+                break
+            if self.rank + distance < self.world_size:
+                others = torch.empty_like(mine)
+                distributed.recv(others, self.rank + distance, group=self.cpu_group)
+                added, greater = mine[: len(words)] + others[: len(words)], torch.maximum(mine, others)[len(words) :]
+                mine = torch.cat([added, greater])
+            distance *= 2
+        distributed.broadcast(mine, 0, group=self.cpu_group)
+        numbers = mine.tolist()
+        return Reduced(
+            sums=[from_words(numbers[at : at + _NUM_WORDS]) for at in range(0, len(words), _NUM_WORDS)],
+            largest=numbers[len(words) :],
+        )
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """As many numbers of each rank, by rank, on every rank. Called by all."""
@@ -120,7 +166,11 @@ class Gang:
 
 
 def join(
-    parallel: Parallel | None = None, timeout: timedelta = timedelta(minutes=10), *, deterministic: bool = True
+    parallel: Parallel | None = None,
+    timeout: timedelta = timedelta(minutes=10),
+    *,
+    deterministic: bool | str = True,
+    float32_matmul: str = "highest",
 ) -> Gang:
     """
     Take the seat that torchrun's environment names.
@@ -130,25 +180,30 @@ def join(
 
     :param parallel: None: replicas only
     :param timeout: of every collective; one that takes longer fails on the ranks that wait
-    :param deterministic: only algorithms that give the same bits each time
-    :raises BadConfigError: where the sizes do not fit the number of processes
+    :param deterministic: see :func:`training.trainer.determinism.set_numerics`, also for ``float32_matmul``
+    :raises BadConfigError: where the sizes do not fit the number of processes, or the processes not the GPUs
     """
-    # cuBLAS is deterministic only with a fixed workspace, chosen before its first use.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
-    # That shows who reads memory before it is written, and takes 3% of a step of a small GPT.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = own_device()
+    if device.type == "cuda":
+        # First: whatever is asked of CUDA before would take memory of GPU 0, by each process.
         torch.cuda.set_device(device)
+    set_numerics(deterministic, float32_matmul)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     parallel = resolve(parallel or Parallel(), world_size)
     if world_size == 1:
         return Gang(rank=rank, world_size=1, device=device, parallel=parallel)
-    if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
     replicas_only = parallel.dp_replicate == world_size
+    # A mesh connects the ranks of each of its dimensions anew.
+    of_mesh = 0 if replicas_only else sum(asdict(parallel).values())
+    allow_open_files(open_files_of(world_size) + of_mesh, f"a training of {world_size} processes")
+    if not distributed.is_initialized():
+        choose_interface()
+        if device.type == "cuda":
+            # With its device NCCL connects at once, so that what is wrong with it is said here, and a mesh splits that
+            # communicator. torch 2.13 then wants all ranks at any new_group, also of gloo and of some ranks only.
+            distributed.init_process_group("nccl", timeout=timeout, device_id=device)
+        else:
+            distributed.init_process_group("gloo", timeout=timeout)
     return Gang(
         rank=rank,
         world_size=world_size,
@@ -159,14 +214,35 @@ def join(
     )
 
 
+def own_device() -> torch.device:
+    """
+    The GPU of this process's number on its node, or the CPU where there is none.
+
+    :raises BadConfigError: where the node has fewer GPUs than processes
+    :raises NoGpuError: where this process was given one that it cannot use
+    """
+    if not torch.cuda.is_available():
+        check_gpus()
+        return torch.device("cpu")
+    index, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if index >= num_gpus:
+        raise BadConfigError(
+            f"train.processes: {os.environ.get('LOCAL_WORLD_SIZE', index + 1)} processes on a node with {num_gpus} "
+            f"GPUs, and each takes one: set train.processes to at most {num_gpus}"
+        )
+    return torch.device("cuda", index)
+
+
 def to_words(value: int) -> list[int]:
-    """An integer of up to 185 bits in three that a tensor can hold."""
-    return [value & _WORD, value >> _WORD_BITS & _WORD, value >> 2 * _WORD_BITS]
+    """An integer in words that a tensor can hold; the last has the sign. Sums of words are words of the sum."""
+    assert value.bit_length() < _NUM_WORDS * _WORD_BITS, f"{value} has more than 199 bits"
+    mask = (1 << _WORD_BITS) - 1
+    low = [value >> number * _WORD_BITS & mask for number in range(_NUM_WORDS - 1)]
+    return [*low, value >> (_NUM_WORDS - 1) * _WORD_BITS]
 
 
 def from_words(words: Sequence[int]) -> int:
-    low, middle, high = words
-    return low + (middle << _WORD_BITS) + (high << 2 * _WORD_BITS)
+    return sum(word << number * _WORD_BITS for number, word in enumerate(words))
 
 
 def leave(gang: Gang) -> None:

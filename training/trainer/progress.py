@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from training.trainer.parallel import from_words, to_words
+from training.trainer.agreement import Told
 from training.trainer.state import LOSS_UNITS, TrainingState
 
 LINE_SECONDS: Final = 5.0
@@ -38,9 +37,9 @@ class Window:
         self.loss_units += loss_units
         self.norm = norm
 
-    def said(self) -> list[int]:
+    def told(self) -> Told:
         """For the other ranks."""
-        return [*to_words(self.loss_units), int(self.waited * _MICROSECONDS)]
+        return Told(loss_units=self.loss_units, waited_microseconds=int(self.waited * _MICROSECONDS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,26 +63,26 @@ class Moment:
     def of(
         cls,
         window: Window,
-        told: Sequence[Sequence[int]],
+        told: Told,
         copies: int,
         step: int,
         learning_rate: float,
         flops_per_sample: float | None,
     ) -> Moment:
         """
-        :param told: what each rank :meth:`said <Window.said>`
+        :param told: by all ranks together, see :meth:`Window.told`
         :param copies: ranks that say the same, for they hold parts of one replica
         """
         samples_per_second = window.num_samples / (time.monotonic() - window.started)
         return cls(
             step=step,
             unix_time=time.time(),
-            loss=sum(from_words(units) for *units, _ in told) / copies / LOSS_UNITS / window.num_samples,
+            loss=told.loss_units / copies / LOSS_UNITS / window.num_samples,
             gradient_norm=window.norm,
             learning_rate=learning_rate,
             samples_per_second=samples_per_second,
             flops_per_second=None if flops_per_sample is None else samples_per_second * flops_per_sample,
-            data_latency_ms=max(waited for *_, waited in told) / _MICROSECONDS * 1000 / window.num_steps,
+            data_latency_ms=told.waited_microseconds / _MICROSECONDS * 1000 / window.num_steps,
         )
 
 

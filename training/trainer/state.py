@@ -49,6 +49,8 @@ class TrainingState:
     given_up: bool = False
     """Ended early because it is not worth going on."""
     trail: Trail = field(default_factory=Trail)
+    lost: set[int] = field(default_factory=set)
+    """Steps of epochs better than :attr:`kept`, whose weights are nowhere."""
 
     @property
     def epoch(self) -> int:
@@ -62,7 +64,28 @@ class TrainingState:
     @property
     def best(self) -> Epoch | None:
         """The epoch of the best validation metric; the first of equals."""
-        return max(self.history, key=lambda epoch: self.direction * epoch.validation_metric, default=None)
+        return next(iter(self.ranking), None)
+
+    @property
+    def ranking(self) -> list[Epoch]:
+        """The epochs, from the best to the worst; of equals the first is better."""
+        return sorted(self.history, key=lambda epoch: -self.direction * epoch.validation_metric)
+
+    @property
+    def kept(self) -> Epoch | None:
+        """The best epoch of those whose weights are kept."""
+        return next((epoch for epoch in self.ranking if epoch.step not in self.lost), None)
+
+    def keep_best(self, step: int | None) -> Epoch | None:
+        """
+        Note which weights are there.
+
+        :param step: of the best ones, or None: there are none
+        :return: the best epoch, where its weights are lost
+        """
+        steps = [epoch.step for epoch in self.ranking]
+        self.lost = set(steps[: steps.index(step)] if step is not None else steps)
+        return self.best if self.lost else None
 
     def finished(self, epochs: int, early_stopping: EarlyStopping | None) -> bool:
         return (

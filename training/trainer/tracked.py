@@ -81,6 +81,7 @@ class Curves:
         if elapsed < self._next:
             return
         self._next = elapsed + elapsed / _MOST_MOMENTS
+        self._tracked.check_login()
         metrics = {
             "loss": moment.loss,
             "gradient_norm": moment.gradient_norm,

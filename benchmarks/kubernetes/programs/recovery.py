@@ -48,7 +48,7 @@ TRAIN = {
     "processes": 1,
     "nodes": 2,
     "metrics": "include.events.slow:metrics",
-    "checkpoint": {"every_steps": 1, "every_minutes": 10, "keep_latest": 3},
+    "checkpoint": {"every_steps": 1, "every_minutes": 10, "keep_latest": 3, "peers": 1},
 }
 _SAVED = re.compile(r"checkpoint of step (\d+) saved")
 

@@ -32,7 +32,8 @@ from benchmarks.training.programs.workloads import NUM_FEATURES, SEED, table
 from training.data.batch import IntArray
 from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
-from training.data.shards import open_source, write_split
+from training.data.shard_writing import write_split
+from training.data.shards import open_source
 from training.store import Store
 
 NUM_ROWS: Final = 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
@@ -30,22 +31,24 @@ from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonica
 from training.data.batch import Batch
 from training.data.feature_table import FeatureTable
 from training.data.loader import Loader
-from training.data.shards import open_source, write_split
+from training.data.shard_writing import write_split
+from training.data.shards import open_source
 from training.data.tokens import write_tokens
+from training.elastic.node_memory import NodeMemory
 from training.store import Store
 from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.config import Checkpointing, Parallel, Schedule, TrainConfig
 from training.trainer.health import Heartbeat
 from training.trainer.layouts import Layout, build_layout
 from training.trainer.loop import Trainer, TrainingJob
+from training.trainer.memory.peer_memory import PeerMemory
+from training.trainer.memory.seats import seats_from_environment
 from training.trainer.optimizer import build_optimizer
 from training.trainer.parallel import Gang, join, leave
 from training.trainer.validation import Validation
 
 EPOCH: Final = 1
 """The only one."""
-LOGICAL_SHARDS: Final = 8
-"""Of a global batch in exact mode; the default."""
 NO_TABLE: Final = FeatureTable(
     features=np.empty((0, 1), np.float32), labels=np.empty(0, np.float32), offsets=np.zeros(1, np.int64)
 )
@@ -114,6 +117,10 @@ class Ours:
         torch.use_deterministic_algorithms(False)
         self._folder = Path(self.gang.from_leader(str(self._own_folder)))
         self._store = Store(f"file://{self._folder}/store")
+        # As the agent of a node gives them to its ranks; here each has its own.
+        memory = NodeMemory(self.gang.world_size)
+        os.environ.update(memory.environment())
+        self._seats = seats_from_environment()
         self._features = self.gang.from_leader(write(self._store, self._workload) if self.leads else None)
         return self
 
@@ -155,18 +162,26 @@ class Ours:
 
     def contenders(self) -> dict[str, Contender]:
         plain: dict[str, Contender] = {OURS: partial(self.train, None)}
-        exact: dict[str, Contender] = {"exact": partial(self.train, LOGICAL_SHARDS)}
-        return plain | (exact if self._workload.processes > 1 else {})
+        gangs: dict[str, Contender] = {
+            # As many logical shards as processes, a power of two: the default.
+            "exact": partial(self.train, self._workload.processes),
+            "peers": partial(self.train, None, peers=True),
+        }
+        return plain | (gangs if self._workload.processes > 1 else {})
 
-    def train(self, logical_shards: int | None, task: Task, watch: Stopwatch) -> nn.Module:
-        """As the train step does, without tracking, which has a benchmark of its own."""
+    def train(self, logical_shards: int | None, task: Task, watch: Stopwatch, *, peers: bool = False) -> nn.Module:
+        """
+        As the train step does, without tracking, which has a benchmark of its own.
+
+        :param peers: ready to keep the state where a rank is lost
+        """
         torch.use_deterministic_algorithms(True)
         try:
-            return self._train(logical_shards, task, watch)
+            return self._train(logical_shards, task, watch, peers)
         finally:
             torch.use_deterministic_algorithms(False)
 
-    def _train(self, logical_shards: int | None, task: Task, watch: Stopwatch) -> nn.Module:
+    def _train(self, logical_shards: int | None, task: Task, watch: Stopwatch, peers: bool) -> nn.Module:
         gang = self.gang
         config = train_config(logical_shards)
         layout = build_layout(task.workload.build(), gang, logical_shards=logical_shards)
@@ -193,6 +208,7 @@ class Ours:
                 gang=gang,
             ),
             heartbeat=Heartbeat(self._folder if gang.leads else None, gang.rank),
+            memory=PeerMemory(gang, place="bench", seats=self._seats if peers else ()),
         )
         Trainer(job, gang).train()
         return layout.model
@@ -213,6 +229,7 @@ def train_config(logical_shards: int | None) -> TrainConfig:
         epochs=1,
         global_batch=1,  # the loader's counts
         micro_batch=None,
+        micro_batch_rows=None,
         learning_rate=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
         schedule=Schedule(kind="constant", warmup_steps=0, final_fraction=0.0),
@@ -221,7 +238,10 @@ def train_config(logical_shards: int | None) -> TrainConfig:
         precision="fp32",
         activation_checkpointing=False,
         compile=False,
+        unused_parameters=False,
         deterministic=True,
+        float32_matmul="highest",
+        self_test="never",
         parallel=Parallel(),
         nodes=1,
         processes=1,
@@ -230,6 +250,6 @@ def train_config(logical_shards: int | None) -> TrainConfig:
         logical_shards=logical_shards or 1,
         collective_timeout_seconds=60.0,
         hang_seconds=60.0,
-        checkpoint=Checkpointing(every_steps=None, every_minutes=10.0, keep_latest=3),
+        checkpoint=Checkpointing(every_steps=None, every_minutes=10.0, keep_latest=3, peers=0),
         seed=SEED,
     )

@@ -19,7 +19,7 @@ def features(store_folder: Path) -> dict[str, Any]:
     from benchmarks.training.programs.ours import features_ref
     from benchmarks.training.programs.workloads import table
     from training.data.feature_table import FeatureTable
-    from training.data.shards import write_split
+    from training.data.shard_writing import write_split
     from training.store import Store
 
     store = Store(f"file://{store_folder}")
@@ -28,7 +28,11 @@ def features(store_folder: Path) -> dict[str, Any]:
         values, labels = table(num_rows)
         split = FeatureTable(features=values, labels=labels, offsets=np.arange(num_rows + 1))
         splits[name] = write_split(store, "features", name, split)
-    return features_ref(store, splits).to_wire()
+    ref = features_ref(store, splits)
+    # A step takes what others have committed.
+    for made in ref.lineage():
+        store.commit(made)
+    return ref.to_wire()
 
 
 def parts(store_folder: Path, place: str) -> dict[str, float]:

@@ -15,12 +15,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
+from obstore.store import ObjectStore
 
-from mlops_provider.committed import open_store, read_committed, read_json
+from mlops_provider.committed import lacking, read_committed, read_json
+from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.api import JOBS, PODS, Api, ApiError, Manifest, open_api
@@ -55,6 +58,10 @@ class PodTask:
     """The cluster ends the step then; None: ``pods.max_hours``."""
     avoided_nodes: Sequence[str] = ()
     """On which pods are placed last."""
+    team: str | None = None
+    """Whose deployment it is."""
+    patience_seconds: float | None = None
+    """How long the Kubernetes API may be away; None: as long as the deployment says."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +69,8 @@ class PodTask:
             "pods": self.pods.model_dump(mode="json"),
             "deadline_seconds": self.deadline_seconds,
             "avoided_nodes": list(self.avoided_nodes),
+            "patience_seconds": self.patience_seconds,
+            "team": self.team,
         }
 
     @classmethod
@@ -69,6 +78,9 @@ class PodTask:
         return cls(**{**fields, "task": Task(**fields["task"]), "pods": Pods.model_validate(fields["pods"])})
 
     def launcher(self, deployment: Deployment) -> PodLauncher:
+        if self.patience_seconds is not None:
+            patience = timedelta(seconds=self.patience_seconds)
+            deployment = dataclasses.replace(deployment, infrastructure_patience=patience)
         return PodLauncher(deployment, self)
 
 
@@ -249,7 +261,8 @@ def _refusal(error: ApiError) -> ApiError | SpecError:
 
 
 def _api(deployment: Deployment) -> AbstractAsyncContextManager[Api]:
-    return open_api(deployment.kubernetes_connection, deployment.kubernetes_namespace)
+    patience = deployment.infrastructure_patience.total_seconds()
+    return open_api(deployment.kubernetes_connection, deployment.kubernetes_namespace, patience)
 
 
 async def follow(deployment: Deployment, followed: Followed, on_line: Callable[[str], None]) -> Ending | None:
@@ -267,18 +280,27 @@ async def follow(deployment: Deployment, followed: Followed, on_line: Callable[[
 
 def finish(deployment: Deployment, ending: Ending) -> Outcome:
     """Read what came out of a Job, then remove it."""
-    return asyncio.run(_finish(deployment, ending))
+    return asyncio.run(_finish(deployment, store_of(deployment), ending))
 
 
-async def _finish(deployment: Deployment, ending: Ending) -> Outcome:
-    store = open_store(deployment.store)
-    result: Ref | Failure | None = await read_committed(store, ending.place)
-    if result is None:
-        failure = await read_json(store, failure_key(ending.place, ending.uid)) or ending.failure
-        result = Failure(**failure) if failure else None
+async def _finish(deployment: Deployment, store: ObjectStore, ending: Ending) -> Outcome:
+    result = await read_result_of(store, ending)
     # Not before the outcome is known: a retry would otherwise do the work again.
     await discard(deployment, ending)
     return Outcome(result=result, status=ending.status, failed_nodes=ending.failed_nodes)
+
+
+async def read_result_of(store: ObjectStore, ending: Ending) -> Ref | Failure | None:
+    """
+    What came out of a Job: what is committed at its place counts, whoever committed it and however the Job ended.
+
+    Unless the Job failed and something of it is gone from the store: it was committed long ago, and not made again.
+    """
+    ref = await read_committed(store, ending.place)
+    if ref is not None and (ending.succeeded or not await lacking(store, ref)):
+        return ref
+    failure = await read_json(store, failure_key(ending.place, ending.uid)) or ending.failure
+    return Failure(**failure) if failure else None
 
 
 async def discard(deployment: Deployment, ending: Ending) -> None:

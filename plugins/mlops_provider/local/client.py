@@ -9,6 +9,10 @@ from typing import Any
 
 import httpx
 
+REQUEST_SECONDS = 300.0
+"""For one answer, on a machine that has much else to do."""
+PAGE = 100
+"""Airflow gives no more at once."""
 FINISHED = frozenset({"success", "failed"})
 
 
@@ -19,7 +23,7 @@ class AirflowClient:
     """
 
     def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
-        self._http = httpx.Client(base_url=url, timeout=30)
+        self._http = httpx.Client(base_url=url, timeout=REQUEST_SECONDS)
         if login is None:
             response = self._http.get("/auth/token")
         else:
@@ -40,7 +44,20 @@ class AirflowClient:
             )
         return response.json() if response.content else None
 
-    def wait_for_dag(self, dag_id: str, timeout_seconds: float = 60) -> None:
+    def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
+        """
+        Of a collection that Airflow gives by pages.
+
+        :param kind: name of the list in an answer
+        """
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.request("GET", path, params={**params, "limit": PAGE, "offset": len(found)})
+            found += page[kind]
+            if not page[kind] or len(found) >= page["total_entries"]:
+                return found
+
+    def wait_for_dag(self, dag_id: str, timeout_seconds: float = 600) -> None:
         """Until the DAG processor has read it."""
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -114,9 +131,12 @@ class AirflowClient:
         """
         Press a button of that form.
 
+        :param option: the button's first word: ``Approve`` or ``Reject``; what it is about follows
         :param fields: what is filled in
         """
-        body = {"chosen_options": [option], "params_input": dict(fields)}
+        options = self.question(dag_id, run_id, task_id)["options"]
+        chosen = next((found for found in options if found.split()[0] == option), option)
+        body = {"chosen_options": [chosen], "params_input": dict(fields)}
         self.request("PATCH", _form(dag_id, run_id, task_id), json=body)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
@@ -134,6 +154,23 @@ class AirflowClient:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self.request("GET", path, params={"full_content": "true", "map_index": map_index})["content"]
         return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in content)
+
+    def variable(self, key: str) -> str | None:
+        """The value of a variable, or None where there is none of that name."""
+        try:
+            return str(self.request("GET", f"/variables/{key}")["value"])
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
+    def set_variable(self, key: str, value: str, description: str) -> None:
+        """Make a variable, or change it."""
+        body = {"key": key, "value": value, "description": description}
+        if self.variable(key) is None:
+            self.request("POST", "/variables", json=body)
+        else:
+            self.request("PATCH", f"/variables/{key}", json=body)
 
     def wait(self, dag_id: str, run_id: str, timeout_seconds: float) -> str:
         """Until the run ended; its state."""

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops_provider.links import report_url
-from mlops_provider.local.client import FINISHED, AirflowClient
-from mlops_provider.local.stack import Stack
+from mlops_provider.local.client import FINISHED, REQUEST_SECONDS, AirflowClient
+from mlops_provider.local.stack import ADMIN, Stack
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.refs import (
     CheckpointRef,
@@ -34,7 +34,8 @@ from mlops_provider.step import settings_text
 
 DAG_ID = "flight_ranking"
 ZONE = ZoneInfo("America/New_York")
-RUN_SECONDS = 420.0
+RUN_SECONDS = 3600.0
+"""For one night, of a minute or two, on a machine that has much else to do."""
 TASKS = ("ingest", "validate", "features", "tune", "train", "evaluate", "register", "approve", "promote")
 """Of the pipeline, in order; before ``tune`` come its trials."""
 TRIALS = "tune_trial"
@@ -247,6 +248,7 @@ def _report(plan: list[Night], stack: Stack, seconds: float) -> Group:
     lines.append("\n[bold]Look around[/bold] (make up starts the servers again, make down stops them)")
     lines.append(f"  Airflow  {stack.airflow_url}/dags/{DAG_ID}")
     lines.append(f"  MLflow   {stack.mlflow_url}/#/models/{DAG_ID}")
+    lines.append(f"           log in as {ADMIN}, with the password in {escape(str(stack.mlflow_password_file))}")
     lines.append(f"\n[bold]Reports[/bold] (files of the same names are below {stack.store})")
     for night in plan:
         lines += [f"  {stack.airflow_url}{report_url(key)}" for key in _reports(night)]
@@ -267,13 +269,11 @@ def _verdict(night: Night) -> str:
 
 
 def _versions(stack: Stack) -> list[str]:
-    response = httpx.get(
-        f"{stack.mlflow_url}/api/2.0/mlflow/model-versions/search", params={"filter": f"name='{DAG_ID}'"}, timeout=30
-    )
-    found = response.raise_for_status().json().get("model_versions", [])
-    model = httpx.get(
-        f"{stack.mlflow_url}/api/2.0/mlflow/registered-models/get", params={"name": DAG_ID}, timeout=30
-    ).json()
+    api = f"{stack.mlflow_url}/api/2.0/mlflow"
+    with httpx.Client(auth=stack.mlflow_admin and stack.mlflow_admin.auth, timeout=REQUEST_SECONDS) as client:
+        response = client.get(f"{api}/model-versions/search", params={"filter": f"name='{DAG_ID}'"})
+        found = response.raise_for_status().json().get("model_versions", [])
+        model = client.get(f"{api}/registered-models/get", params={"name": DAG_ID}).json()
     aliases: dict[str, list[str]] = {}
     for entry in model.get("registered_model", {}).get("aliases", []):
         aliases.setdefault(str(entry["version"]), []).append(entry["alias"])

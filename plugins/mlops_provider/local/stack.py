@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import secrets
 import shlex
@@ -11,17 +13,38 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
 from mlops_provider import processes
+from mlops_provider.local.intervals import CALM
 from mlops_provider.local.ports import is_free
+from mlops_provider.logins import RIGHTS, Login, LoginsError, make_logins
+from mlops_provider.signing import make_key
+from mlops_provider.warm import NotWarmError, end_all
 
 STOP_SECONDS = 10.0
-START_SECONDS = 120.0
+LINGER_SECONDS = 2.0
+"""That a port may be held by the threads of a process which counts as ended."""
+START_SECONDS = 600.0
+"""On a machine where others leave a tenth of a core; an idle one needs ten."""
 ENVIRONMENT = "environment"
 """File in the stack's folder."""
+ADMIN = "admin"
+LOGIN_VARIABLE = "AIRFLOW_CONN_MLFLOW_"
+TEAMS_VARIABLE = "AIRFLOW__MLOPS__TEAMS_FILE"
+"""Where the deployment has teams, MLflow has a workspace for each."""
+LOGIN_SETTINGS = """\
+[mlflow]
+# Nothing without a role: mlops_provider/logins.py has them.
+default_permission = NO_PERMISSIONS
+database_uri = {database}
+admin_username = admin
+# A password is checked once a minute: that takes tens of milliseconds, on purpose.
+auth_cache_ttl_seconds = 60
+"""
 
 
 class StackError(RuntimeError):
@@ -42,10 +65,14 @@ class Stack:
     mlflow_port: int = 5000
     mlflow_host: str = "127.0.0.1"
     """Address of this machine that MLflow listens on: another one for steps that run elsewhere."""
+    mlflow_login: bool = False
+    """Whether MLflow asks who one is, see :mod:`mlops_provider.logins`; tests of other things do without."""
     dags: Path | None = None
     """Another folder of DAGs than the project's."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of Airflow's processes."""
+    intervals: Mapping[str, str] = field(default_factory=lambda: CALM)
+    """When Airflow takes a part of itself, or a task, for dead: :mod:`mlops_provider.local.intervals`."""
 
     @property
     def airflow_url(self) -> str:
@@ -54,6 +81,16 @@ class Stack:
     @property
     def mlflow_url(self) -> str:
         return f"http://{self.mlflow_host}:{self.mlflow_port}"
+
+    @property
+    def mlflow_admin(self) -> Login | None:
+        """MLflow's administrator, for people; None where it does not ask."""
+        return Login(ADMIN, self.mlflow_password_file.read_text()) if self.mlflow_login else None
+
+    @property
+    def mlflow_password_file(self) -> Path:
+        """The administrator's password."""
+        return self.root / f"keys/mlflow_{ADMIN}"
 
     @property
     def store(self) -> Path:
@@ -69,12 +106,13 @@ class Stack:
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags or self.home / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.home / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            # LocalExecutor forks all its workers at start.
+            "AIRFLOW__CORE__EXECUTOR": "mlops_provider.local.executor.LastingExecutor",
+            # It forks all its workers at start.
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow_home}/airflow.db",
+            # Seconds that a writer waits for another one; sqlite3's own 5 are over soon on a busy machine.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow_home}/airflow.db?timeout=120",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.airflow_port),
             "AIRFLOW__API__BASE_URL": self.airflow_url,
@@ -87,19 +125,15 @@ class Stack:
             "AIRFLOW__DAG_PROCESSOR__PRINT_STATS_INTERVAL": "0",
             # How long a finished task waits for its successor; an idle scheduler then takes a few per cent of a core.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
-            # After a crash of Airflow its tasks are found and run again within half a minute, not ten.
-            "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
-            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+            **self.intervals,
             "AIRFLOW__MLOPS__HOME": str(self.home),
             "AIRFLOW__MLOPS__STORE": f"file://{self.store}",
             "AIRFLOW__MLOPS__TRACKING_URI": self.mlflow_url,
+            "AIRFLOW__MLOPS__RELEASE_KEY": str(self.root / "keys/release.pem"),
             "NO_COLOR": "1",
             # MLflow would start half a dozen processes for jobs that nobody here submits.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            **self._logins(),
             **self.settings,
         }
 
@@ -118,6 +152,7 @@ class Stack:
         missing = [name for name in commands if self._process(name) is None]
         if missing:
             yield f"starting {', '.join(missing)}"
+        yield from self._end_orphans(missing)
         self._check_ports(missing)
         if "mlflow" in missing:
             self._spawn("mlflow", commands["mlflow"])
@@ -127,14 +162,25 @@ class Stack:
             if name != "mlflow":
                 self._spawn(name, commands[name])
         yield from self._wait_healthy(commands)
+        if "mlflow" in missing:
+            yield from self._make_logins()
 
     def stop(self) -> None:
-        """End every process, politely, then by force. Does nothing where nothing runs."""
+        """
+        End every process, and what is left of killed ones, politely, then by force; the warm runtimes as soon as no
+        other deployment of the same project uses them. Does nothing where nothing runs.
+        """
         running = [process for name in self._commands() if (process := self._process(name))]
-        everything = [child for process in running for child in processes.tree(process.pid)]
-        for process in running:
-            process.terminate()
+        everything = {child for process in running for child in processes.tree(process.pid)}
+        orphans = {each for name in self._commands() for each in self._members(name)} - everything
+        for process in (*running, *orphans):
+            with contextlib.suppress(psutil.NoSuchProcess):  # what is idle ends by itself
+                process.terminate()
+        everything |= orphans
         processes.kill(processes.wait_ended(everything, STOP_SECONDS))
+        with contextlib.suppress(NotWarmError):  # then there are none
+            for pid in end_all(str(self.home.resolve())):
+                processes.wait_ended(processes.tree(pid), STOP_SECONDS)
         self._forget()
 
     def kill_airflow(self) -> None:
@@ -144,45 +190,55 @@ class Stack:
     def kill(self, *names: str) -> None:
         """End some of the processes, and all that they started, by SIGKILL."""
         running = [process for name in names if (process := self._process(name))]
-        everything = [each for process in running for each in processes.tree(process.pid)]
+        everything = {each for process in running for each in processes.tree(process.pid)}
+        everything |= {each for name in names for each in self._members(name)}
         processes.kill(everything)
         # All of them: a server's port is its children's too.
         processes.wait_ended(everything, STOP_SECONDS)
 
     def _commands(self) -> dict[str, list[str]]:
-        airflow = str(self.home / ".venv/airflow/bin/airflow")
+        airflow = self._program("airflow", "airflow")
         database = self.root / "mlflow"
         return {
             "mlflow": [
-                str(self.home / ".venv/training/bin/mlflow"),
+                *self._program("training", "mlflow"),
                 "server",
+                *(["--app-name=basic-auth"] if self.mlflow_login else []),
+                *(["--enable-workspaces"] if TEAMS_VARIABLE in self.settings else []),
                 f"--backend-store-uri=sqlite:///{database}/mlflow.db",
                 f"--artifacts-destination={database}/artifacts",
                 f"--host={self.mlflow_host}",
                 f"--port={self.mlflow_port}",
                 "--workers=1",
             ],
-            "api-server": [airflow, "api-server"],
-            "scheduler": [airflow, "scheduler"],
-            "dag-processor": [airflow, "dag-processor"],
-            "triggerer": [airflow, "triggerer"],
+            "api-server": [*airflow, "api-server"],
+            "scheduler": [*airflow, "scheduler"],
+            "dag-processor": [*airflow, "dag-processor"],
+            "triggerer": [*airflow, "triggerer"],
         }
+
+    def _program(self, runtime: str, module: str) -> list[str]:
+        # By its module: scripts name their environment's path, and stop working where it is moved. -P: not from the
+        # folder of the stack, which has folders of these names.
+        return [str(self.home / f".venv/{runtime}/bin/python"), "-P", "-m", module]
 
     def _migrate(self) -> Iterator[str]:
         if (self.root / "airflow/airflow.db").exists():
             return
         yield "making Airflow's database"
-        command = [str(self.home / ".venv/airflow/bin/airflow"), "db", "migrate"]
+        command = [*self._program("airflow", "airflow"), "db", "migrate"]
         with (self.root / "logs/migrate.log").open("wb") as log:
             done = subprocess.run(command, env=self._process_environment(), stdout=log, stderr=log, check=False)
         if done.returncode:
             raise StackError(f"airflow db migrate failed: {_tail(self.root / 'logs/migrate.log')}")
 
     def _spawn(self, name: str, command: list[str]) -> None:
+        # Of a killed scheduler tasks go on, which are to be found again.
+        former = {pid: started for pid, started in self._sessions(name).items() if self._in_sessions({pid: started})}
         with (self.root / f"logs/{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
-                env=self._process_environment(),
+                env=self._mlflow_environment() if name == "mlflow" else self._process_environment(),
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -190,18 +246,67 @@ class Stack:
                 start_new_session=True,
             )
         started = psutil.Process(process.pid).create_time()
-        (self.root / f"run/{name}.json").write_text(json.dumps({"pid": process.pid, "started": started}))
+        note = {"pid": process.pid, "started": started, "former": former}
+        (self.root / f"run/{name}.json").write_text(json.dumps(note))
 
     def _process(self, name: str) -> psutil.Process | None:
         """The process we started under that name, if it still runs; never another one that got its number since."""
-        try:
-            note = json.loads((self.root / f"run/{name}.json").read_text())
-            process = psutil.Process(note["pid"])
-            if abs(process.create_time() - note["started"]) > 1 or not processes.alive(process):
-                return None
-        except (FileNotFoundError, psutil.NoSuchProcess):
+        if (note := self._note(name)) is None:
             return None
-        return process
+        try:
+            process = psutil.Process(note["pid"])
+            started = process.create_time()
+        except psutil.NoSuchProcess:
+            return None
+        return process if abs(started - note["started"]) <= 1 and processes.alive(process) else None
+
+    def _note(self, name: str) -> dict[str, Any] | None:
+        try:
+            note: dict[str, Any] = json.loads((self.root / f"run/{name}.json").read_text())
+        except FileNotFoundError:
+            return None
+        return note
+
+    def _members(self, name: str) -> list[psutil.Process]:
+        """A part and all that it started, but for the steps; also of those before it that were killed."""
+        return self._in_sessions(self._sessions(name))
+
+    def _sessions(self, name: str) -> dict[int, float]:
+        """Of a part, and of those before it that were killed: their numbers, and when they began."""
+        if (note := self._note(name)) is None:
+            return {}
+        former = {int(pid): float(started) for pid, started in note.get("former", {}).items()}
+        return {**former, note["pid"]: note["started"]}
+
+    def _in_sessions(self, sessions: Mapping[int, float]) -> list[psutil.Process]:
+        """
+        Of a part whose first process was killed the children go on, with its port.
+
+        The kernel gives a session's number to nobody else meanwhile; and they are in the stack's folder.
+        """
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.create_time() < sessions.get(os.getsid(process.pid), math.inf) - 1:
+                    continue
+                try:
+                    ours = process.cwd() == str(self.root.resolve())
+                except psutil.AccessDenied:  # Airflow hides the processes of its tasks
+                    ours = process.uids().real == os.getuid() and " ".join(process.cmdline()).startswith("airflow ")
+                if ours and processes.alive(process):
+                    found.append(process)
+            except (ProcessLookupError, psutil.NoSuchProcess):  # ended since
+                continue
+        return found
+
+    def _end_orphans(self, missing: list[str]) -> Iterator[str]:
+        """Of the scheduler not those that run a task: it goes on, and the next scheduler adopts it."""
+        kept = {each.pid for process in processes.of_executors() for each in processes.tree(process.pid)}
+        for name in missing:
+            if orphans := [process for process in self._members(name) if process.pid not in kept]:
+                yield f"ending what is left of a killed {name}"
+                processes.kill(orphans)
+                processes.wait_ended(orphans, STOP_SECONDS)
 
     def _forget(self) -> None:
         for note in (self.root / "run").glob("*.json"):
@@ -218,11 +323,11 @@ class Stack:
                 raise StackError(
                     f"Airflow or MLflow did not answer within {START_SECONDS:.0f} s; see {self.root / 'logs'}"
                 )
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def _airflow_healthy(self) -> bool:
         try:
-            health = httpx.get(f"{self.airflow_url}/api/v2/monitor/health", timeout=5).json()
+            health = httpx.get(f"{self.airflow_url}/api/v2/monitor/health", timeout=60).json()
         except (httpx.HTTPError, ValueError):
             return False
         parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
@@ -231,9 +336,7 @@ class Stack:
     def _check_ports(self, missing: list[str]) -> None:
         ports = {"api-server": ("AIRFLOW_PORT", self.airflow_port), "mlflow": ("MLFLOW_PORT", self.mlflow_port)}
         for name, (variable, port) in ports.items():
-            if name not in missing:
-                continue
-            if not is_free(port):
+            if name in missing and not _becomes_free(port, LINGER_SECONDS):
                 raise StackError(
                     f"port {port} for {name} is taken by another program: choose one, "
                     f"e.g. make up {variable}={port + 1}"
@@ -250,25 +353,75 @@ class Stack:
         inherited.pop("PYTHONDONTWRITEBYTECODE", None)
         return inherited | self.environment()
 
+    def _mlflow_environment(self) -> dict[str, str]:
+        """Of the MLflow server, which needs no secret of Airflow's."""
+        environment = {name: value for name, value in self._process_environment().items() if "AIRFLOW" not in name}
+        if self.mlflow_login:
+            settings = self.root / "mlflow/login.ini"
+            settings.write_text(LOGIN_SETTINGS.format(database=f"sqlite:///{self.root}/mlflow/logins.db"))
+            environment |= {
+                "MLFLOW_AUTH_CONFIG_PATH": str(settings),
+                "MLFLOW_AUTH_ADMIN_USERNAME": ADMIN,
+                "MLFLOW_AUTH_ADMIN_PASSWORD": self._password(ADMIN),
+                "MLFLOW_FLASK_SERVER_SECRET_KEY": self._password("cookies"),
+            }
+        return environment
+
+    def _logins(self) -> dict[str, str]:
+        """Airflow's connections for MLflow, and the options that name them."""
+        if not self.mlflow_login:
+            return {}
+        self._password(ADMIN)
+        return {
+            name: value
+            for purpose in RIGHTS
+            for name, value in (
+                (f"AIRFLOW__MLOPS__{purpose.upper()}_LOGIN", f"mlflow_{purpose}"),
+                (f"{LOGIN_VARIABLE}{purpose.upper()}", f"http://{purpose}:{self._password(purpose)}@mlflow"),
+            )
+        }
+
+    def _make_logins(self) -> Iterator[str]:
+        if (admin := self.mlflow_admin) is None:
+            return
+        try:
+            yield from make_logins(self.mlflow_url, admin, {name: Login(name, self._password(name)) for name in RIGHTS})
+        except LoginsError as error:
+            raise StackError(str(error)) from error
+
+    def _password(self, name: str) -> str:
+        """Made at its first use; the file is readable by its owner only."""
+        path = self.root / f"keys/mlflow_{name}"
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_private(path, secrets.token_hex(24))
+        return path.read_text()
+
     def _secrets(self) -> dict[str, str]:
         path = self.root / "secrets.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_private(path, json.dumps({name: secrets.token_hex(32) for name in ("api", "jwt")}))
+        make_key(self.root / "keys/release.pem")
         keys: dict[str, str] = json.loads(path.read_text())
         return keys
 
 
 def stack_settings(root: Path) -> dict[str, str]:
     """
-    The options of ``[mlops]`` of the stack that was started there last; none where there was none.
+    What of the stack that was started there last commands need: the options of ``[mlops]``, the logins at MLflow, and
+    Airflow's address.
 
-    :return: by their environment variables
+    :return: by their environment variables; none where there was no stack
     """
     path = root / ENVIRONMENT
     lines = path.read_text().splitlines() if path.is_file() else []
     settings = (shlex.split(line)[1].partition("=") for line in lines)
-    return {name: value for name, _, value in settings if name.startswith("AIRFLOW__MLOPS__")}
+    return {
+        name: value
+        for name, _, value in settings
+        if name.startswith(("AIRFLOW__MLOPS__", "AIRFLOW__API__BASE_URL", "AIRFLOW__CORE__DAGS_FOLDER", LOGIN_VARIABLE))
+    }
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -279,9 +432,18 @@ def _write_private(path: Path, text: str) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5).is_success
+        return httpx.get(url, timeout=60).is_success
     except httpx.HTTPError:
         return False
+
+
+def _becomes_free(port: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _tail(path: Path) -> str:

@@ -1,33 +1,41 @@
 from __future__ import annotations
 
-import inspect
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, XComArg
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from mlops_provider.exceptions import StepRetryableError
-from mlops_provider.links import report_url
-from mlops_provider.operators.base import StepOperator
+from mlops_provider.decision import Decision, decision_key
+from mlops_provider.deployment import Deployment
+from mlops_provider.envelope import EnvelopeError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.operators.keys import check_can_sign, signed, trusted_keys
 from mlops_provider.operators.promote import move
+from mlops_provider.operators.question import Asked, assignees, question_about
+from mlops_provider.operators.transition import TransitionOperator
+from mlops_provider.operators.verified import verified
+from mlops_provider.patience import store_errors
 from mlops_provider.promote_spec import Approval
 from mlops_provider.refs import ModelVersionRef
+from mlops_provider.section import check_section
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-ANSWER = "answer"
-"""In the task's state: what was answered. A try that is killed while it records that does not ask again."""
+WHY = {"why": Param("", type=["string", "null"], description="For the audit trail")}
 
 
-class ApproveOperator(StepOperator):
+class ApproveOperator(TransitionOperator):
     """
     Ask people, by Airflow's human-in-the-loop form, whether a version may go into production.
 
-    Rejected, by them or by nobody's answer, it archives the version and is skipped, and so is what comes after it.
+    Each answer is taken from the form of this very question and recorded, signed, before it is acted on: a killed try
+    finds the record and does not ask again; a clear asks again. Rejected, by somebody or by nobody's answer, the
+    version is archived and the task is skipped, and so is what comes after it.
 
     Settings: :class:`mlops_provider.promote_spec.Approval`. Returns the ModelVersionRef.
 
@@ -44,69 +52,158 @@ class ApproveOperator(StepOperator):
             raise ValueError(f"task {self.task_id!r}: an approval needs retries >= 1, got {self.retries}")
         self.asked: dict[str, Any] = {}
 
+    def approvers(self) -> list[str]:
+        return list(self.settings["approvers"])
+
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return self.asked
 
     def execute(self, context: Context) -> dict[str, Any]:
-        if (answer := context["task_state_store"].get(ANSWER)) is not None:
-            return self._act_on(answer, context)  # type: ignore[arg-type]
-        version = ModelVersionRef.from_wire(self.upstream)
-        form = ApprovalOperator(
-            task_id=self.task_id,
-            subject=f"Put version {version.version} of {version.name} into production?",
-            body=summary(version),
-            defaults=ApprovalOperator.APPROVE if self.settings["on_timeout"] == "approve" else ApprovalOperator.REJECT,
-            assigned_users=[{"id": user, "name": user} for user in self.settings["approvers"]],
-            response_timeout=timedelta(hours=self.settings["timeout_hours"]),
-            params={"why": Param("", type=["string", "null"], description="For the audit trail")},
-        )
-        # Leaves this process; `execute_complete` goes on. Unwrapped: Airflow warns of operators that others execute.
-        return inspect.unwrap(ApprovalOperator.execute)(form, context)  # type: ignore[no-any-return]
+        asked = self.patience(context).with_work(lambda: self._asked(context))
+        deployment = self._deployment()
+        self.patience(context).with_work(lambda: self.check_trail(asked.question.model, deployment))
+        # Before people are asked for an answer that could not be recorded.
+        self.patience(context).with_work(lambda: check_can_sign(deployment, self.task_id))
+        decisions = self.patience(context).with_work(lambda: self._recorded(asked, deployment))
+        if asked.verdict(decisions) is None:
+            self._ask(asked, decisions, context)
+        return self._act_on(asked, decisions, context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Called when somebody has answered, or the time is over."""
-        if not event.get("chosen_options"):
-            raise StepRetryableError(f"the form of task {self.task_id!r} was answered by {event!r}")
-        user = event.get("responded_by_user")
-        answer = {
-            "approved": event["chosen_options"] == [ApprovalOperator.APPROVE],
-            "by": user["name"] if user else f"nobody within {self.settings['timeout_hours']:g} h",
-            "why": (event.get("params_input") or {}).get("why") or "",
-        }
-        context["task_state_store"].set(ANSWER, answer)
-        return self._act_on(answer, context)
+        # Everything is read again: what waits for an answer may have been given another version meanwhile.
+        asked = self.patience(context).with_work(lambda: self._asked(context))
+        deployment = self._deployment()
+        chosen = list(event.get("chosen_options") or [])
+        if len(chosen) != 1 or chosen[0] not in asked.question.options:
+            raise StepRetryableError(
+                f"the form of task {self.task_id!r} was answered by {chosen or dict(event)}, and asked is now "
+                f"{' or '.join(asked.question.options)}: the answer does not count, the question is asked again"
+            )
+        decisions = self.patience(context).with_work(lambda: self._recorded(asked, deployment))
+        if (refusal := asked.refusal(event, decisions)) is not None:
+            self.log.warning("the answer does not count, the question is asked again: %s", refusal)
+            self._ask(asked, decisions, context)
+        decision, number = asked.decision(event), len(decisions) + 1
+        self.patience(context).with_work(lambda: self._record(decision, number, deployment))
+        decisions = [*decisions, decision]
+        if asked.verdict(decisions) is None:
+            self.log.info("approved by %s; another one is asked", decisions[-1].by)
+            self._ask(asked, decisions, context)
+        return self._act_on(asked, decisions, context)
 
-    def _act_on(self, answer: Mapping[str, Any], context: Context) -> dict[str, Any]:
-        said = f"{'approved' if answer['approved'] else 'rejected'} by {answer['by']}"
-        why = f"{said}: {answer['why']}" if answer["why"] else said
-        self.asked = move("approve", why=why, approver=answer["by"]) if answer["approved"] else move("archive", why=why)
+    def _asked(self, context: Context) -> Asked:
+        approval = check_section(Approval, self.settings, f"task {self.task_id!r}")
+        assert isinstance(approval, Approval)
+        ti = context["ti"]
+        # A clear raises max_tries, a retry does not: a killed try's answer counts, one from before a clear does not.
+        instance = f"{self.dag_id}/{context['run_id']}/{self.task_id}/{ti.map_index}/{ti.max_tries}"
+        asked = Asked(
+            question=question_about(
+                verified(ModelVersionRef, self.upstream, self.task_id, self._deployment()), approval, instance
+            ),
+            approval=approval,
+            started_by=context["dag_run"].triggering_user_name or "",
+            with_names=not everybody_is_admin(),
+        )
+        if len(asked.people) < approval.minimum:
+            raise StepFailedError(
+                f"task {self.task_id!r}: {asked.started_by} started this run, and who does may not approve its "
+                f"version; of approvers {', '.join(approval.approvers)} that leaves {len(asked.people)}, and "
+                f"{approval.minimum} must agree. Name others, or set separation: false"
+            )
+        return asked
+
+    def _ask(self, asked: Asked, decisions: list[Decision], context: Context) -> NoReturn:
+        """Leaves this process; `execute_complete` goes on."""
+        from airflow.sdk.exceptions import TaskAwaitingInput
+        from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+        answered = {name for found in decisions for name in (found.person_id, found.person_name)}
+        people = [person for person in asked.people if person not in answered]
+        manager = conf.get("core", "auth_manager", fallback="")
+        question = asked.question
+        form = {
+            "subject": question.subject,
+            "body": question.body,
+            "options": list(question.options),
+            "defaults": [asked.default()],
+            "assigned_users": [{"id": person, "name": person} for person in assignees(people, manager)],
+        }
+        payload = CreateHITLDetailPayload(
+            ti_id=context["ti"].id,
+            params={name: param.serialize() for name, param in WHY.items()},
+            **form,  # type: ignore[arg-type]
+        )
+        # Airflow keeps the form of an earlier try as it was, unless the plugin has made it anew (mlops_provider.forms).
+        shown = SUPERVISOR_COMMS.send(payload)
+        assert isinstance(shown, HITLDetailRequestResult), shown
+        found = {name: shown.model_dump(mode="json").get(name) or [] for name in form}
+        if different := [name for name, value in form.items() if value != found[name]]:
+            raise StepFailedError(
+                f"the form of task {self.task_id!r} still shows an earlier question ({different[0]}: "
+                f"{str(found[different[0]])[:80]!r}). Airflow's API server makes it anew where it has the plugin "
+                "`mlops`: install it there, or trigger a new run"
+            )
+        raise TaskAwaitingInput(method_name="execute_complete", timeout=timedelta(hours=asked.approval.timeout_hours))
+
+    def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:
+        approved = asked.verdict(decisions)
+        deciding = [found for found in decisions if found.approved == approved]
+        last = deciding[-1]
+        nobody = f"nobody within {asked.approval.timeout_hours:g} h"
+        people = nobody if last.person_id is None else " and ".join(found.by for found in deciding)
+        said = f"{'approved' if approved else 'rejected'} by {people}"
+        why = f"{said}: {last.why}" if last.why else said
+        keys = [decision_key(asked.question, number) for number in range(1, len(decisions) + 1)]
+        self.asked = move(
+            "approve" if approved else "archive",
+            why=why,
+            decisions=keys,
+            approvals=asked.approval.minimum,
+        )
         ref = super().execute(context)
-        if not answer["approved"]:
+        if not approved:
             raise AirflowSkipException(f"version {ref['version']} of {ref['name']} is archived: {why}")
         return ref
 
+    def _recorded(self, asked: Asked, deployment: Deployment) -> list[Decision]:
+        """Answers to this question that an earlier try has recorded."""
+        from mlops_provider.committed import read_bytes
+        from mlops_provider.connections import store_of
 
-def summary(version: ModelVersionRef) -> str:
-    """What one decides on, as Markdown."""
-    report = version.parent
-    champion = "no model was in production" if report.champion is None else f"version {report.champion} in production"
-    measured = sorted(name.removeprefix("candidate.") for name in report.metrics if _is_of_candidate(name))
-    lines = [report.reason, "", f"| on held-out data | version {version.version} | {champion} |", "|---|---|---|"]
-    for metric in measured:
-        cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
-        lines.append(f"| {metric} | {' | '.join(cells)} |")
-    lines.append("")
-    if (page := report.artifacts.get("report")) is not None:
-        lines.append(f"[The whole report]({report_url(page.key)})")
-    return "\n".join(lines)
+        found: list[Decision] = []
+        trusted = trusted_keys(deployment)
+        with store_errors(deployment.store, f"task {self.task_id!r} cannot read the answers"):
+            store = store_of(deployment)
+            for number in range(1, asked.approval.minimum + 1):
+                key = decision_key(asked.question, number)
+                if (envelope := asyncio.run(read_bytes(store, key))) is None:
+                    break
+                try:
+                    decision = Decision.unsealed(envelope, trusted)
+                except EnvelopeError as error:
+                    raise StepFailedError(f"{key} in {deployment.store} is no answer to be trusted: {error}") from error
+                if decision.question != asked.question:
+                    raise StepFailedError(f"{key} in {deployment.store} is the answer to another question")
+                found.append(decision)
+        return found
+
+    def _record(self, decision: Decision, number: int, deployment: Deployment) -> None:
+        """Write an answer, once."""
+        from mlops_provider.committed import write_new
+        from mlops_provider.connections import store_of
+
+        key = decision_key(decision.question, number)
+        envelope = signed(decision, deployment, self.task_id)
+        with store_errors(deployment.store, f"task {self.task_id!r} cannot record the answer"):
+            if asyncio.run(write_new(store_of(deployment), key, envelope)):
+                return
+        raise StepRetryableError(f"{key} has been written by another process: the next try reads it")
 
 
-def _is_of_candidate(name: str) -> bool:
-    return name.startswith("candidate.") and not name.endswith((".low", ".high"))
-
-
-def _interval(metrics: Mapping[str, float], name: str) -> str:
-    """The value, and where it may lie; as ``training.evaluation.comparison`` names them."""
-    if name not in metrics:
-        return ""
-    return f"{metrics[name]:.4f} ({metrics[f'{name}.low']:.4f} to {metrics[f'{name}.high']:.4f})"
+def everybody_is_admin() -> bool:
+    """Whether Airflow runs without a login, as under ``make up``: it calls everybody Anonymous then."""
+    is_simple: bool = conf.get("core", "auth_manager", fallback="SimpleAuthManager").endswith("SimpleAuthManager")
+    return is_simple and bool(conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False))

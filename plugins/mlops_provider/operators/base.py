@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -14,15 +15,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-from mlops_provider.connections import connection_environment
-from mlops_provider.deployment import LAUNCHERS, Deployment
-from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError, WiringError
+from mlops_provider.connections import secret_environment
+from mlops_provider.deployment import LAUNCHERS, Deployment, tenant_of
+from mlops_provider.exceptions import (
+    StepFailedError,
+    StepLostError,
+    StepOutageError,
+    StepRetryableError,
+    WiringError,
+)
 from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.pod_spec import Pods, merged, platform_pods
 from mlops_provider.refs import Ref, RefError, class_names, ref_of
-from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section
+from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section, leaves
 from mlops_provider.step import (
     STEPS,
     Failure,
@@ -39,10 +46,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mlops_provider.launchers.pod import PodTask
+    from mlops_provider.patience import Patience
+    from mlops_provider.team_spec import Tenant
 
 FAILED_NODES = "failed_nodes"
 """In the task's state: how often its pods failed on each node, over its tries."""
 FAILURES_OF_A_BAD_NODE = 2
+WAITING_FOR = "waiting_for"
+"""In the task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 FAILURE_KEY = "failure"
 """XCom of a failed step: its :class:`mlops_provider.step.Failure`, for whoever follows a run."""
 
@@ -55,11 +66,17 @@ class StepOperator(BaseOperator):
 
     :param upstream: the ref this step takes: another operator's output (templated)
     :param pipeline: names the dataset, the runs and their place in the store; the DAG's id if not given
+    :param team: whose it is, of the teams that share the deployment (``[mlops] teams_file``); the deployment's own if
+        not given
     :param parameters: settings that DAG params of the same name override for one run; ``train.epochs`` is overridden by
         ``epochs``
+    :param only_parameters: fail a run that was triggered with what is no param of its DAG: a mistyped name would train
+        with the usual value
     :param launcher: ``process`` or ``pod``; the deployment's (``[mlops] launcher``) if not given
     :param pods: settings of the step's pods, see :class:`mlops_provider.pod_spec.Pods`; for ``launcher="pod"``
     :param deferrable: with pods: wait without holding a worker, where there are retries
+    :param infrastructure_patience: how long a try waits for MLflow, the store or the Kubernetes API, in all; the
+        deployment's (``[mlops] infrastructure_patience``) if not given
     :param settings: (templated) filled from the keyword arguments
     """
 
@@ -73,6 +90,8 @@ class StepOperator(BaseOperator):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "step"):  # what several steps' operators share
+            return
         # Airflow's partial() and expand() take what the signature names, and nothing of its **kwargs.
         init = vars(cls).get("__init__") or _init_of_parent(cls)
         given = inspect.signature(init)
@@ -91,10 +110,13 @@ class StepOperator(BaseOperator):
         *,
         upstream: XComArg | Mapping[str, Any] | str | None = None,
         pipeline: str | None = None,
+        team: str | None = None,
         parameters: Sequence[str] = (),
+        only_parameters: bool = False,
         launcher: Literal["process", "pod"] | None = None,
         pods: Mapping[str, Any] | None = None,
         deferrable: bool = True,
+        infrastructure_patience: timedelta | None = None,
         # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError). Named here,
         # not set in kwargs, so that a DAG's default_args go before them.
         retries: int = 2,
@@ -106,6 +128,11 @@ class StepOperator(BaseOperator):
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in self.section.model_fields}
         for event in ("on_failure_callback", "on_retry_callback"):
             kwargs[event] = [*_as_list(kwargs.get(event)), say_why]
+        place = f"task {kwargs.get('task_id')!r}"
+        tenant = tenant_of(team)
+        for option, own in tenant.slots().items():
+            if kwargs.setdefault(option, own) != own:
+                raise SpecError(f"{place}: {option} must be {own!r}, the one of team {team!r}, got {kwargs[option]!r}")
         super().__init__(
             retries=retries,
             retry_delay=retry_delay,
@@ -128,15 +155,20 @@ class StepOperator(BaseOperator):
         for name in self.parameters:
             if name not in known:
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
+        self.only_parameters = only_parameters
         if launcher not in (None, *LAUNCHERS):
             raise ValueError(f"task {self.task_id!r}: launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
         self.launcher = launcher
         self.deferrable = deferrable
+        self.infrastructure_patience = infrastructure_patience
         self.pods = dict(pods or {})
         check_section(Pods, self.pods, f"task {self.task_id!r}: pods")
         self.upstream = self._check_wiring(upstream)
+        self.team = team
+        self._check_team(tenant_of(team, self._file()))
         self.links: dict[str, str] = {}
         self._launcher: Launcher | None = None
+        self._patience: Patience | None = None
 
     @classmethod
     def produces(cls) -> type[Ref]:
@@ -169,43 +201,109 @@ class StepOperator(BaseOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         """Called with the committed ref, before it is returned: emit assets, set links."""
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        try:
-            deployment = Deployment.load()
-            document = self._document(context, deployment)
-        except (SpecError, RefError) as error:  # a param or an input that no retry makes right
-            raise StepFailedError(str(error)) from error
-        connections = self.connections(document.config)
-        launch = Launch(
-            input=document,
-            runtime=STEPS[self.step].runtime,
-            environment=connection_environment(connections),
-            **self.gang(document.config),
-        )
-        try:
-            if (self.launcher or deployment.launcher) == "process":
-                self._launcher = ProcessLauncher(deployment)
-            else:
-                task = self._pod_task(context, deployment)
-                # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
-                if self.deferrable and self.retries:
-                    self._defer(task, launch, connections)
-                self._launcher = task.launcher(deployment)
-            outcome = self._launcher.run(launch, self.log.info)
-        except SpecError as error:
-            raise StepFailedError(str(error)) from error
-        return self._conclude(outcome, context, deployment)
+    def models(self) -> list[str]:
+        """Registered models that the task names."""
+        return [name] if (name := self.settings.get("registered_model")) is not None else []
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Called when the step's Job has ended, or could not be made."""
+    def approvers(self) -> list[str]:
+        """Users who may answer the task's question."""
+        return []
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        deployment = self._deployment()
+        return self.patience(context).with_work(
+            lambda: self._conclude(self._launch(context, deployment), context, deployment)
+        )
+
+    def resume(self, context: Context, event: Mapping[str, Any], waited: float = 0.0) -> dict[str, Any]:
+        """
+        Called when the step's Job has ended, or could not be made.
+
+        :param waited: seconds that this try has waited for what was away
+        """
         from mlops_provider.launchers.kubernetes.status import Ending
         from mlops_provider.launchers.pod import finish
+        from mlops_provider.patience import store_errors
         from mlops_provider.triggers.job import REFUSED
 
         if (refusal := event.get(REFUSED)) is not None:
             raise StepFailedError(refusal)
-        deployment = Deployment.load()
-        return self._conclude(finish(deployment, Ending.from_event(event)), context, deployment)
+        deployment, patience = self._deployment(), self.patience(context, waited)
+
+        def read() -> Outcome:
+            with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
+                return finish(deployment, Ending.from_event(event))
+
+        ended = [patience.with_work(read)]
+        # Where the step found something away, it is launched again, which leaves this process.
+        return patience.with_work(
+            lambda: self._conclude(ended.pop() if ended else self._launch(context, deployment), context, deployment)
+        )
+
+    def patience(self, context: Context, waited: float = 0.0) -> Patience:
+        """What waits for services that are away, in this try."""
+        from mlops_provider.patience import Patience
+
+        def show(what: str | None) -> None:
+            state = context["task_state_store"]
+            state.delete(WAITING_FOR) if what is None else state.set(WAITING_FOR, what)
+
+        if self._patience is None:
+            self._patience = Patience(self._deployment(), self.log.warning, show, waited)
+        return self._patience
+
+    def _file(self) -> str | None:
+        """Of the DAG."""
+        return self.dag.fileloc if self.has_dag() else None
+
+    def _check_team(self, tenant: Tenant) -> None:
+        """:raises SpecError: where the task names what is not its team's"""
+        assert self.pipeline is not None
+        found = [
+            *(tenant.why_not_name(name) for name in (self.pipeline, *self.models())),
+            *(tenant.why_not_approver(person) for person in self.approvers()),
+            *(tenant.why_not_connection(each) for each in self.connections(self.settings).values()),
+            *(tenant.why_not_text(text) for _, text in leaves(self.settings) if isinstance(text, str)),
+            *(f"pods.{'.'.join(keys)}: {why}" for keys, why in tenant.why_not_pods(self.pods)),
+        ]
+        if whys := [why for why in found if why is not None]:
+            raise SpecError("\n".join(f"task {self.task_id!r}: {why}" for why in whys))
+
+    def _deployment(self) -> Deployment:
+        try:
+            deployment = Deployment.load(self.team, self._file())
+            self._check_team(deployment.tenant)
+        except SpecError as error:
+            raise StepFailedError(str(error)) from error
+        if self.infrastructure_patience is None:
+            return deployment
+        return replace(deployment, infrastructure_patience=self.infrastructure_patience)
+
+    def _launch(self, context: Context, deployment: Deployment) -> Outcome:
+        """Run the step, or leave this process while its Job runs."""
+        from mlops_provider.patience import store_errors
+
+        try:
+            document = self._document(context, deployment)
+            connections = self.connections(document.config)
+            launch = Launch(
+                input=document,
+                runtime=STEPS[self.step].runtime,
+                environment=secret_environment(self.step, connections, deployment),
+                **self.gang(document.config),
+            )
+            if (self.launcher or deployment.launcher) == "process":
+                self._launcher = ProcessLauncher(deployment)
+                return self._launcher.run(launch, self.log.info)
+            task = self._pod_task(context, deployment)
+            # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
+            if self.deferrable and self.retries:
+                self._defer(task, launch, connections, self.patience(context).waited)
+            self._launcher = task.launcher(deployment)
+            with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
+                return self._launcher.run(launch, self.log.info)
+        except (SpecError, RefError) as error:  # a param, an input or a setting that no retry makes right
+            raise StepFailedError(str(error)) from error
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
         if outcome.failed_nodes:
@@ -216,7 +314,8 @@ class StepOperator(BaseOperator):
             raise self._failure(outcome.result, context)
         ref = self.produces().from_wire(outcome.result.to_wire())
         self._link_report(ref)
-        self.succeeded(ref, context, deployment)
+        # Apart, for what the step has done is not to be asked for again.
+        self.patience(context).with_work(lambda: self.succeeded(ref, context, deployment))
         return ref.to_wire()
 
     def on_kill(self) -> None:
@@ -225,6 +324,8 @@ class StepOperator(BaseOperator):
 
     def _document(self, context: Context, deployment: Deployment) -> StepInput:
         params = context["params"]
+        if self.only_parameters:
+            _refuse_others(context["dag_run"].conf or {}, self.dag.params)
         overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
         settings = replaced_settings(self.settings, overrides)
         section = check_section(self.section, settings, f"task {self.task_id!r}")
@@ -270,6 +371,11 @@ class StepOperator(BaseOperator):
         from mlops_provider.launchers.pod import PodTask
 
         place = f"task {self.task_id!r}: pods"
+        if not deployment.kubernetes_namespace:
+            raise SpecError(
+                f"task {self.task_id!r}: team {self.team!r} has no kubernetes_namespace, and with launcher: pod its "
+                "pods need one of its own; add it to the teams' file"
+            )
         defaults = platform_pods(deployment.pod_defaults, self.pods_of or self.step)
         failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
         return PodTask(
@@ -280,17 +386,19 @@ class StepOperator(BaseOperator):
                 task_id=self.task_id,
                 map_index=-1 if (index := context["ti"].map_index) is None else index,
             ),
-            pods=check_section(Pods, merged(defaults, self.pods), place),
+            team=self.team,
+            pods=check_section(Pods, merged(defaults, deployment.tenant.pods(), self.pods), place),
             deadline_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
+            patience_seconds=deployment.infrastructure_patience.total_seconds(),
             avoided_nodes=tuple(node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE),
         )
 
-    def _defer(self, task: PodTask, launch: Launch, connections: Mapping[str, str]) -> NoReturn:
+    def _defer(self, task: PodTask, launch: Launch, connections: Mapping[str, str], waited: float) -> NoReturn:
         from mlops_provider.triggers.job import JobTrigger
 
         # Without a timeout: Airflow would fail the task and leave the Job. The cluster ends that in time.
         trigger = JobTrigger(task.to_json(), launch.to_json(), connections)
-        self.defer(trigger=trigger, method_name="resume")
+        self.defer(trigger=trigger, method_name="resume", kwargs={"waited": waited})
 
     def _note_failed_nodes(self, nodes: Sequence[str], context: Context) -> None:
         """For the next try, which keeps away from a node that failed twice."""
@@ -300,6 +408,8 @@ class StepOperator(BaseOperator):
     def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
         if report := failure.details.get("report"):
             self.links[ReportLink.name] = report_url(report)
+        if failure.outage is not None:
+            return StepOutageError(failure.message, failure.outage)
         context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
         kind = StepRetryableError if failure.retryable else StepFailedError
         return kind(failure.message)
@@ -380,3 +490,12 @@ def recipe_folder(import_path: str) -> str:
     of a recipe import each other.
     """
     return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))
+
+
+def _refuse_others(given: Mapping[str, Any], params: Iterable[str]) -> None:
+    known = sorted(params)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise SpecError(f"the run was triggered with {name!r}, which is no parameter of this pipeline: {meant}")

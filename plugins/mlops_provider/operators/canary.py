@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
-from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.promote import move
+from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.promote_spec import Canary
 from mlops_provider.refs import ModelVersionRef
 from mlops_provider.triggers.canary import CanaryTrigger
@@ -20,7 +20,7 @@ UNTIL = "until"
 """In the task's state: when the canary ends. A retry goes on, it does not begin again."""
 
 
-class CanaryOperator(StepOperator):
+class CanaryOperator(TransitionOperator):
     """
     Give a version the alias ``canary``, wait for its live metrics without holding a worker, and judge them. A canary
     that fails is archived, and fails the task.

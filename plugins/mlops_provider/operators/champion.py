@@ -1,4 +1,4 @@
-"""The model in production, as operators look it up: where the registry is away, the task is tried again."""
+"""The model in production, as operators look it up: where the registry is away, the task waits for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
+from mlops_provider.outages import MLFLOW
 from mlops_provider.refs import ModelVersionRef
-from mlops_provider.registry import NotOursError, RegistryError, champion_version, find_model_version
+from mlops_provider.registry import (
+    AwayError,
+    NotOursError,
+    RefusedError,
+    RegistryError,
+    champion_version,
+    find_model_version,
+)
 from mlops_provider.stages import CHAMPION
 
 T = TypeVar("T")
@@ -23,7 +32,8 @@ def champion_of(model: str, deployment: Deployment) -> ModelVersionRef | None:
 
     :raises NotOursError: where it was registered by other means than a pipeline
     """
-    return _looked_up(find_model_version(deployment.tracking_uri, model, alias=CHAMPION))
+    reader = login_of("reader", deployment)
+    return asked(find_model_version(deployment.tracking_uri, model, alias=CHAMPION, login=reader))
 
 
 def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> None:
@@ -31,7 +41,8 @@ def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> No
     For a task that is cleared after others decided otherwise: the listeners of its asset would serve what is not in
     production any more.
     """
-    champion = _looked_up(champion_version(deployment.tracking_uri, version.name))
+    reader = login_of("reader", deployment)
+    champion = asked(champion_version(deployment.tracking_uri, version.name, reader))
     if champion != version.version:
         now = "none is" if champion is None else f"version {champion} is"
         raise AirflowSkipException(
@@ -40,10 +51,19 @@ def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> No
         )
 
 
-def _looked_up(request: Coroutine[Any, Any, T]) -> T:
+def asked(request: Coroutine[Any, Any, T], what: str = "the model in production cannot be looked up") -> T:
+    """
+    What the registry answers.
+
+    :param what: begins the message where it does not
+    """
     try:
         return asyncio.run(request)
     except NotOursError:
         raise
+    except RefusedError as error:
+        raise StepFailedError(f"{what}: {error}") from error
+    except AwayError as error:
+        raise StepOutageError(f"{what}: {error}", MLFLOW) from error
     except RegistryError as error:
-        raise StepRetryableError(f"the model in production cannot be looked up: {error}") from error
+        raise StepRetryableError(f"{what}: {error}") from error

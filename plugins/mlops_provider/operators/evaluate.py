@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from mlops_provider.deployment import Deployment
-from mlops_provider.links import ReportLink, TrackingLink
+from mlops_provider.exceptions import StepFailedError
+from mlops_provider.links import ReportLink, TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.operators.champion import champion_of
 from mlops_provider.refs import CheckpointRef, Ref
+from mlops_provider.registry import NotOursError
 from mlops_provider.spec import Evaluate
 
 if TYPE_CHECKING:
@@ -31,9 +34,20 @@ class EvaluateOperator(StepOperator):
     def __init__(self, *, checkpoint: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=checkpoint, **kwargs)
 
+    def baselines(self, deployment: Deployment) -> dict[str, Ref]:
+        model = self.settings["registered_model"]
+        try:
+            champion = champion_of(model, deployment)
+        except NotOursError as error:
+            raise StepFailedError(
+                f"{error}, and it is in production, so that it cannot be scored. Put a version of this pipeline in its "
+                f"place: mlops models promote {model} VERSION --why ..."
+            ) from error
+        return {} if champion is None else {"champion": champion}
+
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return [recipe_folder(settings["metric_function"])] if settings["metric_function"] else []
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run
-        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"
+        self.links[TrackingLink.name] = run_url(deployment, run)

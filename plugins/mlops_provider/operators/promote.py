@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
@@ -8,8 +8,9 @@ from airflow.sdk import XComArg
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ModelLink, model_url
-from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import skip_unless_champion
+from mlops_provider.operators.keys import trusted_keys
+from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.promote_spec import Promote
 from mlops_provider.refs import ModelVersionRef, Ref
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PromoteOperator(StepOperator):
+class PromoteOperator(TransitionOperator):
     """
     Put a model version into production, if the champion is still the one that it was judged against.
 
@@ -33,22 +34,45 @@ class PromoteOperator(StepOperator):
     operator_extra_links = (ModelLink(),)
 
     def __init__(self, *, version: XComArg | Mapping[str, Any] | str, registered_model: str, **kwargs: Any) -> None:
+        self.registered_model = registered_model
         super().__init__(upstream=version, **kwargs)
         self.model = model_asset(registered_model)
         self.outlets = [*self.outlets, self.model]
 
+    def models(self) -> list[str]:
+        return [self.registered_model]
+
+    def approvers(self) -> list[str]:
+        approval = self.settings["approval"]
+        return [] if approval is None else list(approval["approvers"])
+
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return move("promote", approval=settings["approval"] is not None)
+        approval = settings["approval"]
+        if approval is None:
+            return move("promote")
+        trusted_keys(self._deployment())  # there must be some
+        return move("promote", approvals=approval["minimum"])
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
-        self.links[ModelLink.name] = model_url(deployment.tracking_url, version)
+        self.links[ModelLink.name] = model_url(deployment, version)
         skip_unless_champion(version, deployment)
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
 
 
 def move(
-    action: str, *, why: str = "", approver: str | None = None, approval: bool = False, request: str | None = None
+    action: str,
+    *,
+    why: str = "",
+    decisions: Sequence[str] = (),
+    approvals: int = 0,
+    request: str | None = None,
 ) -> dict[str, Any]:
-    """What the promote step is told, see ``training.steps.promote.PromoteConfig``."""
-    return {"action": action, "why": why, "approver": approver, "approval": approval, "request": request}
+    """What the promote step is told beside its keys, see ``training.steps.promote.PromoteConfig``."""
+    return {
+        "action": action,
+        "why": why,
+        "decisions": list(decisions),
+        "approvals": approvals,
+        "request": request,
+    }

@@ -9,9 +9,10 @@ from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
-from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.approve import everybody_is_admin
 from mlops_provider.operators.champion import champion_of, skip_unless_champion
 from mlops_provider.operators.promote import move
+from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.refs import ModelVersionRef, Ref
 from mlops_provider.registry import NotOursError
 from mlops_provider.section import Section
@@ -23,9 +24,11 @@ TAKEN_BACK = "taken_back"
 """In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
 
 
-class RollbackOperator(StepOperator):
+class RollbackOperator(TransitionOperator):
     """
     Put the former champion of a model into production again and archive the present one.
+
+    Of a team's model only the team's approvers may do it, who are those that start the run.
 
     Returns the ModelVersionRef of the former champion and updates the asset ``model://<model>``.
 
@@ -35,7 +38,7 @@ class RollbackOperator(StepOperator):
 
     step = "promote"
     section = Section
-    template_fields: Sequence[str] = (*StepOperator.template_fields, "model", "why")
+    template_fields: Sequence[str] = (*TransitionOperator.template_fields, "model", "why")
     operator_extra_links = (ModelLink(),)
 
     def __init__(self, *, model: str, why: str, **kwargs: Any) -> None:
@@ -48,19 +51,29 @@ class RollbackOperator(StepOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if not self.why.strip():
             raise StepFailedError(f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why= is empty")
+        self._check_person(context["dag_run"].triggering_user_name or "", self._deployment())
         self.run_id = context["run_id"]
         self.upstream = context["task_state_store"].get(TAKEN_BACK)
         if self.upstream is None:
-            self.upstream = self._champion(Deployment.load()).to_wire()
+            self.upstream = self.patience(context).with_work(lambda: self._champion(self._deployment())).to_wire()
             context["task_state_store"].set(TAKEN_BACK, self.upstream)
         return super().execute(context)
+
+    def _check_person(self, person: str, deployment: Deployment) -> None:
+        """:raises StepFailedError: where the model is another team's, or the person none of the team's approvers"""
+        tenant = deployment.tenant
+        # Where nobody logs in, nobody can be told from others.
+        no_person = tenant.team is None or everybody_is_admin()
+        for why in (tenant.why_not_name(self.model), None if no_person else tenant.why_not_approver(person)):
+            if why is not None:
+                raise StepFailedError(f"task {self.task_id!r}: {why}")
 
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return move("rollback", why=self.why, request=self.run_id)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
-        self.links[ModelLink.name] = model_url(deployment.tracking_url, version)
+        self.links[ModelLink.name] = model_url(deployment, version)
         skip_unless_champion(version, deployment)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from mlops_provider.deployment import Deployment
-from mlops_provider.links import TrackingLink
+from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator, recipe_folder
 from mlops_provider.refs import CheckpointRef, Ref
 from mlops_provider.spec import Train
@@ -39,7 +39,7 @@ class TrainOperator(StepOperator):
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run
-        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"
+        self.links[TrackingLink.name] = run_url(deployment, run)
 
 
 def training_code(train: Mapping[str, Any]) -> list[str]:

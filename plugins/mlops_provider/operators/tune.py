@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, XComArg
 
-from mlops_provider.deployment import Deployment
+from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
-from mlops_provider.links import TrackingLink
+from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.train import training_code, training_gang
 from mlops_provider.refs import Ref, StudyRef, TrialRef
@@ -44,7 +44,7 @@ class TrialOperator(StepOperator):
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         trial = ref.ancestor(TrialRef)
-        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{trial.tracking_run}"
+        self.links[TrackingLink.name] = run_url(deployment, trial.tracking_run)
         context["trial"] = f"{trial.number}: {trial.value:.4g}, {trial.state}"  # type: ignore[typeddict-unknown-key]
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
@@ -85,6 +85,8 @@ class TuneOperator(StepOperator):
     ) -> None:
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
         common = {name: value for name, value in kwargs.items() if name not in (*Study.model_fields, "pods")}
+        # A mapped operator is made when it runs, and its place in a queue is asked for before.
+        common |= tenant_of(self.team).slots()
         study = check_section(Study, self.settings, f"task {self.task_id!r}")
         trials = TrialOperator.partial(
             **common,
@@ -105,7 +107,7 @@ class TuneOperator(StepOperator):
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(StudyRef).tracking_run
-        self.links[TrackingLink.name] = f"{deployment.tracking_url}/#/runs/{run}"
+        self.links[TrackingLink.name] = run_url(deployment, run)
 
 
 def _connections(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -36,8 +36,11 @@ class ValidateOperator(StepOperator):
         registered_model: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(upstream=dataset, **kwargs)
         self.registered_model = registered_model
+        super().__init__(upstream=dataset, **kwargs)
+
+    def models(self) -> list[str]:
+        return [] if self.registered_model is None else [self.registered_model]
 
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         if self.registered_model is None:

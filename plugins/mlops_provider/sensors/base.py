@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.deployment import tenant_of
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.refs import Ref
-from mlops_provider.triggers.base import RefTrigger
+from mlops_provider.section import SpecError
+from mlops_provider.triggers.base import REFUSED, RefTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,6 +23,7 @@ class RefSensor(BaseOperator):
     """
     Wait, without holding a worker, for a ref.
 
+    :param team: whose it is, of the teams that share the deployment; the deployment's own if not given
     :param poll_seconds: pause between two looks
     :param wait_timeout: give up after this long; None waits for ever
     """
@@ -31,6 +34,7 @@ class RefSensor(BaseOperator):
     def __init__(
         self,
         *,
+        team: str | None = None,
         poll_seconds: float = 30,
         wait_timeout: timedelta | None = None,
         # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure: with a retry
@@ -42,6 +46,8 @@ class RefSensor(BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         if not self.retries:
             raise ValueError(f"task {self.task_id!r}: a sensor that defers needs retries >= 1, got {self.retries}")
+        self.team = team
+        tenant_of(team, self._file())
         self.poll_seconds = poll_seconds
         self.wait_timeout = wait_timeout
 
@@ -53,6 +59,23 @@ class RefSensor(BaseOperator):
         """What to wait for."""
         raise NotImplementedError
 
+    def _file(self) -> str | None:
+        """Of the DAG."""
+        return self.dag.fileloc if self.has_dag() else None
+
+    def checked_team(self, name: str) -> str | None:
+        """
+        :param name: of the dataset or the model that is waited for
+        :raises StepFailedError: where it is not the team's, or the DAG's file may not name that team
+        """
+        try:
+            why = tenant_of(self.team, self._file()).why_not_name(name)
+        except SpecError as error:
+            raise StepFailedError(str(error)) from error
+        if why is not None:
+            raise StepFailedError(f"task {self.task_id!r}: {why}")
+        return self.team
+
     def execute(self, context: Context) -> dict[str, Any]:
         trigger = self.trigger()
         if (ref := asyncio.run(trigger.look())) is not None:
@@ -60,7 +83,12 @@ class RefSensor(BaseOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=self.wait_timeout)
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """:raises StepRetryableError: where the event holds no ref"""
+        """
+        :raises StepFailedError: where waiting is vain
+        :raises StepRetryableError: where the event holds no ref
+        """
+        if isinstance(event, Mapping) and (why := event.get(REFUSED)) is not None:
+            raise StepFailedError(why)
         if not isinstance(event, Mapping) or "ref" not in event:
             raise StepRetryableError(f"the trigger of task {self.task_id!r} sent no ref, but {event!r}")
         return self.found.from_wire(event["ref"]).to_wire()

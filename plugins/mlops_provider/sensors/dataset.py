@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlops_provider.deployment import Deployment
 from mlops_provider.refs import DatasetRef
 from mlops_provider.sensors.base import RefSensor
 from mlops_provider.triggers.base import RefTrigger
@@ -28,4 +27,4 @@ class DatasetSensor(RefSensor):
         self.interval_end = interval_end
 
     def trigger(self) -> RefTrigger:
-        return SnapshotTrigger(Deployment.load().store, self.dataset, self.interval_end, self.poll_seconds)
+        return SnapshotTrigger(self.checked_team(self.dataset), self.dataset, self.interval_end, self.poll_seconds)

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlops_provider.deployment import Deployment
 from mlops_provider.refs import ModelVersionRef
 from mlops_provider.sensors.base import RefSensor
 from mlops_provider.triggers.base import RefTrigger
@@ -32,5 +31,5 @@ class ModelVersionSensor(RefSensor):
 
     def trigger(self) -> RefTrigger:
         return ModelVersionTrigger(
-            Deployment.load().tracking_uri, self.model, self.version, self.alias, self.poll_seconds
+            self.checked_team(self.model), self.model, self.version, self.alias, self.poll_seconds
         )

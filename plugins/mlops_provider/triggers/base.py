@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from mlops_provider.exceptions import StepFailedError
 from mlops_provider.refs import Ref
+
+REFUSED = "refused"
+"""In an event: why there will be no ref, however often one looks."""
 
 
 class RefTrigger(BaseTrigger):
     """
-    Fires once, with the wire form of a ref under ``ref``.
+    Fires once, with the wire form of a ref under ``ref``, or with what makes waiting vain under ``refused``.
 
     :param poll_seconds: pause between two looks
     """
@@ -22,10 +26,18 @@ class RefTrigger(BaseTrigger):
         self.poll_seconds = poll_seconds
 
     async def look(self) -> Ref | None:
-        """The ref, if it is there now. Called by the sensor once, then by the triggerer."""
+        """
+        The ref, if it is there now. Called by the sensor once, then by the triggerer.
+
+        :raises StepFailedError: where looking again cannot help
+        """
         raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        while (ref := await self.look()) is None:
-            await asyncio.sleep(self.poll_seconds)
+        try:
+            while (ref := await self.look()) is None:
+                await asyncio.sleep(self.poll_seconds)
+        except StepFailedError as error:
+            yield TriggerEvent({REFUSED: str(error)})
+            return
         yield TriggerEvent({"ref": ref.to_wire()})

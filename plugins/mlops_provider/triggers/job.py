@@ -9,7 +9,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from mlops_provider.connections import connection_environment
+from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.pod import PodLauncher, PodTask, discard
@@ -30,7 +30,7 @@ class JobTrigger(BaseTrigger):
 
     :param pod_task: as :meth:`PodTask.to_json` gives it
     :param launch: as :meth:`Launch.to_json` gives it
-    :param connections: see :func:`connection_environment`. Resolved here: Airflow shows a trigger's arguments.
+    :param connections: see :func:`secret_environment`. Resolved here: Airflow shows a trigger's arguments.
     """
 
     def __init__(self, pod_task: Mapping[str, Any], launch: Mapping[str, Any], connections: Mapping[str, str]) -> None:
@@ -78,11 +78,14 @@ class JobTrigger(BaseTrigger):
 
     def _launcher(self) -> PodLauncher:
         if self._made is None:
-            self._made = PodTask.from_json(self.pod_task).launcher(Deployment.load())
+            task = PodTask.from_json(self.pod_task)
+            self._made = task.launcher(Deployment.load(task.team))
         return self._made
 
     async def _environment(self) -> Mapping[str, str]:
-        return await sync_to_async(connection_environment)(self.connections)
+        launch = Launch.from_json(self.launch, {})
+        deployment = self._launcher().deployment
+        return await sync_to_async(secret_environment)(launch.input.step, self.connections, deployment)
 
     async def _state(self) -> str | None:
         """Of the task; None where it is gone."""

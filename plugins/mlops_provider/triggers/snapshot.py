@@ -2,31 +2,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlops_provider.committed import find_snapshot, open_store
+from asgiref.sync import sync_to_async
+from obstore.exceptions import BaseError
+
+from mlops_provider.committed import find_snapshot
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import Deployment
+from mlops_provider.outages import Verdict, verdict_on_store
 from mlops_provider.refs import DatasetRef
 from mlops_provider.triggers.base import RefTrigger
 
 
 class SnapshotTrigger(RefTrigger):
     """
-    Fires with the ref of a committed snapshot.
+    Fires with the ref of a committed snapshot. A store that is away is waited for.
 
-    :param store: URI of the object store
+    :param team: whose store is looked into; None: the deployment's own
     :param pipeline: whose dataset
     :param interval_end: ISO 8601; None takes any
     :param poll_seconds: pause between two looks
     """
 
-    def __init__(self, store: str, pipeline: str, interval_end: str | None, poll_seconds: float) -> None:
+    def __init__(self, team: str | None, pipeline: str, interval_end: str | None, poll_seconds: float) -> None:
         super().__init__(poll_seconds)
-        self.store = store
+        self.team = team
         self.pipeline = pipeline
         self.interval_end = interval_end
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("store", "pipeline", "interval_end", "poll_seconds")
+        names = ("team", "pipeline", "interval_end", "poll_seconds")
         return "mlops_provider.triggers.snapshot.SnapshotTrigger", {name: getattr(self, name) for name in names}
 
     async def look(self) -> DatasetRef | None:
         """The ref, if it is there now."""
-        return await find_snapshot(open_store(self.store), self.pipeline, self.interval_end)
+        deployment = Deployment.load(self.team)
+        try:
+            return await find_snapshot(await sync_to_async(store_of)(deployment), self.pipeline, self.interval_end)
+        except BaseError as error:
+            if verdict_on_store(error) is not Verdict.AWAY:
+                raise
+            said = str(error).partition("\n")[0]
+            self.log.warning("the store %s: %s; asking again in %s s", deployment.store, said, self.poll_seconds)
+            return None

@@ -8,6 +8,8 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,11 +17,13 @@ import pytest
 from launcher_conformance import LauncherConformance, launch
 from project import make_project
 
+from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import Failure
+from mlops_provider.warm import end_all
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +33,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def deployment(home: Path) -> Deployment:
+    return make_deployment(home)
+
+
+def make_deployment(home: Path) -> Deployment:
     return Deployment(
         home=home,
         store=f"file://{home}/store",
@@ -38,13 +46,47 @@ def deployment(home: Path) -> Deployment:
     )
 
 
+@pytest.fixture(scope="module")
+def warm(home: Path) -> Iterator[None]:
+    """The warm training runtime is there."""
+    launcher = ProcessLauncher(make_deployment(home))
+    deadline = time.monotonic() + 120
+    while parent_of_step(launcher, home) == os.getpid():
+        assert time.monotonic() < deadline, "no step was forked by a warm runtime"
+        time.sleep(0.5)
+    yield
+    ended = end_all(str(home))
+    assert ended
+    assert not processes.wait_ended([each for pid in ended for each in processes.tree(pid)], 10)
+
+
+def parent_of_step(launcher: ProcessLauncher, home: Path) -> int:
+    lines: list[str] = []
+    launcher.run(launch(home, "import os; print('parent', os.getppid())", f"parent_{uuid.uuid4().hex}"), lines.append)
+    (parent,) = [int(line.split()[1]) for line in lines if line.startswith("parent ")]
+    return parent
+
+
 @pytest.fixture
-def launcher(deployment: Deployment) -> ProcessLauncher:
+def launcher(deployment: Deployment, warm: None) -> ProcessLauncher:
     return ProcessLauncher(deployment)
 
 
+@pytest.mark.gang
 class TestProcessLauncher(LauncherConformance):
-    pass
+    """Steps are forked from a warm runtime."""
+
+
+class TestColdProcessLauncher(LauncherConformance):
+    """Each step is a new interpreter."""
+
+    @pytest.fixture(scope="class")
+    def home(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return make_project(tmp_path_factory.mktemp("project") / "home")
+
+    @pytest.fixture
+    def launcher(self, deployment: Deployment) -> ProcessLauncher:
+        return ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False))
 
 
 def test_workers_run_under_torchrun() -> None:
@@ -55,6 +97,7 @@ def test_workers_run_under_torchrun() -> None:
     ]
 
 
+@pytest.mark.gang
 def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None:
     """Broken: the task would say no more than that it was lost."""
     kill = "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -67,9 +110,10 @@ def test_a_killed_worker_is_named(launcher: ProcessLauncher, home: Path) -> None
     assert "last words" in failure.message
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_killed_step_leaves_no_files(
-    launcher: ProcessLauncher, home: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    deployment: Deployment, home: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     """Broken: each training that runs out of memory leaves its files, until the worker's disk is full."""
     places = tempfile.TemporaryDirectory()  # a shorter path than tmp_path's: a socket is made in it
@@ -80,14 +124,18 @@ def test_a_killed_step_leaves_no_files(
         "batches_of(pl.DataFrame({'x': [1]}), (), rows=1).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     request = dataclasses.replace(launch(home, kill, f"killed_with_files_{processes}"), processes=processes)
+    launcher = ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False))
     with places:
         assert "SIGKILL" in str(launcher.run(request, print))
         left = set(os.listdir(places.name))
     assert not {name for name in left if not name.startswith("torchinductor_")}, "all but torch's own cache"
 
 
-def test_nodes_of_one_machine_return_one_ref(launcher: ProcessLauncher, home: Path) -> None:
+@pytest.mark.gang
+def test_nodes_of_one_machine_return_one_ref(deployment: Deployment, home: Path) -> None:
     """Broken: several nodes would commit several times, or none be heard."""
+    # They have one thread each, and so a warm runtime of their own: not for one test.
+    launcher = ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False))
     request = dataclasses.replace(launch(home, "pass", "two_nodes"), processes=1, nodes="1:2", max_restarts=1)
     lines: list[str] = []
     assert isinstance(launcher.run(request, lines.append).result, DatasetRef), lines
@@ -102,16 +150,31 @@ def test_airflows_secrets_stay_out_of_the_step(deployment: Deployment) -> None:
     assert environment["LANG"] == "C"
 
 
+def test_a_warm_runtime_has_no_secrets(launcher: ProcessLauncher, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there for the steps of all pipelines: none may read what another one, or Airflow, was given."""
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "open sesame")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "open sesame")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore::UserWarning")  # read at a start: another warm runtime
+    request = launch(home, "pass", "no_secrets")
+    request = dataclasses.replace(request, environment={"MLOPS_CONNECTION_DB": "open sesame"})
+    assert isinstance(launcher.run(request, lambda line: None).result, DatasetRef)
+    found = [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(home)]
+    assert found, "the new warm runtime"
+    for process in found:
+        assert "sesame" not in str(process.environ())
+
+
 def test_missing_runtime_says_how_to_make_it(deployment: Deployment, home: Path) -> None:
     deployment.pythons["training"] = home / "nowhere/python"  # type: ignore[index]
     with pytest.raises(FileNotFoundError, match=r"make venv.*training_python"):
         ProcessLauncher(deployment).run(launch(home, "pass", "no_python"), lambda line: None)
 
 
-@pytest.mark.parametrize("processes", [0, 1], ids=["plain", "torchrun"])
-def test_step_dies_with_its_launcher(deployment: Deployment, home: Path, processes: int) -> None:
+@pytest.mark.parametrize("started", ["warm", "cold"])
+@pytest.mark.parametrize("ranks", [0, 1], ids=["plain", "torchrun"])
+def test_step_dies_with_its_launcher(warm: None, home: Path, ranks: int, started: str) -> None:
     """After a SIGKILL of Airflow the retry would otherwise run beside the old process."""
-    request = launch(home, "import os, time; print('pid', os.getpid()); time.sleep(300)", f"orphan{processes}")
+    request = launch(home, "import os, time; print('pid', os.getpid()); time.sleep(300)", f"orphan{ranks}{started}")
     script = f"""
 import sys, dataclasses
 from mlops_provider.launchers.base import Launch
@@ -123,8 +186,8 @@ from mlops_provider.step import StepInput
 from pathlib import Path
 home = Path({str(home)!r})
 deployment = Deployment(home=home, store=f"file://{{home}}/store", tracking_uri="", tracking_url="",
-    pythons={{"training": home / ".venv/training/bin/python"}})
-launch = Launch(input=StepInput.load({request.input.dump()!r}), runtime="training", processes={processes})
+    pythons={{"training": home / ".venv/training/bin/python"}}, warm_runtimes={started == "warm"})
+launch = Launch(input=StepInput.load({request.input.dump()!r}), runtime="training", processes={ranks})
 ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
 """
     parent = subprocess.Popen(
@@ -140,6 +203,7 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
         time.sleep(0.05)
 
 
+@pytest.mark.gang
 def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: ProcessLauncher, home: Path) -> None:
     """A service that the user's code leaves behind would otherwise keep the task running for ever."""
     statement = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
@@ -152,6 +216,7 @@ def test_a_daemon_that_holds_the_output_does_not_hold_the_task(launcher: Process
     assert outcome[0].result is not None
 
 
+@pytest.mark.gang
 def test_a_failing_log_does_not_stop_the_step(launcher: ProcessLauncher, home: Path) -> None:
     """With nobody reading, the step would stand still as soon as the pipe is full."""
 

@@ -1,4 +1,4 @@
-"""What the validate task finds out before its step starts: the data of the model in production, from a real MLflow."""
+"""What tasks find out before their steps start: the model in production and its data, from a real MLflow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import services
 from airflow.sdk import DAG
 
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops_provider.registry import REF_TAG
 
 
@@ -61,6 +62,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> Any:
     return at
 
 
+@pytest.mark.server
 def test_the_champions_data_is_the_reference(
     operator: ValidateOperator, deployment: Any, mlflow: str, version_ref: ModelVersionRef
 ) -> None:
@@ -69,6 +71,23 @@ def test_the_champions_data_is_the_reference(
     assert operator.baselines(deployment(mlflow)) == {"champion": version_ref.ancestor(ValidationRef)}
     operator.registered_model = None
     assert operator.baselines(deployment(mlflow)) == {}, "the task was not told which model"
+
+
+def test_the_champion_that_a_candidate_is_held_against(
+    deployment: Any, mlflow: str, version_ref: ModelVersionRef
+) -> None:
+    """Broken: a candidate is waved through because the champion cannot be scored, or is not looked for."""
+    with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
+        checkpoint = version_ref.ancestor(CheckpointRef).to_wire()
+        operator = EvaluateOperator(task_id="e", checkpoint=checkpoint, registered_model="judge", metric="ndcg@10")
+    assert operator.baselines(deployment(mlflow)) == {}, "nothing is in production yet"
+    register(mlflow, "judge", version_ref.parent)
+    found = operator.baselines(deployment(mlflow))["champion"]
+    assert (found.name, found.version, found.parent) == ("judge", "1", version_ref.parent)
+    tag = {"name": "judge", "version": "1", "key": REF_TAG}
+    httpx.request("DELETE", f"{mlflow}/api/2.0/mlflow/model-versions/delete-tag", json=tag).raise_for_status()
+    with pytest.raises(StepFailedError, match=r"has no tag mlops.ref: .* mlops models promote judge VERSION --why"):
+        operator.baselines(deployment(mlflow))
 
 
 def test_an_unreachable_registry_is_worth_a_retry(operator: ValidateOperator, deployment: Any) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import DAG, task
 
 from mlops_provider.exceptions import StepFailedError, WiringError
-from mlops_provider.operators.approve import ApproveOperator, summary
+from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import recipe_folder
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
+from mlops_provider.operators.question import summary
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
+from mlops_provider.promote_spec import Approval
 from mlops_provider.refs import DatasetRef, ModelVersionRef
 from mlops_provider.section import SpecError
 from mlops_provider.sensors.dataset import DatasetSensor
@@ -132,11 +135,12 @@ def test_the_form_says_what_one_decides_on(version_ref: ModelVersionRef) -> None
     values = {"": 0.5, ".low": 0.45, ".high": 0.55}
     metrics = {f"{model}.ndcg@10{end}": value for model in ("candidate", "champion") for end, value in values.items()}
     report = dataclasses.replace(version_ref.parent, metrics={"ndcg@10": 0.5, **metrics}, champion="6")
-    text = summary(dataclasses.replace(version_ref, parent=report))
+    approval = Approval(approvers=["vera"])
+    text = summary(dataclasses.replace(version_ref, parent=report), approval)
     assert text.splitlines()[0] == report.reason
     assert f"| on held-out data | version {version_ref.version} | version 6 in production |" in text
     assert "| ndcg@10 | 0.5000 (0.4500 to 0.5500) | 0.5000 (0.4500 to 0.5500) |" in text
-    assert "no model was in production" in summary(version_ref)
+    assert "no model was in production" in summary(version_ref, approval)
 
 
 def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:
@@ -166,6 +170,22 @@ def test_pipeline_name_is_checked(dag: DAG) -> None:
 def test_the_whole_recipe_counts_as_the_code_of_a_step(import_path: str) -> None:
     """A change in a module that the named one imports would otherwise be answered with the old result."""
     assert recipe_folder(import_path) == "include/x"
+
+
+def test_a_mistyped_parameter_is_refused() -> None:
+    """Broken: who triggers with `epoch: 30` gets a model of 3 epochs, and may never know."""
+    with DAG(dag_id="typed", schedule=None, params={"epochs": 3}):
+        step = IngestOperator(task_id="i", sources=SOURCES, event_time="at", only_parameters=True)
+        lenient = IngestOperator(task_id="j", sources=SOURCES, event_time="at")
+    run = SimpleNamespace(conf={"epoch": 30})
+    with pytest.raises(StepFailedError, match="triggered with 'epoch', which is no parameter .* mean 'epochs'"):
+        step.execute({"params": {"epochs": 3, "epoch": 30}, "dag_run": run})
+    run.conf = {"colour": 1}
+    with pytest.raises(StepFailedError, match="'colour', which is no parameter of this pipeline: it has epochs"):
+        step.execute({"params": {}, "dag_run": run})
+    for step_of_a_run, conf in ((lenient, {"colour": 1}), (step, {"epochs": 5}), (step, None)):
+        with pytest.raises(AttributeError, match="data_interval_start"):  # further on, where a real run has more
+            step_of_a_run.execute({"params": {}, "dag_run": SimpleNamespace(conf=conf)})
 
 
 def test_wrong_input_at_run_time_is_not_retried(dag: DAG, version_ref: ModelVersionRef) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from served_metrics import Served
 
-from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.operators.champion import champion_of
 from mlops_provider.refs import DatasetRef, ModelVersionRef
 from mlops_provider.registry import RegistryError, champion_version, find_model_version
 from mlops_provider.sensors.dataset import DatasetSensor
+from mlops_provider.sensors.model import ModelVersionSensor
 from mlops_provider.triggers.model import ModelVersionTrigger
 from mlops_provider.triggers.snapshot import SnapshotTrigger
 
@@ -80,9 +83,9 @@ def test_malformed_event_fails_the_task(event: Any) -> None:
 @pytest.mark.parametrize(
     "trigger",
     [
-        SnapshotTrigger("file:///x", "p", None, 5.0),
-        SnapshotTrigger("file:///x", "p", "2013-01-31T00:00:00+00:00", 5.0),
-        ModelVersionTrigger("http://x", "m", None, "champion", 1.0),
+        SnapshotTrigger(None, "p", None, 5.0),
+        SnapshotTrigger("ads", "p", "2013-01-31T00:00:00+00:00", 5.0),
+        ModelVersionTrigger(None, "m", None, "champion", 1.0),
     ],
     ids=["any snapshot", "one snapshot", "model"],
 )
@@ -103,7 +106,9 @@ def test_trigger_survives_its_way_through_the_database(trigger: Any) -> None:
         pytest.param(502, "", id="nothing"),
     ],
 )
-def test_what_is_not_the_registry_is_waited_for_and_named(status: int, answer: Any) -> None:
+def test_what_is_not_the_registry_is_waited_for_and_named(
+    status: int, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Broken: one page of a proxy would end a trigger that waits for days."""
     served = Served()
     served.status, served.answer = status, answer
@@ -111,12 +116,50 @@ def test_what_is_not_the_registry_is_waited_for_and_named(status: int, answer: A
         for find in (find_model_version(served.url, "m", alias="champion"), champion_version(served.url, "m")):
             with pytest.raises(RegistryError, match=served.url):
                 asyncio.run(find)
-        assert asyncio.run(ModelVersionTrigger(served.url, "m", None, "champion", 1.0).look()) is None
+        monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", served.url)
+        assert asyncio.run(ModelVersionTrigger(None, "m", None, "champion", 1.0).look()) is None
     finally:
         served.close()
 
 
-def test_unreachable_registry_is_waited_for_and_named() -> None:
+@pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", "PERMISSION_DENIED"])
+def test_what_the_registry_refuses_is_not_asked_again(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a rollback of a model with a malformed name is tried for minutes while a bad one is in production."""
+    served = Served()
+    served.status, served.answer = 400, {"error_code": code, "message": "Invalid value 'a/b' for 'name'"}
+    deployment = SimpleNamespace(tracking_uri=served.url, logins={})
+    try:
+        with pytest.raises(StepFailedError, match="Invalid value 'a/b'"):
+            champion_of("a/b", deployment)  # type: ignore[arg-type]
+        served.status, served.answer = 500, {"error_code": "INTERNAL_ERROR"}
+        with pytest.raises(StepRetryableError):
+            champion_of("a/b", deployment)  # type: ignore[arg-type]
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_login_that_is_refused_ends_the_wait_and_names_the_setting(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a sensor waits for days for a model that it may not see."""
+    served = Served()
+    served.status, served.answer = status, "Permission denied"
+    deployment = SimpleNamespace(tracking_uri=served.url, logins={})
+    sensor = ModelVersionSensor(task_id="s", model="m", alias="champion")
+    try:
+        with pytest.raises(StepFailedError, match=rf"answered {status}: .*; set \[mlops\] reader_login"):
+            champion_of("m", deployment)  # type: ignore[arg-type]
+        monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", served.url)
+        event = asyncio.run(anext(ModelVersionTrigger(None, "m", None, "champion", 1.0).run())).payload
+        with pytest.raises(StepFailedError, match="reader_login"):
+            sensor.resume({}, event)
+    finally:
+        served.close()
+
+
+def test_unreachable_registry_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RegistryError, match="http://127.0.0.1:9 cannot be reached"):
         asyncio.run(find_model_version("http://127.0.0.1:9", "m", alias="champion"))
-    assert asyncio.run(ModelVersionTrigger("http://127.0.0.1:9", "m", None, "champion", 1.0).look()) is None
+    monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", "http://127.0.0.1:9")
+    assert asyncio.run(ModelVersionTrigger(None, "m", None, "champion", 1.0).look()) is None

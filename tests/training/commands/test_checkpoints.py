@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from warm import run_warm
 
 from training.store import Store
 from training.trainer.checkpoint.checkpoints import Checkpoints
+from training.trainer.checkpoint.generation import LostGenerationError
 from training.trainer.checkpoint.weights import deserialise
 from training.trainer.parallel import Gang
 
@@ -42,13 +44,11 @@ def checkpoints(store: Store) -> Checkpoints:
 @pytest.fixture
 def mlops(store: Store, checkpoints: Checkpoints) -> Run:
     paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
-    places = {"PYTHONPATH": paths, "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri}
+    places = {"PYTHONPATH": paths, "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri, "COLUMNS": "160"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "training.commands", "checkpoints", *arguments]
-        return subprocess.run(
-            command, check=False, env={**os.environ, **places}, capture_output=True, text=True, timeout=60
-        )
+        return run_warm(command, env={**os.environ, **places}, timeout=60)
 
     return run
 
@@ -60,19 +60,21 @@ def newest(checkpoints: Checkpoints) -> int:
 
 
 def test_list_tells_newest_and_best(mlops: Run, store: Store) -> None:
-    store.put(f"{PLACE}/checkpoints/step-00000040/rank-0000.bin", b"half")
+    store.put(f"{PLACE}/checkpoints/step-00000040-g0001/rank-0000.bin", b"half")
     done = mlops("list", "ranking")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == [PLACE]
     rows = [(line[0], line[-1]) for line in lines[2:]]
-    assert rows == [("40", "unfinished"), ("30", "newest"), ("20", "best"), ("10", "complete")]
+    copies = [("20", "weights"), ("10", "weights")]
+    assert rows == [("40", "unfinished"), ("30", "newest"), ("20", "best"), copies[0], ("10", "complete"), copies[1]]
     assert lines[3][1] == "3", "the epoch"
-    assert [line[-2] for line in lines[3:]] == ["0.7000", "0.7500", "0.5000"]
+    assert [line[-2] for line in lines[3::2]] == ["0.7000", "best", "earlier"]
+    assert [line[-2] for line in lines[4::2]] == ["0.7500", "0.5000"]
 
     listed = json.loads(mlops("list", "ranking/2013", "--json").stdout)
     assert [(row["step"], row.get("world_size"), row.get("num_bytes")) for row in listed] == [
-        (10, 1, 4000), (20, 1, 4000), (30, 1, 4000), (40, None, None),
+        (10, 1, 4000), (10, 1, 4000), (20, 1, 4000), (20, 1, 4000), (30, 1, 4000), (40, None, None),
     ]  # fmt: skip
     missing = mlops("list", "rankings")
     assert missing.returncode == 2
@@ -81,8 +83,8 @@ def test_list_tells_newest_and_best(mlops: Run, store: Store) -> None:
 
 def test_verify_names_the_damaged_file(mlops: Run, store: Store) -> None:
     whole = mlops("verify", "ranking")
-    assert (whole.returncode, whole.stdout) == (0, "3 checkpoints are whole: 12.0 kB\n")
-    (path,) = Path(store.uri.removeprefix("file://")).glob(f"{PLACE}/checkpoints/step-00000020/rank-*")
+    assert (whole.returncode, whole.stdout) == (0, "3 checkpoints and 2 copies of best weights are whole: 20.0 kB\n")
+    (path,) = Path(store.uri.removeprefix("file://")).glob(f"{PLACE}/checkpoints/step-00000020-*/rank-*")
     data = bytearray(path.read_bytes())
     data[7] ^= 1
     path.write_bytes(data)
@@ -117,14 +119,17 @@ def test_restore_brings_back_the_best_of_that_time(mlops: Run, store: Store, che
     done = mlops("restore", "ranking", "30")
     assert done.returncode == 0, done.stderr
     assert newest(checkpoints) == 30
-    best = checkpoints.best()
+    best = checkpoints.choose_weights([20])
     assert best is not None
-    assert best.step == 20
+    assert "/step-" in best.folder
 
-    store.delete(list(store.list(best.folder)))
-    gone = mlops("restore", "ranking", "30")
-    assert gone.returncode == 2
-    assert "no training goes on from step 30 without the best one of its time" in gone.stderr
+
+def test_restore_ends_a_training_that_still_runs(mlops: Run, checkpoints: Checkpoints) -> None:
+    """Broken: its next save would take the place of what was restored."""
+    assert mlops("restore", "ranking", "10").returncode == 0
+    checkpoints.save(40, {"model": {"w": torch.zeros(1000)}}, {})
+    with pytest.raises(LostGenerationError):
+        checkpoints.wait()
     assert newest(checkpoints) == 10
 
 

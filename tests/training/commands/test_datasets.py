@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from committed_snapshots import RUN_ID, commit_snapshot, store_snapshot, visits
+from warm import run_warm
 
 from mlops_provider.refs import DatasetRef
 from training.store import Store
@@ -41,14 +42,8 @@ def nights(store: Store) -> tuple[DatasetRef, DatasetRef]:
 @pytest.fixture
 def mlops(store: Store) -> Run:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "training.commands", "datasets", *arguments],
-            check=False,
-            env=environment(store),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = [sys.executable, "-m", "training.commands", "datasets", *arguments]
+        return run_warm(command, env=environment(store), timeout=60)
 
     return run
 

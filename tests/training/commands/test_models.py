@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pwd
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from tracking_server import Server
+from warm import run_warm
 
+from mlops_provider.signing import make_key, public_file
 from training.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
@@ -28,16 +31,22 @@ def store(tmp_path: Path) -> Store:
     return Store(f"file://{tmp_path}/store")
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("mlflow"))
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-def mlops(store: Store, server: Server) -> Run:
+def key(tmp_path: Path) -> Path:
+    make_key(tmp_path / "vera.pem")
+    return tmp_path / "vera.pem"
+
+
+@pytest.fixture
+def mlops(store: Store, server: Server, key: Path) -> Run:
     paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
     places = {
         "PYTHONPATH": paths,
@@ -49,17 +58,17 @@ def mlops(store: Store, server: Server) -> Run:
         "COLUMNS": "180",
     }
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "training.commands", "models", *arguments]
-        return subprocess.run(
-            command, check=False, env={**os.environ, **places}, capture_output=True, text=True, timeout=60
-        )
+    def run(*arguments: str, word: str = "models") -> subprocess.CompletedProcess[str]:
+        signs = arguments[0] in ("promote", "archive", "rollback", "adopt", "sign")
+        by = [f"--key={key}"] if signs and "--key" not in arguments else []
+        command = [sys.executable, "-m", "training.commands", word, *arguments, *by]
+        return run_warm(command, env={**os.environ, **places}, timeout=60)
 
     return run
 
 
 @pytest.fixture
-def client(server: Server, tmp_path: Path) -> MlflowClient:
+def client(server: Server) -> Iterator[MlflowClient]:
     """Of a server with three versions of a model with artifacts, and then without artifacts."""
     client = MlflowClient(tracking_uri=server.uri)
     client.create_registered_model("ranker")
@@ -67,10 +76,13 @@ def client(server: Server, tmp_path: Path) -> MlflowClient:
         run = client.create_run("0")
         client.log_text(run.info.run_id, "weights", "model/weights.pt")
         client.create_model_version("ranker", f"{run.info.artifact_uri}/model", run_id=run.info.run_id)
-    shutil.rmtree(tmp_path / "artifacts")
-    return client
+    shutil.rmtree(server.folder / "artifacts")
+    yield client
+    for model in client.search_registered_models():
+        client.delete_registered_model(model.name)
 
 
+@pytest.mark.server
 def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: MlflowClient) -> None:
     """Broken: the one who is on call could not take a bad model back while the artifact store is away."""
     for version in ("1", "2"):
@@ -111,6 +123,7 @@ def test_promoted_and_rolled_back_without_any_artifact(mlops: Run, client: Mlflo
     assert "production" in mlops("show", "ranker").stdout
 
 
+@pytest.mark.server
 def test_moved_by_hand_it_says_how_to_go_on(mlops: Run, client: MlflowClient) -> None:
     mlops("promote", "ranker", "1", "--why", "first")
     client.set_registered_model_alias("ranker", "champion", "3")
@@ -124,6 +137,7 @@ def test_moved_by_hand_it_says_how_to_go_on(mlops: Run, client: MlflowClient) ->
     assert "ranker: champion 3; archived: version 2;" in mlops("rollback", "ranker", "--why", "back").stdout
 
 
+@pytest.mark.server
 def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: MlflowClient) -> None:
     """Broken: where two people see the same alarm, a model of the week before last would be in production."""
     for version in ("1", "2", "3"):
@@ -137,6 +151,7 @@ def test_two_who_take_back_the_same_champion_take_back_one(mlops: Run, client: M
     assert "ranker: nothing to do; champion 2" in mlops("archive", "ranker", "3", "--why", "it is already").stdout
 
 
+@pytest.mark.server
 def test_a_trail_that_was_tampered_with_is_exit_code_1(mlops: Run, client: MlflowClient, store: Store) -> None:
     mlops("promote", "ranker", "1", "--why", "first")
     mlops("promote", "ranker", "2", "--why", "second")
@@ -152,6 +167,7 @@ def test_a_trail_that_was_tampered_with_is_exit_code_1(mlops: Run, client: Mlflo
     assert "is damaged" in listed.stdout
 
 
+@pytest.mark.server
 def test_mistakes_get_a_sentence(mlops: Run, client: MlflowClient) -> None:
     unknown = mlops("promote", "ranker", "9", "--why", "a typo")
     assert (unknown.returncode, unknown.stdout) == (2, "")
@@ -161,3 +177,58 @@ def test_mistakes_get_a_sentence(mlops: Run, client: MlflowClient) -> None:
     assert "argument --why: it is empty" in mlops("rollback", "ranker", "--why", " \n").stderr
     assert "has no version 9; it has 3, 2, 1" in mlops("archive", "ranker", "9", "--why", "a typo").stderr
     assert "no former champion" in mlops("rollback", "ranker", "--why", "x").stderr
+
+
+def test_what_a_person_does_is_signed_and_can_be_checked(
+    mlops: Run, client: MlflowClient, store: Store, key: Path, tmp_path: Path
+) -> None:
+    """Broken: a promotion or a rollback by hand could be denied, changed, or hidden."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    for version in ("1", "2", "3"):
+        assert mlops("promote", "ranker", version, "--why", f"number {version}").returncode == 0
+    assert mlops("rollback", "ranker", "--why", "complaints").returncode == 0
+    whole = mlops("verify", trusted, "--json", word="audit")
+    assert (whole.returncode, json.loads(whole.stdout)) == (
+        0, [{"model": "ranker", "entries": 4, "anchored": None, "findings": []}],
+    )  # fmt: skip
+    assert "Airflow was not asked" in mlops("verify", "ranker", trusted, word="audit").stdout
+
+    seal = Path(store.uri.removeprefix("file://"), "models/ranker/seals/000000000002.json")
+    seal.unlink()
+    unsigned = mlops("verify", trusted, word="audit")
+    assert unsigned.returncode == 1
+    assert "unsigned" in unsigned.stdout
+    signed = mlops("sign", "ranker", "2", "--why", "the night's task was lost", word="audit")
+    assert f"entry 2 (promote of version 2 by {ME}@" in signed.stdout
+    assert mlops("verify", trusted, word="audit").returncode == 0
+
+    # Who holds another key signs nothing that counts.
+    make_key(tmp_path / "otto.pem")
+    refused = mlops("promote", "ranker", "3", "--why", "mine", "--key", str(tmp_path / "otto.pem"), trusted)
+    assert (refused.returncode, "otto.pem signs would not be trusted" in refused.stderr) == (2, True)
+    assert mlops("promote", "ranker", "3", "--why", "mine", "--key", str(tmp_path / "otto.pem")).returncode == 0
+    forged = mlops("verify", trusted, word="audit")
+    assert forged.returncode == 1
+    assert "forged" in forged.stdout
+    # Entries that were cut off with all their traces are missed by who knows of the newest one.
+    for path in seal.parents[1].glob("*/000000000005*"):
+        path.unlink()
+    client.set_registered_model_alias("ranker", "champion", "2")
+    digest = hashlib.sha256(store.get("models/ranker/audit/000000000004.json")).hexdigest()
+    known = {"ranker": {"number": 4, "sha256": digest}}
+    assert mlops("verify", trusted, f"--anchors={json.dumps(known)}", word="audit").returncode == 0
+    for path in seal.parents[1].glob("*/000000000004*"):
+        path.unlink()
+    cut = mlops("verify", trusted, f"--anchors={json.dumps(known)}", word="audit")
+    assert cut.returncode == 1
+    assert "000000000004.json was cut off" in " ".join(cut.stdout.split())
+    # The aliases tell as well, where nobody knows of it.
+    moved = mlops("verify", trusted, word="audit")
+    assert (moved.returncode, "champion 2, and by the trail champion 3" in " ".join(moved.stdout.split())) == (1, True)
+
+
+def test_without_a_key_nothing_is_moved(mlops: Run, client: MlflowClient, tmp_path: Path) -> None:
+    """Broken: an entry that nobody answers for, or a version in production without one."""
+    refused = mlops("promote", "ranker", "1", "--why", "x", "--key", str(tmp_path / "none.pem"))
+    assert (refused.returncode, "none.pem cannot be read" in refused.stderr) == (2, True)
+    assert client.get_registered_model("ranker").aliases == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from committed_refs import commit_lineage
 from committed_snapshots import commit_snapshot, visits
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
@@ -41,6 +42,7 @@ def run(store: Store, step: str, ref: Ref) -> Ref | None:
     )
     home = Path(store.uri.removeprefix("file://")).parent
     deployment = Deployment(home=home, store=store.uri, tracking_uri="", result_path=home / "result.json", rank=0)
+    commit_lineage(store, ref)
     return execute(StepInput(step=step, run=identity, config={}, ref=ref), deployment)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import narwhals as nw
 import polars as pl
 import psutil
 import pytest
 
-from mlops_provider.step import BadDataError
-from training.data.engine import collect, map_polars, on_polars, on_spark, spark_session, without_rows
+from mlops_provider.step import BadDataError, StepError
+from training.data.engine import collect, errors_received, map_polars, on_polars, on_spark, spark_session, without_rows
 from training.store import DamagedObjectError
 
 INSTANT = datetime(2024, 3, 10, 7, 30, 0, 123456, tzinfo=UTC)
@@ -47,6 +51,7 @@ FRAME = pl.DataFrame(
 )
 
 
+@pytest.mark.server
 def test_values_and_types_come_back_as_they_went() -> None:
     """Otherwise a snapshot made on Spark would hold other bytes than one made on Polars."""
     table = on_spark([FRAME.lazy, FRAME[:1].lazy], spark_session())
@@ -55,6 +60,24 @@ def test_values_and_types_come_back_as_they_went() -> None:
     assert collect(table).sort("day", "raw").equals(pl.concat([FRAME, FRAME[:1]]).sort("day", "raw"))
 
 
+class Spy:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
+
+
+def test_a_cell_that_spark_quotes_is_not_run(tmp_path: Path) -> None:
+    """Broken: who may write a cell of the source runs code in the step, by way of Spark's message about that cell."""
+    for sent in (pickle.dumps(Spy(f"{tmp_path}/spied")), json.dumps(["os", "system", True, "x", {}]).encode()):
+        cell = f"step error <{base64.b64encode(sent).decode()}>"
+        with pytest.raises(StepError), errors_received():
+            spark_session().sql(f"SELECT CAST('{cell}' AS INT)").collect()
+    assert not (tmp_path / "spied").exists()
+
+
+@pytest.mark.server
 @pytest.mark.parametrize("engine", ["polars", "spark"])
 def test_a_polars_function_sees_whole_groups_and_its_own_types(engine: str) -> None:
     """Otherwise features or blobs of a group would be made of a part of it."""
@@ -81,6 +104,7 @@ def unreadable() -> pl.LazyFrame:
     raise DamagedObjectError("blobs/sha256/ab is damaged", key="ab")
 
 
+@pytest.mark.server
 def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     """Otherwise damaged data would be tried again and again, behind pages of Java."""
     table = on_spark([FRAME.lazy, unreadable], spark_session())
@@ -91,6 +115,7 @@ def test_an_error_in_an_executor_is_the_error_of_the_step() -> None:
     assert caught.value.details == {"key": "ab"}
 
 
+@pytest.mark.server
 def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
     """They stay as they are: a retry cannot help, as on Polars."""
     table = on_spark([FRAME.lazy], spark_session())
@@ -99,6 +124,7 @@ def test_values_that_do_not_fit_the_query_are_bad_data() -> None:
         collect(table.select(nw.col("text").cast(nw.Int64)))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -94,6 +94,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.server
 def test_only_what_no_manifest_names_is_removed(store: Store) -> None:
     """The days that the next night shares must stay, though their first night's manifest is not alone any more."""
     first = commit_snapshot(store, visits(1, 2), last_day=2)
@@ -123,12 +124,14 @@ def test_young_blobs_stay_for_the_ingest_that_wrote_them(folder: Store) -> None:
     assert (done.young, len(blobs(folder))) == (1, 1)
 
 
+@pytest.mark.server
 def test_a_dry_run_removes_nothing(store: Store) -> None:
     store_snapshot(store, visits(1), last_day=1)
     assert len(collect(store, grace=NOW, dry_run=True).removed) == 1
     assert len(blobs(store)) == 1
 
 
+@pytest.mark.server
 def test_an_uncommitted_manifest_holds_its_blobs(store: Store) -> None:
     """Its ingest may be about to commit."""
     manifest = store_snapshot(store, visits(1), last_day=1)
@@ -180,6 +183,7 @@ class Watched(Store):
         self._reached("deleted")
 
 
+@pytest.mark.server
 def test_a_blob_that_an_ingest_commits_in_between_is_put_back(store: Store) -> None:
     """It was garbage when the collection looked, and a snapshot's day a moment later."""
     store_snapshot(store, visits(1), last_day=1)
@@ -193,6 +197,7 @@ def test_a_blob_that_an_ingest_commits_in_between_is_put_back(store: Store) -> N
     assert list(store.list("garbage")) == []
 
 
+@pytest.mark.server
 def test_an_ingest_whose_blob_was_removed_fails_and_its_retry_succeeds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +255,7 @@ def test_the_ingest_step_looks_for_its_blobs_before_it_commits(
     assert rows_of(folder, ref) == 8
 
 
+@pytest.mark.server
 def test_the_next_collection_finishes_a_killed_one(store: Store) -> None:
     """It dies after the delete; one of its blobs was named in between, another is garbage still."""
     store_snapshot(store, visits(1, 2), last_day=2)
@@ -277,6 +283,7 @@ def test_the_next_collection_finishes_a_killed_one(store: Store) -> None:
     assert rows_of(store, refs[0]) == 4
 
 
+@pytest.mark.server
 def test_ingests_and_collections_at_once_lose_nothing(store: Store) -> None:
     """Two processes ingest what killed attempts left, while collections without grace are killed again and again."""
     store_snapshot(store, visits(1, 2, 3), last_day=3)  # something to remove for the first of them
@@ -289,9 +296,9 @@ def test_ingests_and_collections_at_once_lose_nothing(store: Store) -> None:
         first = collection.stdout.readline()
         time.sleep(dice.random() / 2)
         collection.send_signal(signal.SIGKILL)
-        rest, _ = collection.communicate(timeout=20)
+        rest, _ = collection.communicate(timeout=120)
         removed += sum(int(line.split()[0]) for line in (first + rest).splitlines() if line.count(" ") == 1)
-    counts = [ingest.communicate(timeout=20)[0].split() for ingest in ingests]
+    counts = [ingest.communicate(timeout=120)[0].split() for ingest in ingests]
     assert all(ingest.returncode == 0 for ingest in ingests)
     assert removed > 0, "the collections were at work"
     collect(store, grace=NOW)

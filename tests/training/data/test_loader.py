@@ -326,6 +326,44 @@ def test_reading_in_order_gives_back_the_table(grouped: bool) -> None:
     np.testing.assert_array_equal(torch.cat(parts).numpy(), data.features)
 
 
+def starts(batch: Batch) -> list[int]:
+    """Where each tensor begins within a cache line."""
+    tensors = (batch.features, batch.labels, batch.mask, batch.weights)
+    return [tensor.data_ptr() % 64 for tensor in tensors if tensor is not None]
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_every_tensor_of_a_batch_is_aligned(share: dict[str, Any]) -> None:
+    """Broken: bits would depend on the number of ranks, and on where a checkpoint was: MKL takes another path."""
+    for rank, world_size, start in ((0, 1, 0), (0, 1, 3), (1, 2, 1), (2, 5, 0), (29, 30, 2)):
+        for step in loader(rank, world_size, prefetch=2, **share).epoch(1, start):
+            assert not any(offset for batch in step.batches for offset in starts(batch))
+
+
+@pytest.mark.parametrize("num_shards", [1, 3, 60], ids=["one shard", "long runs", "short runs"])
+@pytest.mark.parametrize("width", [1, 31, 93, 48])
+def test_alignment_does_not_depend_on_sizes(num_shards: int, width: int) -> None:
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(600, width)).astype(np.float32)
+    labels = np.arange(600, dtype=np.float32)
+    whole = FeatureTable(features=features, labels=labels, offsets=np.arange(601))
+    edges = np.linspace(0, 600, num_shards + 1).astype(int).tolist()
+    held = TableSource(InShards(whole, edges), np.diff(edges), grouped=False, window_samples=600)
+    for sizes in ([1, 1, 2, 3], [300], [7, 250, 1, 90], [17] * 30):
+        samples = np.sort(rng.permutation(600)[: sum(sizes)])
+        parts = np.split(samples, np.cumsum(sizes)[:-1])
+        for part, batch in zip(parts, held.gather_many(parts, [1.0] * len(parts)), strict=True):
+            assert not any(starts(batch))
+            np.testing.assert_array_equal(batch.features.numpy(), features[part])
+            np.testing.assert_array_equal(batch.labels.numpy(), labels[part])
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+def test_what_is_scored_is_aligned(grouped: bool) -> None:
+    """Broken: the scores of a row would depend on the program that reads the split."""
+    assert not any(any(starts(batch)) for batch in in_order(table(grouped), 7, grouped=grouped))
+
+
 def test_batches_share_memory_with_nothing() -> None:
     """Broken: a model that works in place would change a memory-mapped shard, or a later batch."""
     data = table(grouped=False)

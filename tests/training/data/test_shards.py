@@ -12,7 +12,8 @@ from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonica
 from mlops_provider.step import BadDataError
 from training.data.feature_table import FeatureTable
 from training.data.loader import Loader, in_memory
-from training.data.shards import SplitWriter, open_source, open_split, write_split
+from training.data.shard_writing import SplitWriter, write_split
+from training.data.shards import open_source, open_split
 from training.data.tokens import write_tokens
 from training.store import DamagedObjectError, Store
 

@@ -106,3 +106,13 @@ def test_a_damaged_shard_is_named(store: Store, tmp_path: Path) -> None:
     store.put(key, store.get(key)[:-2] + b"xx")
     with pytest.raises(DamagedObjectError, match=key):
         opened(store, split, tmp_path).gather(np.array([0]))
+
+
+def test_tensors_of_tokens_are_aligned(store: Store, tmp_path: Path) -> None:
+    """Broken: see the loader's test of rows."""
+    split = write_tokens(store, "f", "train", documents(), context=5, eos=EOS, max_shard_bytes=200)
+    loader = Loader(source=opened(store, split, tmp_path), global_batch=7, seed=1, rank=1, world_size=2)
+    for step in loader.epoch(1, start=1):
+        for batch in step.batches:
+            tensors = (batch.features, batch.labels, batch.weights)
+            assert [tensor.data_ptr() % 64 for tensor in tensors] == [0, 0, 0]

@@ -42,6 +42,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.server
 def test_sql_means_the_same_on_both_engines(sources: dict[str, SourceTable], home: Path) -> None:
     (home / PATH).write_text(
         "/* by country */ WITH total AS (SELECT visitor, SUM(seconds) AS seconds FROM visits GROUP BY visitor)\n"
@@ -53,6 +54,7 @@ def test_sql_means_the_same_on_both_engines(sources: dict[str, SourceTable], hom
     assert table.rows() == [("a", "DE", 5.5), ("b", None, 2.0)]
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("query", "message"),
     [

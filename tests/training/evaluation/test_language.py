@@ -7,6 +7,7 @@ from typing import Any
 import corpus
 import numpy as np
 import pytest
+from turns import on_turn
 
 from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef
 from mlops_provider.step import Failure
@@ -20,6 +21,7 @@ def library(project: Any) -> Any:
     return project
 
 
+@on_turn(0, 2)
 def test_the_lower_perplexity_wins(library: Any, run_step: Any, config: Any, tmp_path: Path) -> None:
     """Broken: the model that knows less would go to production."""
     first = corpus.judged(library, run_step, "first", corpus.trained(library, run_step, config, "first", epochs=1))
@@ -64,6 +66,7 @@ def test_other_tokens_are_no_contest(library: Any, run_step: Any, config: Any) -
     assert "its tokens are those of Bytes as it was then, and the candidate's are of Characters" in failure.message
 
 
+@on_turn(1, 2)
 def test_slices_and_drift_are_of_documents(project: Any, run_step: Any, config: Any) -> None:
     """Broken: where a language model knows little would not be seen, or the report quote the held-out documents."""
     corpus.write_project(project.home, 160)

@@ -45,6 +45,7 @@ def night(make_shards: Any, put_online: Any) -> Any:
 ENTITY = ("--entity", "shop=s", "--entity", "user=7")
 
 
+@pytest.mark.server
 def test_get_reads_one_row_back(ask: Any, pipeline: str, night: Any, online: OnlineConfig) -> None:
     code, out, _ = ask("get", pipeline, *ENTITY, "--as-of", "2024-05-08T04:00")
 

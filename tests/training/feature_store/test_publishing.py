@@ -53,6 +53,7 @@ def start(store: Store, pipeline: str, online: OnlineConfig) -> Callable[[Any], 
     return start_one
 
 
+@pytest.mark.server
 def test_the_newest_row_of_each_entity_that_is_alive_is_online_bit_for_bit(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, check_online: Any
 ) -> None:
@@ -66,6 +67,7 @@ def test_the_newest_row_of_each_entity_that_is_alive_is_online_bit_for_bit(
     assert places == [night.ref.place] * written
 
 
+@pytest.mark.server
 def test_a_night_again_writes_nothing(make_rows: Any, make_shards: Any, put_online: Any, check_online: Any) -> None:
     """A retry after a kill just before the commit."""
     night = make_shards(0, make_rows(100))
@@ -76,6 +78,7 @@ def test_a_night_again_writes_nothing(make_rows: Any, make_shards: Any, put_onli
     assert set(check_online(night)) == {night.ref.place}
 
 
+@pytest.mark.server
 def test_a_later_night_replaces_and_an_older_one_never_does(
     make_rows: Any, make_shards: Any, put_online: Any, check_online: Any
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_later_night_replaces_and_an_older_one_never_does(
     assert later.ref.place in before
 
 
+@pytest.mark.server
 def test_another_run_of_the_same_night_replaces(
     make_rows: Any, make_shards: Any, put_online: Any, check_online: Any
 ) -> None:
@@ -105,6 +109,7 @@ def test_another_run_of_the_same_night_replaces(
     assert set(check_online(second)) == {second.ref.place}
 
 
+@pytest.mark.server
 def test_rows_written_late_by_an_older_night_lose(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, check_online: Any, tmp_path: Any
 ) -> None:
@@ -123,6 +128,7 @@ def test_rows_written_late_by_an_older_night_lose(
     assert set(check_online(later)) == {later.ref.place}
 
 
+@pytest.mark.server
 def test_two_nights_at_once(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, start: Any, check_online: Any
 ) -> None:
@@ -141,6 +147,7 @@ def test_two_nights_at_once(
     assert open_view(store, pipeline).tags["features_place"] == later.ref.place
 
 
+@pytest.mark.server
 def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, start: Any, check_online: Any
 ) -> None:
@@ -158,7 +165,7 @@ def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
         assert process.poll() is None, process.stderr.read()
     process.kill()
 
-    process.wait(10)
+    process.wait(60)
     assert set(check_online(older, later)) == {older.ref.place, later.ref.place}, "it was killed amid its work"
     for seconds in (0.05, random.uniform(0.1, 1)):
         process = start(later)
@@ -166,12 +173,13 @@ def test_killed_anywhere_each_entity_has_its_old_row_or_its_new_one(
         process.stdin.flush()
         time.sleep(seconds)
         process.kill()
-        process.wait(10)
+        process.wait(60)
         check_online(older, later)
     put_online(later)
     assert set(check_online(later)) == {later.ref.place}
 
 
+@pytest.mark.server
 def test_a_changed_feature_set_leaves_no_mixed_rows(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any
 ) -> None:
@@ -205,6 +213,7 @@ def test_each_publication_is_a_version_of_the_registry(
     assert len(versions - {""}) == 2
 
 
+@pytest.mark.server
 def test_without_time_to_live_all_entities_are_online(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, check_online: Any, online: OnlineConfig
 ) -> None:

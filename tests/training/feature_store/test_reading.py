@@ -36,6 +36,7 @@ def tonight(make_shards: Any) -> Any:
     return make
 
 
+@pytest.mark.server
 def test_time_to_live_is_respected_when_a_feast_client_reads(
     store: Store, pipeline: str, tonight: Any, online: OnlineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_time_to_live_is_respected_when_a_feast_client_reads(
     assert missing is None
 
 
+@pytest.mark.server
 def test_plain_feast_stores_read_the_same_rows(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, online: OnlineConfig
 ) -> None:
@@ -124,6 +126,7 @@ def test_historical_features_need_the_entity_s_columns(
         open_repository(store, pipeline).get_historical_features(asked, [f"{pipeline}:age"]).to_df()
 
 
+@pytest.mark.server
 def test_feast_s_own_materialize_reads_the_shards(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, check_online: Any
 ) -> None:

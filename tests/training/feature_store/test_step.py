@@ -13,6 +13,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from committed_refs import commit_lineage
 
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops_provider.step import Failure, RunIdentity, StepInput, read_result
@@ -75,6 +76,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
             "online": {"store": "sqlite", "connection": None, "ttl_hours": 48},
         }
         document = StepInput(step="features", run=identity, config=config, ref=validation)
+        commit_lineage(store, validation)
         (tmp_path / "input.json").write_text(document.dump())
         environment = {
             **os.environ,
@@ -90,6 +92,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
     return run_step
 
 
+@pytest.mark.gang
 def test_the_step_publishes_what_a_server_computes(run: Any, store: Store, rows: pl.DataFrame, tmp_path: Path) -> None:
     """Reading a row online or computing it from the raw row gives the same bits."""
     ref, log = run()
@@ -109,6 +112,7 @@ def test_the_step_publishes_what_a_server_computes(run: Any, store: Store, rows:
     assert found[4] is None, "last seen ten days ago"
 
 
+@pytest.mark.gang
 def test_a_set_without_entity_cannot_be_published(run: Any, store: Store) -> None:
     failure, log = run("NO_ENTITY")
 

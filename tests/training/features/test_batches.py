@@ -9,6 +9,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from turns import on_turn
 
 from training.data.engine import on_spark, spark_session
 from training.data.feature_table import concat
@@ -92,6 +93,7 @@ def test_state_does_not_depend_on_the_batches(rows: pl.DataFrame, group_by: tupl
     assert states[0] == states[1] == states[2]
 
 
+@pytest.mark.server
 @GROUPED
 def test_spark_makes_the_same_features(rows: pl.DataFrame, group_by: tuple[str, ...]) -> None:
     """Otherwise a pipeline could not move to Spark when its data grows: state and features must be equal to the bit."""
@@ -115,7 +117,7 @@ LARGE = """
 import resource, sys
 from pathlib import Path
 import narwhals as nw, numpy as np, polars as pl
-from training.data.shards import SplitWriter
+from training.data.shard_writing import SplitWriter
 from training.features.applied import FittedFeatures
 from training.features.batches import batches_of
 from training.features.feature_set import FeatureSet
@@ -152,6 +154,7 @@ print(peak() - before)
 """
 
 
+@on_turn(1, 2)
 def test_a_split_need_not_fit_into_memory(tmp_path: Path) -> None:
     """410 MB of rows and 205 MB of features, grouped and shuffled by way of the disk."""
     done = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=False)

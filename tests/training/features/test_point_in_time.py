@@ -155,6 +155,7 @@ def as_bytes(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("created", [False, True], ids=["by time observed", "and by time written"])
 def test_last_known_against_a_plain_loop(table: MakeTable, created: bool) -> None:
     """The fast ways must do as the definition says on ties, duplicates, nulls and keys without observations."""
@@ -176,6 +177,7 @@ def test_last_known_against_a_plain_loop(table: MakeTable, created: bool) -> Non
     assert sum(row["word"] is not None for row in wanted) > 30
 
 
+@pytest.mark.server
 def test_last_known_without_keys(table: MakeTable) -> None:
     """A table with one series of observations (a calendar, an exchange rate) has no key to join by."""
     rows = table(pl.DataFrame({"time": [at(9), at(11)]}))
@@ -187,6 +189,7 @@ def test_last_known_without_keys(table: MakeTable) -> None:
     assert sorted(collect(joined).rows()) == [(at(9), 1.0), (at(11), 2.0)]
 
 
+@pytest.mark.server
 def test_trailing_sums_against_a_plain_loop(table: MakeTable) -> None:
     """The fast ways must count as the definition does, on many keys, days, ties and nulls."""
     chance = random.Random(3)

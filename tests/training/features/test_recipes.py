@@ -12,6 +12,7 @@ import narwhals as nw
 import polars as pl
 import pytest
 import torch
+from turns import on_turn
 
 from include.flight_delays.dataset import flights as delays
 from include.flight_delays.features import FEATURES as DELAY_FEATURES
@@ -176,6 +177,8 @@ def test_a_leak_is_found(
         assert {name for name in leaks(dataset, sources, outcomes) if name.startswith("route_")}
 
 
+@on_turn(0, 2)
+@pytest.mark.server
 @RECIPES
 def test_spark_makes_the_same_rows(
     dataset: Recipe, features: FeatureSet, outcomes: list[str], sources: dict[str, pl.DataFrame]

@@ -9,6 +9,7 @@ from typing import Any
 import corpus
 import numpy as np
 import pytest
+from turns import on_turn
 
 from mlops_provider.refs import FeaturesRef, canonical_json
 from mlops_provider.step import BadConfigError, BadDataError, Failure
@@ -151,6 +152,7 @@ def test_tokens_are_no_rows(library: Any, features: FeaturesRef, run_step: Any, 
     assert "features.online: include.lm.features:FEATURES is a TokenSet" in failure.message
 
 
+@on_turn(1, 2)
 def test_both_engines_give_the_same_tokens(library: Any, features: FeaturesRef, run_step: Any) -> None:
     """Broken: the order of the documents, and with it the model, would follow from the machines that read them."""
     dataset = corpus.ingested(replace(library, pipeline="spark"), run_step, engine="spark")

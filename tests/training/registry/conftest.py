@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from signed_decisions import TRUSTED, decision, record
 
-from mlops_provider.refs import ReportRef
+from mlops_provider.refs import ModelVersionRef, ReportRef
+from training.registry.consent import Consent
 from training.registry.promotion import Promotion
 from training.registry.registration import Registered, register_once
 from training.registry.semantic_version import Contract
 from training.registry.transitions import Author
+from training.registry.versions import report_of
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import reopen_run
@@ -60,3 +63,21 @@ def new_version(promotion: Promotion, tracked_report: Any, register_report: Any)
 
 def tags(promotion: Promotion) -> dict[str, str]:
     return {str(found.version): found.tags.get("mlops.stage") for found in promotion.registry.versions()}
+
+
+def ref_of_version(promotion: Promotion, version: str) -> ModelVersionRef:
+    report = report_of(promotion.registry, version)
+    return ModelVersionRef(
+        place="", name=promotion.registry.name, version=version, semantic_version="1.0.0", parent=report
+    )
+
+
+def consent_to(promotion: Promotion, version: str, minimum: int = 1) -> Consent:
+    """What a version needs where its pipeline asks so many people."""
+    ref = ref_of_version(promotion, version)
+    return Consent(store=promotion.trail.store, version=ref, trusted=TRUSTED, minimum=minimum)
+
+
+def signed_decision(promotion: Promotion, version: str, person: str = "vera") -> str:
+    """Key of the record that a person approved a version."""
+    return record(promotion.trail.store, decision(ref_of_version(promotion, version), person))

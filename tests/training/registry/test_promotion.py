@@ -15,13 +15,14 @@ import requests
 
 from mlops_provider.step import BadConfigError, StepError
 from training.registry.audit import AuditError
-from training.registry.promotion import ApprovalMissingError, Promotion
+from training.registry.consent import ApprovalMissingError
+from training.registry.promotion import Promotion
 from training.registry.stages import CanaryBusyError, ChampionChangedError, TakenBackError
 from training.registry.transitions import AliasMovedError, Author
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 
-from .conftest import BY, tags
+from .conftest import BY, consent_to, signed_decision, tags
 
 NewVersion = Callable[..., str]
 
@@ -47,8 +48,8 @@ def test_each_stage_has_its_alias_and_its_tag(promotion: Promotion, new_version:
 def test_an_entry_says_who_when_from_to_why_report_and_approver(promotion: Promotion, new_version: NewVersion) -> None:
     promotion.promote(new_version(), BY, judged_against=None)
     version = new_version()
-    promotion.approve(version, Author(who="approval", why="looks good"), approver="vera")
-    entry = promotion.promote(version, Author(who="nightly", why="better"), judged_against="1", approval=True)
+    promotion.approve(version, Author(who="approval", why="looks good"), approver="vera", decisions=["d"])
+    entry = promotion.promote(version, Author(who="nightly", why="better"), judged_against="1")
     document = json.loads(promotion.trail.store.get(f"models/{promotion.registry.name}/audit/000000000005.json"))
     assert document.items() >= {
         "number": 5, "model": promotion.registry.name, "version": version, "action": "promote", "from_stage": "staging",
@@ -145,7 +146,7 @@ def test_an_approval_that_is_asked_for_is_needed(promotion: Promotion, new_versi
     """Broken: a DAG written by hand would go past the approvers."""
     version = new_version()
     with pytest.raises(ApprovalMissingError, match="waits for an approval"):
-        promotion.promote(version, BY, judged_against=None, approval=True)
+        promotion.promote(version, BY, judged_against=None, consent=consent_to(promotion, version))
 
 
 def test_one_canary_at_a_time(promotion: Promotion, new_version: NewVersion) -> None:
@@ -298,11 +299,12 @@ def test_what_waits_in_staging_waits_on_where_the_newest_is_deleted(
     """Broken: following the advice would archive a version that somebody has approved."""
     promotion.promote(new_version(), BY, judged_against=None)
     approved, newest = new_version(), new_version()
-    promotion.approve(approved, BY, approver="vera")
+    decision = signed_decision(promotion, approved)
+    promotion.approve(approved, BY, approver="vera", decisions=[decision])
     promotion.registry.delete(newest)
     promotion.adopt(BY)
     assert promotion.registry.aliases() == {"champion": "1", "staging": approved}
-    promotion.promote(approved, BY, judged_against="1", approval=True)
+    promotion.promote(approved, BY, judged_against="1", consent=consent_to(promotion, approved))
 
 
 def test_a_model_that_is_made_anew_has_no_former_champions(
@@ -338,7 +340,7 @@ def test_a_forged_approval_is_worth_nothing(promotion: Promotion, new_version: N
     path = folder / "000000000001.json"
     path.write_text(path.read_text().replace('"approver": null', '"approver": "vera"'))
     with pytest.raises(AuditError, match="was changed after it was written"):
-        promotion.promote(version, BY, judged_against=None, approval=True)
+        promotion.promote(version, BY, judged_against=None, consent=consent_to(promotion, version))
 
 
 def test_a_copy_beside_the_trail_is_no_entry(promotion: Promotion, new_version: NewVersion) -> None:

@@ -15,6 +15,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from warm import run_warm
 
 from mlops_provider.refs import (
     CheckpointRef,
@@ -61,7 +62,7 @@ def snapshot(store: Store, scratch: Path, days: int = 8, seed: int = 0) -> Valid
         split={"validation_days": 2, "test_days": 2}, creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
-        place=f"ingest/toy-{seed}",
+        place=f"ingest/toy-{seed}-{manifest.version[:12]}",
         artifacts={"manifest": store.put_artifact(f"ingest/toy-{seed}", "manifest.json", manifest.to_json())},
         name="toy",
         version=manifest.version,
@@ -71,7 +72,9 @@ def snapshot(store: Store, scratch: Path, days: int = 8, seed: int = 0) -> Valid
         interval_start=manifest.interval_start,
         interval_end=manifest.interval_end,
     )
-    return ValidationRef(place=f"validate/toy-{seed}", schema_sha256="0" * 64, num_checks=1, parent=dataset)
+    return ValidationRef(
+        place=f"validate/toy-{seed}-{manifest.version[:12]}", schema_sha256="0" * 64, num_checks=1, parent=dataset
+    )
 
 
 def git(home: Path, *arguments: str) -> str:
@@ -211,9 +214,7 @@ class Recipe:
             **environment,
         }
         command = [sys.executable, "-m", "training.commands", *arguments]
-        return subprocess.run(
-            command, check=False, env=os.environ | places, capture_output=True, text=True, timeout=COMMAND_SECONDS
-        )
+        return run_warm(command, env=os.environ | places, timeout=COMMAND_SECONDS)
 
     def _run(
         self, step: str, section: dict[str, Any], ref: Ref, key: str, *, processes: int = 1, nodes: int = 1

@@ -13,7 +13,7 @@ import torch
 
 from mlops_provider.refs import FeaturesRef, canonical_json
 from training.data.feature_table import FeatureTable
-from training.data.shards import write_split
+from training.data.shard_writing import write_split
 from training.reproduction.environments import compare_environments, that_count, that_must_agree, why_not_here
 from training.reproduction.features import compare_features
 from training.reproduction.weights import first_difference

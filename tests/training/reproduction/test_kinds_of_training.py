@@ -8,6 +8,7 @@ import tempfile
 from typing import Any
 
 import pytest
+from turns import by_turns, on_turn
 
 from mlops_provider.step import connection_variable
 from training.store import Store
@@ -60,6 +61,7 @@ def quick(recipe: Any, run_step: Any) -> Any:
     return dataclasses.replace(recipe, run_step=run_step)
 
 
+@on_turn(1, 2)
 def test_a_tuned_model_is_identical_without_its_study(
     quick: Any, s3: str, postgres: str, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +91,9 @@ def test_a_tuned_model_is_identical_without_its_study(
     assert document["data"]["equal"]
 
 
-@pytest.mark.parametrize("program", [False, True], ids=["our loop", "a script"])
+@pytest.mark.parametrize(
+    "program", by_turns([pytest.param(False, id="our loop"), pytest.param(True, id="a script")], 2)
+)
 def test_a_training_on_two_nodes_is_identical_on_one(quick: Any, program: bool) -> None:
     """Broken: the larger a training was, the less could be shown of it."""
     changes = {}

@@ -8,20 +8,31 @@ from typing import Any
 
 import pytest
 
-from mlops_provider.refs import CheckpointRef, ReportRef
+from mlops_provider.refs import CheckpointRef, ReportRef, digest_of
+from mlops_provider.step import Failure, StepError
 from training.tracking.connection import connect
 from training.tracking.model_registry import ModelRegistry
 
 
 @pytest.fixture
-def register(project: Any, run_step: Any) -> Any:
-    """Registers a checkpoint, as if its evaluation had passed."""
+def register(project: Any, run_step: Any, asked: Any) -> Any:
+    """Has a checkpoint's model asked for rows, and registers it as if its evaluation had passed."""
 
     def run(checkpoint: CheckpointRef, reason: str = "Good.") -> Any:
         registry = ModelRegistry(client=connect(project.tracking_uri), name=project.pipeline)
         champion = registry.version_of_alias("champion")
+        try:
+            artifacts = asked(checkpoint)
+        except StepError as error:
+            return Failure.of(error)
         report = ReportRef(
-            place="evaluate/toy", passed=True, reason=reason, metrics={}, champion=champion, parent=checkpoint
+            place=f"evaluate/{checkpoint.digest()[:12]}-{champion}-{digest_of(reason)[:6]}",
+            artifacts=artifacts,
+            passed=True,
+            reason=reason,
+            metrics={},
+            champion=champion,
+            parent=checkpoint,
         )
         section = {"registered_model": project.pipeline}
         return run_step(project, project.step_input("register", section, report, report.digest()[:12]))

@@ -16,10 +16,12 @@ from mlflow import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.step import Failure
+from mlops_provider.refs import ModelVersionRef, digest_of
+from mlops_provider.step import BadDataError, Failure
 from training.serving.library import LOCK, closure, packed
-from training.serving.package import digest_of_folder, package
+from training.serving.model import ServedModel
+from training.serving.package import package, served_example
+from training.serving.verified import files_of
 
 LAZY = """
 
@@ -39,6 +41,11 @@ def versions(project: Any) -> list[Any]:
     return MlflowClient(tracking_uri=project.tracking_uri).search_model_versions(f"name = '{project.pipeline}'")
 
 
+def packed_model(project: Any, checkpoint: Any, scratch: Path) -> Path:
+    scratch.mkdir(exist_ok=True)
+    return package(project.store, checkpoint, served_example(project.store, checkpoint, scratch), scratch)
+
+
 def test_one_content_is_stored_once(project: Any, toy_checkpoint: Any, register: Any) -> None:
     """Broken: each report on one training, and each retry, would store the whole model again."""
     checkpoint = toy_checkpoint()
@@ -54,10 +61,27 @@ def test_equal_checkpoints_give_equal_bytes(project: Any, toy_checkpoint: Any, t
     """Broken: nothing would ever be shared, and a retry would store what an attempt before it has stored."""
     digests = set()
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        checkpoint = toy_checkpoint()
-        digests.add(digest_of_folder(package(project.store, checkpoint, tmp_path / name)))
+        digests.add(digest_of(files_of(packed_model(project, toy_checkpoint(), tmp_path / name))))
     assert len(digests) == 1
+
+
+def test_a_damaged_model_is_not_served(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:
+    """Broken: a bit that flips on the way to a server, or at rest, would be other scores that nobody notices."""
+    folder = packed_model(project, toy_checkpoint(), tmp_path) / "data/model"
+    ServedModel(folder)
+    files = sorted(folder.iterdir())
+    assert {path.suffix for path in files} == {".json", ".pt", ".zip"}
+    for path in files:
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        for damaged in (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], whole[:-1], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(BadDataError, match=f"{path.name} is not what was registered"):
+                ServedModel(folder)
+            path.write_bytes(whole)
+    ServedModel(folder)
 
 
 def test_the_number_says_what_a_caller_has_to_change(project: Any, toy_checkpoint: Any, register: Any) -> None:
@@ -78,7 +102,7 @@ def test_the_number_says_what_a_caller_has_to_change(project: Any, toy_checkpoin
 
 def test_what_a_server_has_to_install_is_pinned_as_here(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:
     """Broken: another version of a library would make other features of a row, or the model would not load."""
-    folder = package(project.store, toy_checkpoint(), tmp_path)
+    folder = packed_model(project, toy_checkpoint(), tmp_path)
     pinned = (folder / "requirements.txt").read_text().split()
     assert {line.partition("==")[0] for line in pinned} == {
         "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "torch", "zstandard"
@@ -124,7 +148,7 @@ def test_what_is_pinned_is_all_that_a_server_needs(
         model = project.home / "include/toy/model.py"
         model.write_text(model.read_text() + LAZY)
         checkpoint = toy_checkpoint(model="include.toy.model:build_lazy")
-    folder = package(project.store, checkpoint, tmp_path)
+    folder = packed_model(project, checkpoint, tmp_path)
     required = with_what_they_require((folder / "requirements.txt").read_text().split())
     installed = {
         name: {canonicalize_name(each) for each in distributions}

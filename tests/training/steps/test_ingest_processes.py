@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+import pytest
 from store_watch import problems
 
 from mlops_provider.refs import DatasetRef
@@ -77,6 +78,7 @@ def write_events(home: Path, rows_a_day: int) -> pl.DataFrame:
     return table
 
 
+@pytest.mark.gang
 def test_two_at_once_make_one_snapshot(tmp_path: Path) -> None:
     """A zombie task beside its retry: both must go on with the same data."""
     write_events(tmp_path, 500)
@@ -90,6 +92,7 @@ def test_two_at_once_make_one_snapshot(tmp_path: Path) -> None:
     assert list(problems(tmp_path / "store")) == []
 
 
+@pytest.mark.gang
 def test_killed_at_any_point_leaves_nothing_visible(tmp_path: Path) -> None:
     """Otherwise half a night could be taken for a night."""
     home, calm = tmp_path / "struck", tmp_path / "calm"
@@ -127,6 +130,7 @@ def test_killed_at_any_point_leaves_nothing_visible(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.gang
 def test_a_window_larger_than_memory(tmp_path: Path) -> None:
     """Otherwise the size of a pipeline's data would be bounded by its machine."""
     limit = 1_000_000_000

@@ -127,7 +127,7 @@ def test_one_champion_one_version_and_a_whole_trail_whatever_is_killed(
             assert isinstance(report, ReportRef)
             version = strike(project.step_input("register", {"registered_model": project.pipeline}, report, key))
             assert isinstance(version, ModelVersionRef)
-            promote = {"action": "promote", "why": "", "approver": None, "approval": False, "request": None}
+            promote = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
             strike(project.step_input("promote", promote, version, key))
             studies.append(study)
             reports.append(report)

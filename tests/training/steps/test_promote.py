@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from champion_reader import champion_reader
 from mlflow import MlflowClient
+from turns import by_turns, on_turn
 
 from mlops_provider.refs import ModelVersionRef, Ref
 from mlops_provider.step import Failure, StepInput
@@ -28,7 +29,7 @@ MOMENTS = int(os.environ.get("CHAOS_ROUNDS", "1")) * 4
 
 
 def settings(action: str = "promote", **changes: Any) -> dict[str, Any]:
-    return {"action": action, "why": "", "approver": None, "approval": False, "request": None, **changes}
+    return {"action": action, "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None, **changes}
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ WRITES_OF_A_PROMOTION = 7
 @pytest.mark.parametrize(
     ("number", "done"),
     # After a write is before the next one.
-    [*((number, False) for number in range(1, WRITES_OF_A_PROMOTION + 1)), (WRITES_OF_A_PROMOTION, True)],
+    by_turns([*((number, False) for number in range(1, WRITES_OF_A_PROMOTION + 1)), (WRITES_OF_A_PROMOTION, True)]),
 )
 def test_killed_at_a_write_and_retried_it_promotes_once(
     project: Any, run_step: Any, registered: Any, promotion: Promotion, number: int, done: bool
@@ -163,6 +164,7 @@ for path in sorted(Path(sys.argv[-1]).parent.glob("queue/*.json")):
 """
 
 
+@on_turn(0, 2)
 def test_killed_at_random_moments_the_end_is_the_same(
     project: Any, run_step: Any, registered: Any, promotion: Promotion
 ) -> None:
@@ -191,6 +193,7 @@ def test_killed_at_random_moments_the_end_is_the_same(
     assert actions(promotion) == expected
 
 
+@on_turn(1, 2)
 def test_writers_that_are_killed_never_mislead_the_next(project: Any, registered: Any, promotion: Promotion) -> None:
     """Many people at once, each killed at some moment: one order, nothing lost, nothing twice."""
     versions = [registered().version for _ in range(4)]

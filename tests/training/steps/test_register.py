@@ -10,6 +10,7 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from turns import by_turns
 
 from mlops_provider.refs import ModelVersionRef, ReportRef
 from mlops_provider.step import Failure
@@ -77,15 +78,17 @@ main()
 
 @pytest.mark.parametrize(
     ("call", "count", "after", "num_versions"),
-    [
-        ("MlflowClient.create_logged_model", 1, True, 0),
-        ("MlflowArtifactsRepository.log_artifact", 4, False, 0),
-        ("MlflowClient.finalize_logged_model", 1, False, 0),
-        ("MlflowClient.finalize_logged_model", 1, True, 0),
-        ("ModelRegistry.create", 1, True, 1),
-        ("ModelRegistry.set_tag", 1, True, 1),
-        ("ModelRegistry.set_alias", 1, True, 1),
-    ],
+    by_turns(
+        [
+            ("MlflowClient.create_logged_model", 1, True, 0),
+            ("MlflowArtifactsRepository.log_artifact", 4, False, 0),
+            ("MlflowClient.finalize_logged_model", 1, False, 0),
+            ("MlflowClient.finalize_logged_model", 1, True, 0),
+            ("ModelRegistry.create", 1, True, 1),
+            ("ModelRegistry.set_tag", 1, True, 1),
+            ("ModelRegistry.set_alias", 1, True, 1),
+        ]
+    ),
 )
 def test_killed_and_retried_it_registers_once_and_whole(
     project: Any,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from turns import on_turn
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef
 
@@ -27,12 +28,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 STRUCK = tuple(LAYOUTS) if "CHAOS_ROUNDS" in os.environ else ("three replicas",)
 """All in ``make chaos``; ``test_layouts.py`` resumes each of them within a process, to the bit."""
-EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3}
-
-
-def steps_saved(project: Any, run_key: str) -> list[int]:
-    keys = project.store.list(f"pipelines/{project.pipeline}/train/{run_key}/checkpoints")
-    return [int(key.split("step-")[1][:8]) for key in keys if key.endswith("checkpoint.json")]
+EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 3, "peers": 0}
 
 
 def weights(ref: Any) -> str:
@@ -66,10 +62,10 @@ def test_killed_in_mid_epoch_it_ends_at_the_same_bits(project: Any, train: Any, 
     moment = np.random.default_rng(len(layout))
     for least in (1, 30) if "CHAOS_ROUNDS" in os.environ else (20,):
         struck = train("killed", processes, **changes)
-        struck.wait_until(lambda: max(steps_saved(project, "killed"), default=0) >= least)  # noqa: B023
+        struck.wait_until(lambda: max(project.steps_saved("killed"), default=0) >= least)  # noqa: B023
         time.sleep(moment.uniform(0, 0.2))
         struck.kill()
-    assert max(steps_saved(project, "killed")) < 75, "killed too late to prove anything"
+    assert max(project.steps_saved("killed")) < 75, "killed too late to prove anything"
     last = train("killed", processes, **changes)
     resumed = last.result()
     assert weights(resumed) == weights(undisturbed), last.log
@@ -105,6 +101,7 @@ def strike(project: Any, cause: str, started: Any) -> None:
         started.kill()
 
 
+@on_turn(0, 2)
 @pytest.mark.timeout(300 * ROUNDS)
 def test_whatever_strikes_it_ends_at_the_same_bits(project: Any, train: Any) -> None:
     """Broken: a rank that hung, ran out of memory, found no room or no store would change the model."""
@@ -115,7 +112,7 @@ def test_whatever_strikes_it_ends_at_the_same_bits(project: Any, train: Any) -> 
         key = f"{cause} {round_}".replace(" ", "_")
         least = 1 + int(moment.integers(40))
         started = train(key, 2, ("--max-restarts", "1", "--hang-seconds", "2"), **struck_loss)
-        started.wait_until(lambda: max(steps_saved(project, key), default=0) >= least)  # noqa: B023
+        started.wait_until(lambda: max(project.steps_saved(key), default=0) >= least)  # noqa: B023
         strike(project, cause, started)
         ended = started.result() if cause != "full disk" else None
         assert words in f"{started.log} {ended}", started.log
@@ -135,17 +132,18 @@ def test_sigterm_saves_the_step_it_came_at(project: Any, train: Any) -> None:
     time.sleep(0.2)
     told.process.send_signal(signal.SIGTERM)
     told.process.wait(30)
-    assert max(steps_saved(project, "told")) > 25, told.log
+    assert max(project.steps_saved("told")) > 25, told.log
     assert weights(train("told", 2).result()) == weights(undisturbed)
 
 
+@on_turn(1, 2)
 def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: Any, train: Any) -> None:
     """Broken: a training that lost a machine, or got one back, would end with another model."""
     alone = train("one", 1, elastic="exact").result()
     assert weights(train("three", 3, elastic="exact").result()) == weights(alone)
     for processes, least in ((3, 1), (1, 30)):
         struck = train("resized", processes, elastic="exact")
-        struck.wait_until(lambda: max(steps_saved(project, "resized"), default=0) >= least)  # noqa: B023
+        struck.wait_until(lambda: max(project.steps_saved("resized"), default=0) >= least)  # noqa: B023
         struck.kill()
     resumed = train("resized", 2, elastic="exact").result()
     assert weights(resumed) == weights(alone)
@@ -158,7 +156,7 @@ def test_it_goes_on_in_another_layout_and_world_size(project: Any, train: Any) -
     moves = [(4, {"parallel": PARALLEL | {"dp_shard": 2, "tp": 2}}, 1), (2, {"parallel": PARALLEL | {"pp": 2}}, 30)]
     for processes, changes, least in moves if "CHAOS_ROUNDS" in os.environ else moves[:1]:
         struck = train("moved", processes, **changes)
-        struck.wait_until(lambda: max(steps_saved(project, "moved"), default=0) >= least)  # noqa: B023
+        struck.wait_until(lambda: max(project.steps_saved("moved"), default=0) >= least)  # noqa: B023
         struck.kill()
     resumed = train("moved", 1).result()
     assert isinstance(resumed, CheckpointRef)

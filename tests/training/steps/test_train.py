@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from warm import wait_until_warm
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import Failure
-
-
-def checkpoints(project: Any, run_key: str) -> list[str]:
-    keys = project.store.list(f"pipelines/{project.pipeline}/train/{run_key}/checkpoints")
-    return [key for key in keys if key.endswith("checkpoint.json")]
+from training.features.fitted import read_manifest
+from training.trainer.config import TrainConfig
+from training.trainer.parallel import Gang
+from training.trainer.recipe import Recipe
 
 
 def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: FeaturesRef, config: Any) -> None:
@@ -20,9 +20,9 @@ def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: F
     section = config(loss="include.toy.model:slow_loss")
     document = project.step_input("train", section, toy_features, "killed")
     first = project.start(document, processes=2, name="killed")
-    first.wait_until(lambda: len(checkpoints(project, "killed")) >= 1)
+    first.wait_until(lambda: len(project.steps_saved("killed")) >= 1)
     first.kill()
-    assert len(checkpoints(project, "killed")) < 3, "killed too late to prove anything"
+    assert len(project.steps_saved("killed")) < 3, "killed too late to prove anything"
     second = project.start(document, processes=2, name="killed")
     resumed = second.result()
     assert isinstance(resumed, CheckpointRef), second.log
@@ -35,6 +35,23 @@ def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: F
     assert runs[0].info.status == "FINISHED"
     steps = [m.step for m in client.get_metric_history(resumed.tracking_run, "validation_ndcg_at_10")]
     assert sorted(steps) == [1, 2, 3], "one value per epoch, none twice"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_warm_process_trains_to_the_same_bits(
+    project: Any, toy_features: FeaturesRef, config: Any, processes: int
+) -> None:
+    """Broken: a model could not be made again, for its process was started in another way."""
+    wait_until_warm()
+    trained = []
+    for warm in (True, False):
+        document = project.step_input("train", config(processes=processes), toy_features, f"warm_{warm}")
+        started = project.start(document, processes=processes, name=f"warm_{warm}", warm=warm)
+        trained.append(started.result())
+        assert isinstance(trained[-1], CheckpointRef), started.log
+        assert started.process.is_warm is warm
+    assert trained[0].artifacts["weights"].sha256 == trained[1].artifacts["weights"].sha256
+    assert trained[0].metrics == trained[1].metrics
 
 
 def test_a_training_is_tracked_with_all_it_came_from(
@@ -108,6 +125,30 @@ def test_losses_of_any_size_are_added_up(project: Any, toy_features: FeaturesRef
     assert epoch["train_loss"] == pytest.approx(3e30, rel=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{"micro_batch_rows": 15}, {"global_batch": 400}], ids=["budget", "no budget"])
+def test_settings_reach_the_passes_over_groups(
+    project: Any,
+    toy_features: FeaturesRef,
+    config: Any,
+    settings: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken: padding would fill memory whatever the user asks for, or all of a batch would be padded at once."""
+    monkeypatch.setattr("training.trainer.recipe.PASS_WORTH_ROWS", 100)
+    recipe = Recipe(
+        config=TrainConfig.of(config(**settings)),
+        gang=Gang(),
+        home=project.home,
+        store=project.store,
+        features=toy_features,
+        manifest=read_manifest(project.store, toy_features),
+    )
+    [step, *_] = recipe.loader().epoch(1)
+    sizes = [batch.labels.numel() for batch in step.batches]
+    assert len(sizes) > 1
+    assert max(sizes) <= settings.get("micro_batch_rows", 1500)
+
+
 def test_the_loss_names_the_samples_that_broke_it(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
 ) -> None:
@@ -115,6 +156,57 @@ def test_the_loss_names_the_samples_that_broke_it(
     failure = run_step(project, project.step_input("train", section, toy_features))
     assert failure.type == "NonFiniteLossError"
     assert 7 in failure.details["samples"]
+
+
+@pytest.mark.parametrize("every_steps", [None, 1])
+def test_nothing_that_came_after_the_loss_broke_is_kept_or_blamed(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, every_steps: int | None
+) -> None:
+    """
+    Broken: the numbers of a step are looked at while the next one runs on its weights, and those would be saved, or an
+    error that they cause would hide the cause.
+    """
+    checkpointing = {"every_steps": every_steps, "every_minutes": 10, "keep_latest": 3, "peers": 0}
+    section = config(loss="include.toy.model:brittle_loss", processes=1, checkpoint=checkpointing)
+    failure = run_step(project, project.step_input("train", section, toy_features))
+    assert isinstance(failure, Failure)
+    assert failure.type == "NonFiniteLossError", failure.message
+    assert failure.details["samples"] == [7]
+    saved = project.steps_saved("key")
+    # A save is left out while the one before is still being written.
+    assert max(saved, default=0) in (range(1, failure.details["step"]) if every_steps else [0])
+    assert ("checkpoint is that of step" in failure.message) == bool(saved)
+
+
+def test_an_operation_without_a_deterministic_algorithm_is_refused(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    """Broken: the user would read torch's advice, which names neither the place nor our setting, and it be retried."""
+    section = config(loss="include.toy.model:scattered_loss", processes=1)
+    failure = run_step(project, project.step_input("train", section, toy_features))
+    assert isinstance(failure, Failure)
+    assert failure.type == "NonDeterministicError"
+    assert not failure.retryable
+    for words in (
+        "put_ has no",
+        "include/toy/model.py:",
+        "in scattered_loss",
+        "index_put",
+        "train.deterministic: warn",
+    ):
+        assert words in failure.message
+
+
+def test_where_it_is_only_warned_of_all_say_so(
+    project: Any, toy_features: FeaturesRef, run_step: Any, config: Any
+) -> None:
+    """Broken: nobody could tell later why the same training gave other bits."""
+    section = config(loss="include.toy.model:scattered_loss", processes=1, deterministic="warn", epochs=1)
+    ref = run_step(project, project.step_input("train", section, toy_features))
+    assert isinstance(ref, CheckpointRef), ref
+    assert json.loads(project.store.read(ref.artifacts["environment"]))["nondeterministic"] == ["put_"]
+    run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
+    assert run.data.tags["mlops.nondeterministic"] == "put_"
 
 
 def test_without_an_mlflow_server_in_the_settings_nothing_is_trained(
@@ -125,10 +217,10 @@ def test_without_an_mlflow_server_in_the_settings_nothing_is_trained(
     assert isinstance(failure, Failure)
     assert not failure.retryable
     assert "MLFLOW_TRACKING_URI" in failure.message
-    assert not checkpoints(project, "key")
+    assert not project.steps_saved("key")
 
 
-def test_a_training_that_mlflow_missed_is_told_to_it_by_the_next_try(
+def test_a_training_that_mlflow_missed_is_told_to_it_later(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken: a training would need MLflow all the while, or be done again for its sake."""
@@ -136,16 +228,15 @@ def test_a_training_that_mlflow_missed_is_told_to_it_by_the_next_try(
     document = project.step_input("train", config(processes=1), toy_features)
     failure = run_step(project, document, tracking_uri="http://127.0.0.1:9")
     assert isinstance(failure, Failure)
-    assert failure.retryable
-    assert failure.type == "TrackingError"
-    done = checkpoints(project, "key")
-    assert any("step-00000075" in key for key in done)
+    assert failure.outage == "MLflow", "its task waits"
+    done = project.steps_saved("key")
+    assert 75 in done
 
     monkeypatch.setattr("training.steps.train.TRACKING_SECONDS", 60.0)
     monkeypatch.setattr("training.trainer.loop.Trainer._train_epoch", None)
     ref = run_step(project, document)
     assert isinstance(ref, CheckpointRef), ref
-    assert checkpoints(project, "key") == done
+    assert project.steps_saved("key") == done
     client = MlflowClient(tracking_uri=project.tracking_uri)
     steps = [metric.step for metric in client.get_metric_history(ref.tracking_run, "validation_ndcg_at_10")]
     assert sorted(steps) == [1, 2, 3]
@@ -195,3 +286,40 @@ def test_the_epoch_of_the_lowest_loss_is_the_best(
     assert len(values) < 8, "stopped early"
     assert ref.epoch == 1 + values.index(min(values)) == len(values) - 2
     assert ref.metrics["log_loss"] == min(values) < max(values)
+
+
+def test_where_both_copies_of_the_best_are_lost_the_next_best_is_published_and_said(
+    project: Any, toy_features: FeaturesRef, config: Any, run_step: Any
+) -> None:
+    """Broken: two flipped bits would lose the training, or a lesser model pass for the best one unseen."""
+    # Quicker than it can learn: the last epoch is not the best one.
+    section = config(processes=1, epochs=4, learning_rate=2.0)
+    document = project.step_input("train", section, toy_features)
+    whole = run_step(project, document)
+    history = json.loads(project.store.read(whole.artifacts["history"]))
+    first = max(history, key=lambda epoch: epoch["validation_metric"])
+    assert first["epoch"] < 4
+    assert "lost_best" not in whole.artifacts
+    keys = list(project.store.list(f"{whole.place}/checkpoints"))
+    damaged = [key for key in keys if f"-{first['step']:08d}-" in key and key.endswith(".bin")]
+    assert len(damaged) == 2, "the checkpoint and the copy"
+    for key in damaged:
+        data = bytearray(project.store.get(key))
+        data[5] ^= 1  # the weights come first
+        project.store.put(key, bytes(data))
+    project.store.delete([f"{whole.place}/ref.json"])
+    again = run_step(project, document)
+    assert json.loads(project.store.read(again.artifacts["lost_best"]))["epoch"] == first["epoch"]
+    left = {int(key.split("step-")[1][:8]) for key in keys if "/step-" in key} - {first["step"]}
+    best_left = max((epoch for epoch in history if epoch["step"] in left), key=lambda epoch: epoch["validation_metric"])
+    assert again.metrics["ndcg@10"] == best_left["validation_metric"]
+    assert again.artifacts["weights"].sha256 != whole.artifacts["weights"].sha256
+
+
+def test_more_processes_than_logical_shards_are_refused(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: a node that comes later, or a changed setting, ends the training in an error of torch's."""
+    section = config(elastic="exact", logical_shards=1, processes=2)
+    failure = project.start(project.step_input("train", section, toy_features), processes=2).result()
+    assert isinstance(failure, Failure)
+    assert (failure.type, failure.retryable) == ("BadConfigError", False), failure.message
+    assert "too few for 2 processes: raise train.logical_shards" in failure.message

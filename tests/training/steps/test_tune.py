@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_refs import commit_lineage
 from mlflow import MlflowClient
 
 from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
@@ -114,7 +115,7 @@ def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, sea
     checkpoints = f"pipelines/{project.pipeline}/trial/trial_1/checkpoints"
     document = search(1, train)
     first = project.start(document, processes=2, name="trial")
-    first.wait_until(lambda: any(key.endswith("checkpoint.json") for key in project.store.list(checkpoints)))
+    first.wait_until(lambda: project.steps_saved("trial_1", step="trial"))
     first.kill()
     [struck] = study_of(project, document).trials().values()
     assert struck.state.name == "RUNNING", "killed too late to prove anything"
@@ -255,6 +256,7 @@ def test_the_lowest_loss_is_the_best(project: Any, run_step: Any, search: Any, b
         "trials": 2,
     }
     train = {"objective": "binary", "metric": "log_loss", "epochs": 3}
+    commit_lineage(project.store, binary_features)
 
     def document(number: int | None) -> Any:
         return replace(search(number, train, **changes), ref=binary_features)

@@ -14,6 +14,7 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 import pytest
+from committed_refs import commit_lineage
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops_provider.refs import DatasetRef, Ref, ValidationRef
@@ -108,6 +109,7 @@ class Nights:
         document = StepInput(
             step="validate", run=run, config={**CONFIG, **changes}, ref=dataset, baselines=baselines or {}
         )
+        commit_lineage(self.store, dataset, *document.baselines.values())
         deployment = Deployment(
             home=self.home, store=self.store.uri, tracking_uri="", result_path=self.folder / "result.json", rank=0
         )
@@ -295,7 +297,7 @@ def test_statistics_of_another_generator_are_not_compared_with(nights):
         del feature.custom_stats[:]
         feature.num_stats.ClearField("histograms")
     foreign = nights.store.put_artifact("foreign", "statistics.pb", statistics.SerializeToString())
-    champion = replace(champion, artifacts={**champion.artifacts, "statistics": foreign})
+    champion = replace(champion, place="foreign", artifacts={**champion.artifacts, "statistics": foreign})
     later = FIRST + timedelta(days=30)
     ref = nights.validate(nights.ingest(table([100, 100, 100], later), later), {"champion": champion})
     assert "statistics of two generators are not comparable" in nights.report(ref)

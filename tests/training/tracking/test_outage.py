@@ -11,10 +11,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from busy_server import busy_server
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
-from training.tracking.connection import TrackingError
+from mlops_provider.outages import MLFLOW
+from mlops_provider.step import Failure
+from training.tracking.connection import DeniedError, TrackingAwayError, TrackingError, connect
+from training.tracking.model_registry import ModelRegistry
 from training.tracking.run import Point, TrackedRun
 
 Attempt = Callable[..., TrackedRun]
@@ -50,6 +54,7 @@ def program(body: str, uri: str, spool: Path, experiment: str) -> list[str]:
     return [sys.executable, "-c", dedent(head) + dedent(body)]
 
 
+@pytest.mark.server
 def test_a_frozen_server_gets_everything_once_when_it_wakes(
     server: Server, client: MlflowClient, attempt: Attempt
 ) -> None:
@@ -69,6 +74,7 @@ def test_a_frozen_server_gets_everything_once_when_it_wakes(
     assert client.get_run(run.run_id).info.status == "FINISHED"
 
 
+@pytest.mark.server
 def test_training_starts_and_ends_while_the_server_is_away(
     server: Server, client: MlflowClient, attempt: Attempt, tmp_path: Path
 ) -> None:
@@ -78,7 +84,7 @@ def test_training_starts_and_ends_while_the_server_is_away(
     log(run, range(1, 301))
     with pytest.raises(TrackingError, match=str(tmp_path)) as failure:
         run.finish(timeout=0.5)
-    assert failure.value.retryable
+    assert Failure.of(failure.value).outage == MLFLOW, "its task waits, and uses no try"
 
     again = attempt()
     log(again, range(301, 401))
@@ -91,6 +97,36 @@ def test_training_starts_and_ends_while_the_server_is_away(
     assert not list((tmp_path / "machine").iterdir()), "what was sent does not stay on disk"
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(429, TrackingAwayError), (503, TrackingAwayError), (401, DeniedError), (403, DeniedError), (500, TrackingError)],
+)
+def test_an_overload_is_told_from_a_refusal(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, expected: type[TrackingError]
+) -> None:
+    """Broken: a wrong password would be waited with for six hours, or a proxy's busy minute use up a retry."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with busy_server(int(server.uri.rpartition(":")[2])) as proxy:
+        registry = ModelRegistry(client=connect(proxy.url), name="none")
+        assert registry.versions() == []
+        proxy.status = status
+        with pytest.raises(TrackingError) as caught:
+            registry.versions()
+        assert isinstance(caught.value, expected)
+        assert isinstance(caught.value, TrackingAwayError) == (expected is TrackingAwayError)
+        assert caught.value.retryable == (expected is not DeniedError)
+        with pytest.raises(expected):
+            connect(proxy.url)
+
+
+def test_a_request_that_mlflow_itself_refuses_is_no_outage(server: Server) -> None:
+    """Broken: a name that MLflow does not take would be tried for hours."""
+    registry = ModelRegistry(client=connect(server.uri), name="a/b")
+    with pytest.raises(DeniedError, match="INVALID_PARAMETER_VALUE"):
+        registry.set_tag("1", "x" * 2000, "value")
+
+
+@pytest.mark.server
 def test_a_killed_process_leaves_its_metrics_to_the_next(
     server: Server, client: MlflowClient, attempt: Attempt, tmp_path: Path
 ) -> None:
@@ -124,6 +160,7 @@ def test_a_killed_process_leaves_its_metrics_to_the_next(
     assert history(client, run.run_id, "loss") == expected(range(1, 901))
 
 
+@pytest.mark.server
 def test_a_resumed_attempt_repeats_no_step_and_fills_the_gaps(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: curves would show the steps after a checkpoint twice, or miss those that a lost machine had not sent."""
     first = attempt("one machine")
@@ -140,6 +177,7 @@ def test_a_resumed_attempt_repeats_no_step_and_fills_the_gaps(client: MlflowClie
     assert history(client, third.run_id, "loss") == [*stored, (13, 39.0), (14, 42.0)]
 
 
+@pytest.mark.server
 def test_a_run_that_is_deleted_is_opened_anew(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: of two runs made at once the surplus one is deleted; its process could not track any more."""
     run = attempt()
@@ -170,6 +208,7 @@ def test_an_outage_costs_disk_and_no_memory(tmp_path: Path) -> None:
     assert grown < 10e6
 
 
+@pytest.mark.server
 def test_a_full_disk_does_not_stop_metrics_while_the_server_is_there(
     server: Server, client: MlflowClient, attempt: Attempt, tmp_path: Path
 ) -> None:
@@ -208,6 +247,7 @@ def test_what_is_written_while_it_is_sent_counts_once(tmp_path: Path) -> None:
     subprocess.run(program(body, NO_SERVER, tmp_path, tmp_path.name), check=True, timeout=100)
 
 
+@pytest.mark.server
 def test_the_training_process_does_not_import_mlflow(server: Server, tmp_path: Path) -> None:
     """Broken: the first steps would share the interpreter with seconds of import, after each restart."""
     body = """
@@ -218,6 +258,7 @@ def test_the_training_process_does_not_import_mlflow(server: Server, tmp_path: P
     subprocess.run(program(body, server.uri, tmp_path, tmp_path.name), check=True, timeout=100)
 
 
+@pytest.mark.server
 def test_threads_log_into_one_run(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: metrics of the checkpoint and system threads would get lost between those of the loop."""
     run = attempt()

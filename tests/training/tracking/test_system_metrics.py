@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import psutil
+import pytest
 from mlflow import MlflowClient
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
@@ -28,6 +29,7 @@ def test_names_and_units_are_those_of_mlflow() -> None:
         assert 0.5 < ours[name] / theirs[name] < 2
 
 
+@pytest.mark.server
 def test_each_node_has_metrics_of_its_own(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: the slow node of a gang could not be told from the others."""
     run, other = attempt(), attempt(leads=False)

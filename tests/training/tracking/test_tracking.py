@@ -21,6 +21,7 @@ from training.tracking.run import Point, TrackedRun, open_run, reopen_run
 Attempt = Callable[..., TrackedRun]
 
 
+@pytest.mark.server
 def test_processes_that_open_a_run_at_once_share_it(client: MlflowClient, attempt: Attempt, tmp_path: Path) -> None:
     """Broken: a duplicate process would track one training as two."""
     with ThreadPoolExecutor(3) as pool:
@@ -34,6 +35,7 @@ def test_processes_that_open_a_run_at_once_share_it(client: MlflowClient, attemp
     assert {run.run_id for run in runs} == {only.info.run_id}, f"first {ids}"
 
 
+@pytest.mark.server
 def test_points_sent_twice_are_stored_once(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: an epoch that is reported again at the end would be there twice."""
     run = attempt()
@@ -45,6 +47,7 @@ def test_points_sent_twice_are_stored_once(client: MlflowClient, attempt: Attemp
     assert len(client.get_metric_history(run.run_id, "not a number")) == 1
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("step", "metrics", "named"),
     [
@@ -65,6 +68,7 @@ def test_what_mlflow_would_refuse_is_refused_in_the_first_step(
         attempt().log(Point(step=step, unix_time=1.0, metrics=metrics))
 
 
+@pytest.mark.server
 def test_a_metric_that_only_the_server_refuses_takes_no_other_with_it(
     client: MlflowClient, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +84,7 @@ def test_a_metric_that_only_the_server_refuses_takes_no_other_with_it(
     assert client.get_run(run.run_id).data.tags["mlops.refused_metrics"] == "not@allowed"
 
 
+@pytest.mark.server
 def test_an_attempt_with_other_params_goes_on_in_the_run(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: a training that resumes with fewer ranks could not be tracked any more."""
     params = {f"p{number}": number for number in range(150)}
@@ -91,6 +96,7 @@ def test_an_attempt_with_other_params_goes_on_in_the_run(client: MlflowClient, a
     assert data.tags["mlops.latest.world_size"] == "2"
 
 
+@pytest.mark.server
 def test_only_the_leader_says_how_the_run_is(client: MlflowClient, attempt: Attempt) -> None:
     """Broken: the first node to finish would end the run of all."""
     leader, other = attempt(), attempt(leads=False)
@@ -102,6 +108,7 @@ def test_only_the_leader_says_how_the_run_is(client: MlflowClient, attempt: Atte
     assert client.get_run(leader.run_id).info.status == "FINISHED"
 
 
+@pytest.mark.server
 def test_files_and_values_are_stored_beside_the_metrics(server: Server, attempt: Attempt) -> None:
     run = attempt(tags={"mlops.seed": "7"})
     run.log_bytes("model", {"weights.pt": b"w"})
@@ -125,6 +132,7 @@ def test_a_server_that_is_not_there_is_named_with_the_fix(uri: str, error: type[
         check_reachable(uri)
 
 
+@pytest.mark.server
 def test_feast_is_not_imported_to_talk_to_mlflow(server: Server) -> None:
     """Broken: every step that ends at MLflow would take three seconds more."""
     program = (

@@ -7,6 +7,7 @@ Trains small models in the layouts that it is told, under torchrun or alone.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -24,17 +25,18 @@ import numpy as np
 import torch
 from gpt import GPT
 from torch import Tensor, distributed, nn
-from torch.distributed import checkpoint
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from mlops_provider.step import StepError
 from training.data.loader import Batch
+from training.store import Store
+from training.trainer.checkpoint.checkpoints import Checkpoints
 from training.trainer.config import Parallel
 from training.trainer.layouts import Layout, build_layout
 from training.trainer.layouts.mesh import device_mesh, resolve
-from training.trainer.layouts.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from training.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state
 from training.trainer.parallel import Gang, join, leave, seed_everything
 from training.trainer.state import LOSS_UNITS
 
@@ -52,6 +54,8 @@ class Case:
     micro_batch: int = 100
     options: dict[str, Any] = field(default_factory=dict)
     """Of build_layout."""
+    optimizer: str | None = None
+    """Of torch.optim; None: AdamW, fused."""
     warm_up: bool = True
     save: str | None = None
     """Folder for a checkpoint, written after ``save_step``."""
@@ -139,34 +143,59 @@ def train(case: Case) -> dict[str, Any]:
         layout = build_layout(build(case), gang, **case.options)
     except StepError as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    optimizer = torch.optim.AdamW(layout.model.parameters(), lr=0.01, fused=True)
+    optimizer = optimizer_of(case, layout.model)
     layout.adopt(optimizer)
     if case.load is not None:
-        state = {"model": model_state(layout), "optimizer": optimizer_state(layout, optimizer)}
-        checkpoint.load(state, checkpoint_id=case.load)
-        load_model_state(layout, state["model"])
-        load_optimizer_state(layout, optimizer, state["optimizer"])
+        checkpoints = Checkpoints(store=Store(f"file://{case.load}"), place="layout", gang=gang)
+        saved = checkpoints.newest()
+        assert saved is not None, "the case before has saved it"
+        state = state_to_fill(layout, optimizer, checkpoints.contents(saved))
+        checkpoints.load(saved, state)
+        load_training_state(layout, optimizer, state)
     if case.warm_up:
         layout.warm_up(share(case, 0, gang)[0], loss)
-    result: dict[str, Any] = {"losses": [], "norms": [], "taken": []}
+    result: dict[str, Any] = {"losses": [], "norms": [], "taken": [], "held": 0}
+
+    def watched_loss(model: nn.Module, batch: Batch) -> Tensor:
+        if step == case.first_step:  # in each of its micro batches: a look at all objects takes a while
+            result["held"] = max(result["held"], gradients_besides(layout.model))
+        return loss(model, batch)
+
     for step in range(case.first_step, case.first_step + case.steps):
         gang.seed(5, step)
         scale = 1 / case.global_batch
         if step == case.spoil_step and gang.rank == gang.world_size - 1:
             scale *= 1e36
-        losses = layout.step(share(case, step, gang), loss, scale)
+        losses = layout.step(share(case, step, gang), watched_loss, scale)
         result["losses"].append(
             gang.sum(round(float(sum(each.sum() for each in losses)) * LOSS_UNITS)) / LOSS_UNITS / case.global_batch
         )
         result["norms"].append(float(layout.clip(0.3)))
-        result["taken"].append(layout.update(optimizer))
+        scale = layout.loss_scale
+        layout.update(optimizer)
+        result["taken"].append(scale is None or bool(layout.loss_scale == scale))
         if case.save is not None and step == case.save_step:
-            state = {"model": model_state(layout), "optimizer": optimizer_state(layout, optimizer)}
-            checkpoint.save(state, checkpoint_id=case.save)
+            checkpoints = Checkpoints(store=Store(f"file://{case.save}"), place="layout", gang=gang)
+            checkpoints.save(step, training_state(layout, optimizer), {}, wait=True)
+            checkpoints.wait()
     result["agreed"] = every(gang, result["norms"]) and every(gang, result["taken"])
     result["scores"] = scores(layout, case, gang)
     result["weights"] = digest(layout, gang)
     return result
+
+
+def gradients_besides(model: nn.Module) -> int:
+    """Numbers in gradients of parameters that are not the model's own, such as those that FSDP gathers."""
+    own = {id(parameter) for parameter in model.parameters()}
+    others = [each for each in gc.get_objects() if type(each) is nn.Parameter and id(each) not in own]
+    return sum(each.grad.numel() for each in others if each.grad is not None)
+
+
+def optimizer_of(case: Case, model: nn.Module) -> torch.optim.Optimizer:
+    if case.optimizer is None:
+        return torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    # Muon takes matrices only.
+    return getattr(torch.optim, case.optimizer)([each for each in model.parameters() if each.ndim == 2], lr=0.01)
 
 
 def every(gang: Gang, value: Any) -> bool:
@@ -206,7 +235,7 @@ def digest(layout: Layout, gang: Gang) -> str | None:
 
 def stall(parallel: Mapping[str, int], told: Path) -> None:
     """The last rank does not come to a sum; rank 0 tells what became of its wait."""
-    gang = join(Parallel(**parallel), timedelta(seconds=2))
+    gang = join(Parallel(**parallel), timedelta(seconds=10))  # a rank may start as late as this
     group = None if gang.mesh is None else gang.mesh.get_group("tp")
     distributed.barrier(group=group)
     if gang.leads:

@@ -9,7 +9,11 @@ from training.trainer.flops import flops_per_sample
 
 
 def test_a_linear_layer_costs_six_operations_for_each_weight_and_row() -> None:
-    """Broken: the utilisation would be off by a factor. 2 a weight forward, 4 backward (Kaplan et al. 2020)."""
+    """
+    Broken: the utilisation would be off by a factor, or follow how long the first batch's groups are.
+
+    2 a weight forward, 4 backward (Kaplan et al. 2020).
+    """
     model = nn.Sequential(nn.Linear(10, 20, bias=False), nn.Dropout(0.5))
     batch = Batch(
         features=torch.zeros(4, 3, 10),
@@ -18,5 +22,5 @@ def test_a_linear_layer_costs_six_operations_for_each_weight_and_row() -> None:
         weights=torch.ones(4),
         samples=np.arange(4),
     )
-    assert flops_per_sample(model, batch) == 6 * 200 * 3
+    assert flops_per_sample(model, batch, 2.5) == 6 * 200 * 2.5
     assert model.training

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from turns import by_turns
 
 from mlops_provider.step import BadConfigError, RunIdentity, StepInput
 from training.tuning.config import TuneConfig, study_name
@@ -117,6 +118,7 @@ def parameters(study: Study) -> dict[int, dict[str, Any]]:
     return {number: trial.params for number, trial in study.trials().items()}
 
 
+@pytest.mark.server
 def test_kills_at_any_moment_leave_the_same_study(place: Place) -> None:
     """Broken: a night on spot nodes would find other settings than a quiet one, or train a trial twice."""
     changes = {"sampler": "random"} if place.connection is None else {"sampler": "grid", "space": GRID}
@@ -152,6 +154,7 @@ def test_kills_at_any_moment_leave_the_same_study(place: Place) -> None:
     assert best.params == expected.params
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(("sampler", "space"), [("random", SPACE), ("grid", GRID)], ids=["random", "grid"])
 def test_the_order_of_trials_does_not_matter(place: Place, sampler: str, space: Any) -> None:
     """Broken: what a study finds would depend on when Airflow's workers are free."""
@@ -163,7 +166,7 @@ def test_the_order_of_trials_does_not_matter(place: Place, sampler: str, space: 
         assert len({tuple(found.values()) for found in parameters(forward).values()}) == NUM_TRIALS, "each once"
 
 
-@pytest.mark.parametrize("pruner", ["median", "successive_halving", "hyperband"])
+@pytest.mark.parametrize("pruner", by_turns(["median", "successive_halving", "hyperband"]))
 def test_tpe_is_reproducible_one_at_a_time(tmp_path: Path, pruner: str) -> None:
     """Broken: nobody could find out how a model's settings were found. With several at once the order decides."""
     place = Place(f"file://{tmp_path}", None)
@@ -186,6 +189,7 @@ def test_tpe_learns_from_the_trials_before(tmp_path: Path) -> None:
     assert sum(values[-8:]) > sum(values[:8])
 
 
+@pytest.mark.server
 def test_many_trials_begin_at_the_same_moment(place: Place) -> None:
     """Broken: the first trials would fail at making the database's tables, or the study be there twice."""
     processes = [start(place, "crowded", number, 0.0, {}) for number in range(6)]
@@ -195,6 +199,7 @@ def test_many_trials_begin_at_the_same_moment(place: Place) -> None:
     assert sorted(place.study("crowded").trials()) == list(range(6))
 
 
+@pytest.mark.server
 def test_a_trial_begun_by_two_attempts_is_one(place: Place) -> None:
     """Broken: where a lost attempt lives on beside its retry, they would train with different settings."""
     processes = [start(place, "doubled", 0, 0.05, {"sampler": "tpe"}) for _ in range(3)]
@@ -232,6 +237,7 @@ def test_a_database_that_is_away_is_worth_a_retry(connect: Any, tmp_path: Path) 
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.server
 def test_trials_that_somebody_else_has_put_there_are_left_alone(place: Place) -> None:
     """Broken: one look with a dashboard that begins trials would end the pipeline."""
     study = place.study("shared")

@@ -8,6 +8,7 @@ their types from what is left, and hands out one table for Polars or Spark.
 from __future__ import annotations
 
 import functools
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,28 +21,23 @@ import polars as pl
 
 from mlops_provider.step import BadDataError, StepError
 from training.data.engine import Engine, Table, on_polars, on_spark, spark_session
-from training.data.sources.files import Files
-from training.data.sources.kafka_topic import KafkaTopic
 from training.data.sources.records import Records
-from training.data.sources.redis_stream import RedisStream
 from training.data.sources.source import Piece, Source, SourceError, reading
-from training.data.sources.sql import sql_query
-from training.data.sources.tables import Delta, Iceberg
-from training.data.sources.text_files import TextFiles
 from training.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
 from training.data.window import Window
 
 __all__ = ["SourceError", "SourceTable", "read_source"]
 
-KINDS: Mapping[str, Callable[..., Source]] = {
-    "files": Files,
-    "text": TextFiles,
-    "sql": sql_query,
-    "delta": Delta,
-    "iceberg": Iceberg,
-    "redis": RedisStream,
-    "kafka": KafkaTopic,
+KINDS: Mapping[str, str] = {
+    "files": "training.data.sources.files:Files",
+    "text": "training.data.sources.text_files:TextFiles",
+    "sql": "training.data.sources.sql:sql_query",
+    "delta": "training.data.sources.tables:Delta",
+    "iceberg": "training.data.sources.tables:Iceberg",
+    "redis": "training.data.sources.redis_stream:RedisStream",
+    "kafka": "training.data.sources.kafka_topic:KafkaTopic",
 }
+"""Imported by name: a step waits for the libraries of its own source only."""
 _PIECES_AT_ONCE = 4
 Result = TypeVar("Result")
 
@@ -83,7 +79,8 @@ def read_source(
         as_of=window.end,
         since=None if history_days is None else window.start - timedelta(days=history_days),
     )
-    source = KINDS[kind](name=name, home=home, records=records, **settings)
+    make: Callable[..., Source] = pkgutil.resolve_name(KINDS[kind])
+    source = make(name=name, home=home, records=records, **settings)
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.fetch import write_batches
 from training.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from adbc_driver_manager import Error, ProgrammingError
 
 from mlops_provider.step import BadConfigError, BadDataError, StepError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.fetch import write_batches
 from training.data.sources.records import Records
 from training.data.sources.source import Piece, Position, SourceConfig, SourceError

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from mlops_provider.step import BadDataError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.fetch import write_batches
 from training.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlops_provider.step import BadConfigError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.postgres_query import PostgresQuery
 from training.data.sources.source import Source
 from training.data.sources.sqlite_query import SqliteQuery

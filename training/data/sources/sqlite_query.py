@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.fetch import write_batches
 from training.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
 

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import StaticTable, Table
 
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.sources.connections import Connection
+from training.data.connections import Connection
 from training.data.sources.source import Piece, Position, SourceConfig, SourceError
 
 

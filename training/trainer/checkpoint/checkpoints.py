@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,10 +16,12 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from mlops_provider.step import StepError
 from training.store import Store
 from training.trainer.checkpoint import loading
-from training.trainer.checkpoint.committed import Saved, best_of, find_damage, read_listing, step_of
+from training.trainer.checkpoint.committed import Saved, find_damage
+from training.trainer.checkpoint.generation import Generation
+from training.trainer.checkpoint.listing import read_listing
 from training.trainer.checkpoint.planning import CheckpointError, Plan, make_plan, structure_of
 from training.trainer.checkpoint.staging import Staging
-from training.trainer.checkpoint.tree import Flat, encode, flatten
+from training.trainer.checkpoint.tree import Contents, Flat, encode, flatten
 from training.trainer.checkpoint.writing import Save, Writer
 from training.trainer.parallel import Gang
 
@@ -31,13 +31,15 @@ logger = logging.getLogger(__name__)
 
 class Checkpoints:
     """
-    The checkpoints of one training, under ``<place>/checkpoints/step-00000120/`` and so on.
+    The checkpoints of one training, under ``<place>/checkpoints/step-00000120-g0003/`` and so on.
 
     Each rank's tensors are one file, ``rank-0003.<attempt>-<save>.bin``, a name that no other save uses;
-    ``checkpoint.json`` is put last: its presence is the commit. All methods but :meth:`load_whole` are called by all
-    ranks, in the same order.
+    ``checkpoint.json`` is put last: its presence is the commit. The best model's weights are written twice, see
+    :mod:`training.trainer.checkpoint.listing`. All methods but :meth:`load_whole`, :meth:`settle` and
+    :meth:`raise_if_ended` are called by all ranks, in the same order. The first of :meth:`newest`, :meth:`prepare` and
+    :meth:`save` takes a generation: from then on no earlier process group goes on at this place.
 
-    :param keep_latest: complete checkpoints kept, each with the best one of its time
+    :param keep_latest: whole checkpoints kept, each with the best one of its time
     :param timeout: until a rank that does not report its part is given up, and the save with it
     :param retry_seconds: before a failed write is tried again, the first time; then twice as long
     """
@@ -65,6 +67,10 @@ class Checkpoints:
         )
         self._plan: Plan | None = None
         self._staging: Staging | None = None
+        self._seat: tuple[int, str] | None = None
+        """Generation and attempt, once taken."""
+        self._announced: frozenset[str] = frozenset()
+        """Folders that an earlier process group may remove at any time."""
         self._number = 0
         self._last: Future[None] | None = None
         self.last_blocked_seconds = 0.0
@@ -75,8 +81,14 @@ class Checkpoints:
         """How long the newest successful save took until it would survive a power cut."""
         return self._writer.last_durable_seconds
 
+    @property
+    def busy(self) -> bool:
+        """Whether this rank's part of a save is still being written."""
+        return self._last is not None and not self._last.done()
+
     def prepare(self, tensors: dict[str, Any]) -> None:
         """Plan, and take the memory, before the training starts: the first save then blocks no longer than the next."""
+        self._take()
         self._replan(flatten(tensors))
 
     def save(
@@ -97,15 +109,17 @@ class Checkpoints:
         :param wait: for the save that is still being written, if any; a best one always does
         :return: False where that one is being written still and this one is skipped; the same on every rank
         :raises BadConfigError: where the state holds what a checkpoint cannot
+        :raises LostGenerationError: where another process group has taken over
         """
+        self.raise_if_ended()
+        self._take()
+        assert self._seat is not None, "taken above"
         started = time.monotonic()
         flat = flatten(tensors)
         document = json.dumps(meta, allow_nan=False)
         encoded = {key: encode(key, value) for key, value in flat.values.items()}
         structure = structure_of(flat)
-        busy, changed = self._gang.any(
-            self._last is not None and not self._last.done(), self._plan is None or self._plan.structure != structure
-        )
+        busy, changed = self._gang.any(self.busy, self._plan is None or self._plan.structure != structure)
         if busy:
             if not (wait or best_step == step):
                 self._log(logging.WARNING, f"checkpoint of step {step} skipped: the one before is still being written")
@@ -116,9 +130,12 @@ class Checkpoints:
         assert self._plan is not None, "planned above"
         assert self._staging is not None, "planned above"
         self._staging.fill(self._sources(flat))
-        self.last_blocked_seconds = time.monotonic() - started
+        # A GPU tells only later how long it copied: about as long as for the save before.
+        self.last_blocked_seconds = time.monotonic() - started + self._staging.copy_seconds
         job = Save(
             number=self._number,
+            generation=self._seat[0],
+            attempt=self._seat[1],
             step=step,
             meta=document,
             best_step=best_step,
@@ -138,64 +155,87 @@ class Checkpoints:
         Until nothing is in flight.
 
         :raises CheckpointError: where the last save could not be written
+        :raises LostGenerationError: where another process group has taken over
         """
         if self._last is not None:
             self._settle()
+            self.raise_if_ended()
             if error := self._last.exception():
                 raise CheckpointError(f"the last checkpoint could not be written: {error}") from error
 
+    def settle(self, seconds: float) -> None:
+        """By any rank alone: until its part of the last save is written, or has failed, but no longer than this."""
+        if self._last is not None:
+            wait([self._last], timeout=seconds)
+
+    def raise_if_ended(self) -> None:
+        """
+        By any rank alone, at no cost: this process group must end where a save has found that it lost its place.
+
+        :raises LostGenerationError: where another process group has taken over
+        :raises GenerationGoneError: where the place was emptied meanwhile
+        """
+        if self._writer.ended is not None:
+            raise self._writer.ended
+
     def newest(self) -> Saved | None:
         """
-        The newest complete checkpoint whose checksums hold, if any. Says which it passes over, and why.
+        The newest complete checkpoint whose checksums hold, if any, whatever others are like.
 
-        So must those of the best one of its time, whose weights a training that goes on may well end with: where it
-        is damaged, or was never written, the training goes back to before it, and makes it again.
+        Says which it passes over, and why.
+
+        :raises LostGenerationError: where another process group has taken over from an earlier one of this agent's
         """
+        self._take()
         listing = self._lead(lambda: read_listing(self.store, self.place))
         for reason in listing.damaged.values():
             self._log(logging.WARNING, f"{reason}; going back to the checkpoint before")
-        complete = {saved.step: saved for saved in listing.complete}
+        self._announced = frozenset(listing.retired)
+        return next((saved for saved in reversed(listing.complete) if self._whole(saved)), None)
 
-        @cache
-        def whole(step: int) -> bool:
-            return step in complete and self._whole(complete[step])
+    def choose_weights(self, steps: Sequence[int], *, known: Saved | None = None) -> Saved | None:
+        """
+        The first of some steps whose weights are there and whole, in its checkpoint or in the copy of the best.
 
-        chosen = next((saved for saved in reversed(listing.complete) if self._usable(saved, whole)), None)
-        # A training that goes on from an earlier one would otherwise meet them again.
-        reached = chosen.step if chosen else -1
-        self._writer.passed_over = [folder for folder in listing.folders if step_of(folder) > reached]
-        return chosen
+        :param steps: optimizer steps, the most wanted one first
+        :param known: a checkpoint that was read just now, and is whole
+        :return: for :meth:`load_whole`, of the part ``model``
+        """
+        listing = self._lead(lambda: read_listing(self.store, self.place))
+        found = (saved for step in steps for saved in listing.weights_of(step))
+        return next((saved for saved in found if saved == known or self._whole(saved)), None)
 
-    def _usable(self, saved: Saved, whole: Callable[[int], bool]) -> bool:
-        best_step = saved.best_step
-        if best_step is not None and best_step != saved.step and not whole(best_step):
-            reason = f"that of step {best_step}, the best of its time, is damaged or not there"
-            self._log(logging.WARNING, f"passing over the checkpoint of step {saved.step}: {reason}")
-            return False
-        return whole(saved.step)
-
-    def best(self) -> Saved | None:
-        """The best one, as the newest has it, if it is there and its checksums hold."""
-        saved = self._lead(self._find_best)
-        return saved if saved is not None and self._whole(saved) else None
-
-    def _find_best(self) -> Saved | None:
-        complete = read_listing(self.store, self.place).complete
-        # Where the store failed, what was passed over is there still.
-        return best_of([saved for saved in complete if saved.folder not in self._writer.passed_over])
+    def contents(self, saved: Saved) -> Contents:
+        """What a checkpoint holds, without its tensors' bytes."""
+        return loading.contents(self.store, saved)
 
     def load(self, saved: Saved, tensors: dict[str, Any]) -> None:
-        """Fill a state in place; its world size and layout may be others than the checkpoint's."""
+        """
+        Fill a state in place; its world size and layout may be others than the checkpoint's.
+
+        Where an earlier process group may still remove that checkpoint, it is saved again at once, as this one's own.
+        """
         loading.load_into(self.store, saved, tensors)
+        if saved.folder in self._announced:
+            self.save(saved.step, tensors, dict(saved.meta), best_step=saved.best_step, wait=True)
+            self.wait()
 
     def load_whole(self, saved: Saved, part: str | None = None) -> dict[str, Any]:
         """One rank alone: full tensors on the CPU; of one part of the state, e.g. ``model``, where that is named."""
         return loading.load_whole(self.store, saved, part)
 
+    def _take(self) -> None:
+        if self._seat is None:
+            self._seat = self._lead(self._take_generation)
+
+    def _take_generation(self) -> tuple[int, str]:
+        generation = Generation.take(self.store, self.place)
+        self._writer.generation = generation
+        return generation.number, generation.writer[:8]
+
     def _replan(self, flat: Flat) -> None:
-        attempt = self._plan.attempt if self._plan else uuid.uuid4().hex[:8]
         self._staging = None  # first: memory for two is not to be had
-        self._plan = make_plan(flat, attempt=attempt, gang=self._gang)
+        self._plan = make_plan(flat, gang=self._gang)
         pinned = any(tensor.is_cuda for tensor in flat.tensors.values())
         self._staging = Staging(self._plan.mine, pinned=pinned)
 
@@ -226,7 +266,9 @@ class Checkpoints:
                 raise error
         damage = sorted({problem for problems, _ in outcomes for problem in problems or ()})
         for problem in damage:
-            self._log(logging.WARNING, f"{problem}; passing over the checkpoint of step {saved.step}")
+            self._log(logging.WARNING, f"{problem}; passing over {saved.folder.rpartition('/')[2]}")
+        if damage:
+            self._writer.distrusted.add(saved.folder)
         return not damage
 
     def _log(self, level: int, message: str) -> None:

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import obstore
-from obstore.store import from_url
 
 from mlops_provider.step import StepError
 from training.store import Store, StoreError
 
+MARKER: Final = "checkpoint.json"
+"""Put last: its presence makes a folder a checkpoint."""
+SET_ASIDE: Final = "set-aside.json"
+"""A marker under another name: not there for a training, and brought back by another restore."""
+RETIRED: Final = "retired.json"
+"""Put before a checkpoint is removed: whoever finds it must not rely on this one."""
 PAGE_BYTES: Final = 4096
 """Direct I/O wants memory, offset and length in whole pages: a file is padded to this."""
 _WRITE_BYTES: Final = 16 << 20
@@ -62,7 +66,6 @@ class CheckpointFiles:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._root = Path(store.uri.removeprefix("file://")) if store.uri.startswith("file://") else None
-        self._bucket: Any = None if self._root else from_url(store.uri)
 
     def write(self, key: str, memory: memoryview) -> None:
         """
@@ -70,12 +73,11 @@ class CheckpointFiles:
 
         :param memory: whole pages, aligned
         """
+        if self._root is None:
+            self._store.put_large(key, memory, max(_WRITE_BYTES, len(memory) // _PARTS))
+            return
         try:
-            if self._root is None:
-                part_bytes = max(_WRITE_BYTES, len(memory) // _PARTS)
-                obstore.put(self._bucket, key, memory, chunk_size=part_bytes, max_concurrency=4)
-            else:
-                _write_file(self._root / key, memory)
+            _write_file(self._root / key, memory)
         except Exception as error:
             raise self._failure("write", key, error) from error
 
@@ -84,12 +86,12 @@ class CheckpointFiles:
         try:
             if self._root is None:
                 # Copied, for torch wants memory that it may write to.
-                data = memoryview(bytearray(obstore.get_range(self._bucket, key, start=start, length=num_bytes)))
+                data = memoryview(self._store.get_range(key, start, num_bytes))
             else:
                 data = _read_file(self._root / key, start, num_bytes)
         except FileNotFoundError as error:
             raise DamagedCheckpointError(f"{key} is missing") from error
-        except Exception as error:
+        except OSError as error:
             raise self._failure("read", key, error) from error
         if len(data) != num_bytes:
             raise DamagedCheckpointError(f"{key} is truncated: no {num_bytes} bytes at byte {start}")
@@ -97,22 +99,12 @@ class CheckpointFiles:
 
     def check_size(self, file: RankFile) -> None:
         """:raises DamagedCheckpointError: where the file is missing, or longer or shorter than it was"""
-        try:
-            if self._root is None:
-                num_bytes = obstore.head(self._bucket, file.key)["size"]
-            else:
-                num_bytes = (self._root / file.key).stat().st_size
-        except FileNotFoundError as error:
-            raise DamagedCheckpointError(f"{file.key} is missing") from error
-        except Exception as error:
-            raise self._failure("read", file.key, error) from error
-        if num_bytes != file.num_bytes:
-            raise DamagedCheckpointError(f"{file.key} has {num_bytes} bytes, not {file.num_bytes}: it is damaged")
+        check_size(file, self._store.size(file.key))
 
     def remove(self, folder: str) -> None:
-        """A checkpoint's folder with all that is in it; the marker first, lest half a checkpoint looks whole."""
+        """A folder with all that is in it; the marker first, lest half a checkpoint looks whole."""
         keys = list(self._store.list(folder))
-        self._store.delete([key for key in keys if key.endswith(".json")])
+        self._store.delete([key for key in keys if key.endswith((f"/{MARKER}", f"/{SET_ASIDE}"))])
         if self._root is None:
             self._store.delete(keys)
             return
@@ -129,6 +121,17 @@ class CheckpointFiles:
             f"cannot {verb} {key} in the store {self._store.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
+
+
+def check_size(file: RankFile, num_bytes: int | None) -> None:
+    """
+    :param num_bytes: that it has now; None where it is missing
+    :raises DamagedCheckpointError: where these are not the bytes that were written
+    """
+    if num_bytes is None:
+        raise DamagedCheckpointError(f"{file.key} is missing")
+    if num_bytes != file.num_bytes:
+        raise DamagedCheckpointError(f"{file.key} has {num_bytes} bytes, not {file.num_bytes}: it is damaged")
 
 
 def read_chunks(
@@ -158,8 +161,12 @@ def read_chunks(
 
     for position in sorted({chunk.file for chunk in chunks}):
         files.check_size(names[position])
+    groups = list(_grouped(chunks))
+    if len(groups) == 1:
+        work(groups[0])
+        return
     with ThreadPoolExecutor(num_threads, thread_name_prefix="checkpoint-read") as pool:
-        for _ in pool.map(work, _grouped(chunks)):
+        for _ in pool.map(work, groups):
             pass
 
 

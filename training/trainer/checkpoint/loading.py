@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
+from torch.distributed.tensor import DTensor
 
 from mlops_provider.step import BadConfigError
 from training.store import Store
-from training.trainer.checkpoint.committed import Index, IndexedTensor, Saved
+from training.trainer.checkpoint.committed import Saved
 from training.trainer.checkpoint.files import CheckpointFiles, Chunk, read_chunks
-from training.trainer.checkpoint.tree import decode, flatten, put_leaf, unflatten
+from training.trainer.checkpoint.index import Index
+from training.trainer.checkpoint.tree import Contents, TensorFacts, decode, flatten, put_leaf, unflatten
+
+
+def contents(store: Store, saved: Saved) -> Contents:
+    """What a checkpoint holds, without its tensors' bytes."""
+    index = Index(store, saved)
+    return Contents(
+        tensors={each.path: TensorFacts(each.shape, getattr(torch, each.dtype)) for each in index.tensors.values()},
+        values={path: decode(value) for path, value in index.values.values()},
+    )
 
 
 def load_into(store: Store, saved: Saved, state: dict[str, Any]) -> None:
@@ -30,23 +34,42 @@ def load_into(store: Store, saved: Saved, state: dict[str, Any]) -> None:
     :raises BadConfigError: where the state has what the checkpoint lacks, or in another shape
     :raises DamagedCheckpointError: naming the file
     """
-    index, flat = Index.load(store, saved), flatten(state)
+    index, flat = Index(store, saved), flatten(state)
     _check(saved, index, flat.tensors, set(flat.values))
-    planner = DefaultLoadPlanner(flatten_state_dict=False)
-    planner.set_up_planner(dict(flat.tensors), _metadata({key: index.tensors[key] for key in flat.tensors}))
-    wanted: dict[Chunk, list[ReadItem]] = {}
-    for item in planner.create_local_plan().items:
-        wanted.setdefault(_chunk_of(index, item), []).append(item)
+    wanted = wanted_chunks(index, flat.tensors)
 
     def copy(chunk: Chunk, data: memoryview) -> None:
-        for item in wanted[chunk]:
-            source = _tensor(data, index.tensors[item.storage_index.fqn].dtype, chunk.shape)
+        for dtype, offsets, target in wanted[chunk]:
+            begins = [max(*pair) for pair in zip(offsets, chunk.offsets, strict=True)]
+            ends = [
+                min(*pair) for pair in zip(_ends(offsets, target.shape), _ends(chunk.offsets, chunk.shape), strict=True)
+            ]
+            lengths = [end - begin for begin, end in zip(begins, ends, strict=True)]
+            source = _narrowed(_tensor(data, dtype, chunk.shape), begins, chunk.offsets, lengths)
             with torch.no_grad():
-                planner.resolve_tensor(item).copy_(narrow_tensor_by_index(source, item.storage_offsets, item.lengths))
+                _narrowed(target, begins, offsets, lengths).copy_(source)
 
     read_chunks(CheckpointFiles(store), saved.files, list(wanted), copy)
     for key in flat.values:
         put_leaf(state, flat.paths[key], decode(index.values[key][1]))
+
+
+def wanted_chunks(
+    index: Index, tensors: Mapping[str, torch.Tensor]
+) -> dict[Chunk, list[tuple[str, tuple[int, ...], torch.Tensor]]]:
+    """
+    The chunks that this rank's parts of some tensors overlap.
+
+    :return: for each its type, where the part begins in the whole tensor, and the part
+    """
+    local = _LocalParts()
+    wanted: dict[Chunk, list[tuple[str, tuple[int, ...], torch.Tensor]]] = {}
+    for key, tensor in tensors.items():
+        item = index.tensors[key]
+        offsets, target = local.of(tensor)
+        for position in item.grid.overlapping(offsets, tuple(target.shape)):
+            wanted.setdefault(index.chunk(item, position), []).append((item.dtype, offsets, target))
+    return wanted
 
 
 def load_whole(store: Store, saved: Saved, part: str | None = None) -> dict[str, Any]:
@@ -56,12 +79,12 @@ def load_whole(store: Store, saved: Saved, part: str | None = None) -> dict[str,
     :param part: only what is under this first key, e.g. ``model``
     :raises DamagedCheckpointError: naming the file
     """
-    index = Index.load(store, saved)
+    index = Index(store, saved)
     tensors = {key: item for key, item in index.tensors.items() if part in (None, item.path[0])}
     leaves: dict[str, Any] = {
         key: torch.empty(item.shape, dtype=getattr(torch, item.dtype)) for key, item in tensors.items()
     }
-    owner = {chunk: key for key, item in tensors.items() for chunk in item.chunks}
+    owner = {chunk: key for key, item in tensors.items() for chunk in index.chunks_of(item)}
 
     def copy(chunk: Chunk, data: memoryview) -> None:
         key = owner[chunk]
@@ -90,26 +113,34 @@ def _check(saved: Saved, index: Index, tensors: Mapping[str, torch.Tensor], valu
             )
 
 
-def _metadata(tensors: Mapping[str, IndexedTensor]) -> Metadata:
-    return Metadata(
-        state_dict_metadata={
-            key: TensorStorageMetadata(
-                properties=TensorProperties(dtype=getattr(torch, tensor.dtype)),
-                size=torch.Size(tensor.shape),
-                chunks=[
-                    ChunkStorageMetadata(offsets=torch.Size(chunk.offsets), sizes=torch.Size(chunk.shape))
-                    for chunk in tensor.chunks
-                ],
-            )
-            for key, tensor in tensors.items()
-        }
+class _LocalParts:
+    """What this rank holds of each tensor; computed once for all of one shape and layout."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Any, tuple[int, ...]] = {}
+
+    def of(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor]:
+        """:return: where the part begins in the whole, and the part itself"""
+        if not isinstance(tensor, DTensor):
+            return (0,) * tensor.ndim, tensor.detach()
+        layout = (tensor.shape, tensor.device_mesh, tensor.placements)
+        if layout not in self._offsets:
+            [chunk] = _create_chunk_list(tensor)
+            self._offsets[layout] = tuple(chunk.offsets)
+        return self._offsets[layout], tensor.to_local().detach()
+
+
+def _ends(offsets: Sequence[int], shape: Sequence[int]) -> list[int]:
+    return [offset + size for offset, size in zip(offsets, shape, strict=True)]
+
+
+def _narrowed(
+    tensor: torch.Tensor, begins: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
+) -> torch.Tensor:
+    """A part of a tensor that itself begins at ``offsets`` of a whole."""
+    return narrow_tensor_by_index(
+        tensor, [begin - offset for begin, offset in zip(begins, offsets, strict=True)], lengths
     )
-
-
-def _chunk_of(index: Index, item: ReadItem) -> Chunk:
-    position = item.storage_index.index
-    assert position is not None, "the load plan names chunks by their position"
-    return index.tensors[item.storage_index.fqn].chunks[position]
 
 
 def _tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from mlops_provider.step import StepError
+from training.trainer.checkpoint.generation import LostGenerationError
 from training.trainer.checkpoint.planning import CheckpointError
 
 
@@ -46,17 +48,23 @@ class Reports:
             self._store.delete_key(key)
         return reports
 
-    def conclude(self, save: int, error: str) -> None:
-        """:param error: empty where the checkpoint is committed"""
-        self._store.set(f"{save}/conclusion", error)
+    def conclude(self, save: int, error: StepError | None) -> None:
+        """:param error: why the checkpoint is not committed, or this process group must end; None where all is well"""
+        lost = isinstance(error, LostGenerationError)
+        self._store.set(f"{save}/conclusion", json.dumps({"error": str(error or ""), "lost": lost}))
         if save > 1:
             self._store.delete_key(f"{save - 2}/conclusion")
 
-    def conclusion(self, save: int) -> str:
-        """:raises CheckpointError: where rank 0 says nothing"""
+    def conclusion(self, save: int) -> None:
+        """
+        :raises LostGenerationError: where rank 0 has found a newer process group
+        :raises CheckpointError: where rank 0 could not commit, or says nothing
+        """
         # Rank 0 waits as long for the others, and then has still to write.
         try:
             self._store.wait([f"{save}/conclusion"], 2 * self._timeout)
         except distributed.DistStoreError as error:
             raise CheckpointError("rank 0 has not said whether the checkpoint is committed") from error
-        return str(self._store.get(f"{save}/conclusion"), "utf-8")
+        said = json.loads(self._store.get(f"{save}/conclusion"))
+        if said["error"]:
+            raise (LostGenerationError if said["lost"] else CheckpointError)(said["error"])

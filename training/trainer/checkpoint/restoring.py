@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from mlops_provider.step import BadConfigError
 from training.store import REF_FILE, Store
-from training.trainer.checkpoint.committed import MARKER, Saved, find_damage, folder_of, read_listing, step_of
-from training.trainer.checkpoint.files import DamagedCheckpointError
-
-SET_ASIDE: Final = "set-aside.json"
-"""A marker under another name: not there for a training, and brought back by another restore."""
-
-
-def steps_set_aside(store: Store, place: str) -> list[int]:
-    folders = read_listing(store, place).unfinished
-    return [step_of(folder) for folder in folders if store.exists(f"{folder}/{SET_ASIDE}")]
+from training.trainer.checkpoint.committed import Saved, find_damage
+from training.trainer.checkpoint.files import MARKER, SET_ASIDE, DamagedCheckpointError
+from training.trainer.checkpoint.generation import Generation
+from training.trainer.checkpoint.listing import generation_of, is_copy, read_listing, step_of
 
 
 def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:
     """
-    Make the checkpoint of a step the newest one. No training may be running there.
+    Make the checkpoint of a step the newest one. A training that runs there ends at its next save.
 
-    The best one of its time comes back with it: without that no training goes on from it.
+    The best one of its time comes back with it, if it was set aside.
 
     :return: the checkpoint, and the steps that were set aside
-    :raises BadConfigError: where either is not there, or the training's result is committed
-    :raises DamagedCheckpointError: where the checksums of either do not hold; nothing is changed then
+    :raises BadConfigError: where it is not there, or the training's result is committed
+    :raises DamagedCheckpointError: where its checksums do not hold; nothing is changed then
     """
     if store.exists(f"{place}/{REF_FILE}"):
         raise BadConfigError(
@@ -35,42 +28,31 @@ def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:
             "Delete it to train on from here, and whatever was made of its result"
         )
     chosen = find_saved(store, place, step)
-    wanted = [chosen]
-    if chosen.best_step is not None and chosen.best_step != step:
-        # First: killed between, the chosen one would be passed over without it.
-        wanted.insert(0, _best_of_its_time(store, place, chosen, chosen.best_step))
-    if damage := [problem for saved in wanted for problem in find_damage(store, saved)]:
+    if damage := find_damage(store, chosen):
         raise DamagedCheckpointError("; ".join(damage))
+    Generation.take(store, place)
     # Before others are set aside: killed between, there are more to go on from, not none.
-    for saved in wanted:
-        if not store.exists(saved.marker):
-            store.copy(f"{saved.folder}/{SET_ASIDE}", saved.marker)
+    for folder in read_listing(store, place).set_aside:
+        if folder == chosen.folder or step_of(folder) == chosen.best_step:
+            store.copy(f"{folder}/{SET_ASIDE}", f"{folder}/{MARKER}")
     later = [saved for saved in read_listing(store, place).complete if saved.step > step]
     for saved in reversed(later):
         store.copy(saved.marker, f"{saved.folder}/{SET_ASIDE}")
         store.delete([saved.marker])
-    return chosen, [saved.step for saved in later]
-
-
-def _best_of_its_time(store: Store, place: str, chosen: Saved, step: int) -> Saved:
-    try:
-        return find_saved(store, place, step)
-    except BadConfigError as error:
-        raise BadConfigError(
-            f"no training goes on from step {chosen.step} without the best one of its time: {error}. "
-            "Restore another, or export the weights with --weights"
-        ) from error
+    return chosen, sorted({saved.step for saved in later})
 
 
 def find_saved(store: Store, place: str, step: int) -> Saved:
-    """The checkpoint of a step, set aside or not."""
-    for name in (MARKER, SET_ASIDE):
-        key = f"{folder_of(place, step)}/{name}"
-        try:
+    """The checkpoint of a step, set aside or not: that of the newest generation."""
+    listing = read_listing(store, place)
+    if found := [saved for saved in listing.complete if saved.step == step]:
+        return found[-1]
+    others = [folder for folder in (*listing.set_aside, *listing.damaged) if not is_copy(folder)]
+    for folder in sorted(others, key=generation_of, reverse=True):
+        if step_of(folder) == step:
+            key = f"{folder}/{SET_ASIDE if folder in listing.set_aside else MARKER}"
             return Saved.load(store.get(key), key)
-        except FileNotFoundError:
-            continue
-    known = [*(saved.step for saved in read_listing(store, place).complete), *steps_set_aside(store, place)]
+    known = {saved.step for saved in listing.complete} | {step_of(folder) for folder in listing.set_aside}
     raise BadConfigError(
         f"{place} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(known))) or 'none at all'}"
     )

@@ -23,6 +23,22 @@ class Flat:
     paths: dict[str, Path]
 
 
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What is known of a tensor before its bytes are read."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """The leaves of a stored state, by path."""
+
+    tensors: dict[Path, TensorFacts]
+    values: dict[Path, Any]
+
+
 def flatten(state: dict[str, Any]) -> Flat:
     """:raises BadConfigError: where two leaves have one key, or a leaf is neither a tensor nor a plain value"""
     flat = Flat(tensors={}, values={}, paths={})
@@ -36,6 +52,16 @@ def flatten(state: dict[str, Any]) -> Flat:
         else:
             flat.values[key] = leaf
     return flat
+
+
+def contents_of(flat: Flat) -> Contents:
+    """What a checkpoint of this state would hold; of a DTensor, the whole."""
+    return Contents(
+        tensors={
+            flat.paths[key]: TensorFacts(tuple(tensor.shape), tensor.dtype) for key, tensor in flat.tensors.items()
+        },
+        values={flat.paths[key]: decode(encode(key, value)) for key, value in flat.values.items()},
+    )
 
 
 def unflatten(leaves: dict[str, Any], paths: dict[str, Path]) -> dict[str, Any]:

@@ -6,7 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+
+
+def sum_whole(parameters: Iterable[nn.Parameter], mesh: DeviceMesh, num_ranks: int) -> None:
+    """
+    Average, over data-parallel ranks, the gradients of parameters that sharding left whole: those of no dimension.
+
+    FSDP2 does so with all others.
+    """
+    for parameter in parameters:
+        if parameter.ndim == 0 and not isinstance(parameter, DTensor) and parameter.grad is not None:
+            for name in ("dp_replicate", "dp_shard"):
+                distributed.all_reduce(parameter.grad, group=mesh.get_group(name))
+            parameter.grad.div_(num_ranks)
 
 
 def settle(parameters: Iterable[nn.Parameter]) -> None:

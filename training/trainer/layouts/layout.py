@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,22 +12,30 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mlops_provider.step import BadConfigError
+from training.trainer.health import BACKWARD, EXCHANGE, FORWARD, OPTIMIZER, PIPELINE, enter
 from training.trainer.layouts.buffers import align_buffers, saved_buffers
 from training.trainer.layouts.losses import sample_losses, weighted_backward
 from training.trainer.layouts.padding import common_size
-from training.trainer.layouts.precision import LossScale
+from training.trainer.layouts.placing import placing
+from training.trainer.layouts.precision import LossScale, step_unless
+from training.trainer.layouts.refusals import sparse_tables
+from training.trainer.layouts.transfer import moved
 
 if TYPE_CHECKING:
     from training.data.loader import Batch
     from training.trainer.config import Loss
+    from training.trainer.layouts.block_order import BlockOrder
     from training.trainer.layouts.pipeline import Pipeline
     from training.trainer.parallel import Gang
+
+logger = logging.getLogger(__name__)
 
 
 class Layout:
     """
     This rank's part of the model. The loop calls, on all ranks::
 
+        layout.adopt(optimizer)                          # once
         layout.warm_up(batch, loss)                      # once
         for each step:
             layout.seed(seed, step)
@@ -44,30 +52,37 @@ class Layout:
         gang: Gang,
         *,
         names: dict[str, str] | None = None,
+        whole_names: frozenset[str] | None = None,
         replica: DistributedDataParallel | None = None,
         pipeline: Pipeline | None = None,
         scaler: LossScale | None = None,
-        sharded: bool = False,
+        order: BlockOrder | None = None,
+        unused_parameters: bool = False,
     ) -> None:
         self.model = model
         """This rank's parameters; of a pipeline, its stage."""
         self.names = names or {}
         """``{name in the stage: name in the whole model}``, where they differ."""
+        self.whole_names = whole_names
+        """Of a pipeline, the names of the whole model's state; None where this rank has all of them."""
         self.scaler = scaler
         """Of float16, part of what a checkpoint holds."""
         self._gang = gang
-        self._replica, self._pipeline, self._sharded = replica, pipeline, sharded
+        self._replica, self._pipeline, self._order = replica, pipeline, order
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._unused_parameters = unused_parameters
         self._buffered = bool(saved_buffers(model))
         # DDP and FSDP average over data-parallel ranks. A sum is wanted, for these may hold unequal numbers of samples.
-        self._ranks = gang.data_world_size if replica is not None or sharded else 1
+        self._ranks = gang.data_world_size if replica is not None or order is not None else 1
         self._norm: Tensor | None = None
-        self._checked = False
+        self._checked = unused_parameters
+        self._sparse = bool(sparse_tables(model))
+        self._placing: AbstractContextManager[object] = nullcontext()
 
     @property
-    def may_overflow(self) -> bool:
-        """Whether a gradient that is not finite is no failure: :meth:`update` takes it back with a smaller scale."""
-        return self.scaler is not None and self.scaler.can_shrink
+    def loss_scale(self) -> Tensor | None:
+        """On the device. Above 1 a gradient that is not finite is no failure: :meth:`update` then changes the scale."""
+        return None if self.scaler is None else self.scaler.scale
 
     def seed(self, *numbers: int) -> None:
         """Of the next step's random numbers, e.g. (seed, step)."""
@@ -77,17 +92,27 @@ class Layout:
         """
         Forward and backward passes of one optimizer step; gradients must be None before.
 
-        :param batches: micro batches, as many on every rank; their samples are this data-parallel rank's
+        :param batches: micro batches, as many on every rank; their samples are this data-parallel rank's. Each is moved
+            to the device just before its use
         :param scale: of the loss; 1 / samples of the global batch gives the gradient of its mean
         :return: the weighted losses ``[B]`` of each micro batch, detached
         """
-        factor = scale * self._ranks * (1.0 if self.scaler is None else self.scaler.scale)
+        factor: Tensor | float = scale * self._ranks
+        if self.scaler is not None:
+            factor = self.scaler.scale * factor
         if self._pipeline is not None:
+            enter(PIPELINE)
+            # torch's schedules take all of them at once.
+            batches = [batch.to(self._gang.device) for batch in batches]
             losses = self._pipeline.step(batches, loss, factor, common_size(batches, self._gang))
         else:
-            losses = [self._backward(batch, loss, factor, batch is batches[-1]) for batch in batches]
+            placed = moved(batches, self._gang.device)
+            losses = [
+                self._backward(batch, loss, factor, number == len(batches)) for number, batch in enumerate(placed, 1)
+            ]
         if not self._checked:
             self._check_gradients()
+        enter(EXCHANGE)
         self._complete()
         return losses
 
@@ -109,21 +134,23 @@ class Layout:
             torch._foreach_mul_(gradients, factor)
         return norm
 
-    def update(self, optimizer: torch.optim.Optimizer) -> bool:
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
         """
         Take the optimizer's step and forget the gradients, after :meth:`clip`.
 
-        :return: False where float16 gradients overflowed: nothing changed but the scale
+        Where float16 gradients overflowed nothing changes but the scale.
         """
-        overflowed = False
-        if self.scaler is not None:
-            assert self._norm is not None, "clip comes first"
-            overflowed = not math.isfinite(self._norm.item())
-            self.scaler.update(overflowed=overflowed)
-        if not overflowed:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return not overflowed
+        enter(OPTIMIZER)
+        with self._placing:
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                assert self._norm is not None, "clip comes first"
+                overflowed = ~self._norm.isfinite()
+                step_unless(overflowed, optimizer)
+                self.scaler.update(overflowed)
+        # Also of what the optimizer does not hold: it would add up from step to step.
+        self.model.zero_grad(set_to_none=True)
 
     def forward(self, batch: Batch) -> Tensor | None:
         """The model's output for the batch's features; None on all but the last stage of a pipeline."""
@@ -162,12 +189,24 @@ class Layout:
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """
-        Split the optimizer's groups by how parameters are placed, each with the options it had.
+        Clip, from now on, what this optimizer holds. Called once, before a scheduler is made.
 
-        A fused or foreach step takes parameters of one mesh at a time. Called before a scheduler is made.
+        Its groups are split by how parameters are placed, each with the options it had: a fused or foreach step takes
+        parameters of one mesh at a time.
         """
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        wanted = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
+        self._parameters = [each for _, each in wanted if id(each) in held]
+        left_out = [self.names.get(name, name) for name, each in wanted if id(each) not in held]
+        if left_out and self._gang.leads:
+            logger.warning(
+                "the optimizer does not hold %s: it stays as it is, and its gradient is computed in vain; call "
+                "requires_grad_(False) in build_model",
+                _shown(left_out),
+            )
         if self._gang.mesh is None:
             return
+        self._placing = placing(optimizer)
         groups = []
         for group in optimizer.param_groups:
             by_mesh: dict[object, list[nn.Parameter]] = {}
@@ -176,33 +215,55 @@ class Layout:
             groups += [{**group, "params": parameters} for parameters in by_mesh.values()]
         optimizer.param_groups[:] = groups
 
-    def _backward(self, batch: Batch, loss: Loss, factor: float, last: bool) -> Tensor:
+    def _backward(self, batch: Batch, loss: Loss, factor: Tensor | float, last: bool) -> Tensor:
         model: nn.Module = self.model if self._replica is None else self._replica
-        if self._sharded:
+        if self._order is not None:
             from training.trainer.layouts.sharded import exchange_gradients
 
             exchange_gradients(self.model, last)
         with nullcontext() if last or self._replica is None else self._replica.no_sync():
-            return weighted_backward(sample_losses(loss, model, batch), batch, factor)
+            enter(FORWARD)
+            try:
+                losses = sample_losses(loss, model, batch)
+            except RuntimeError as error:
+                if "Expected to have finished reduction in the prior iteration" not in str(error):
+                    raise
+                raise BadConfigError(
+                    "the loss of the step before did not depend on all parameters: where the data decide which are "
+                    "used, as of experts, set train.unused_parameters: true"
+                ) from error
+            enter(BACKWARD)
+            return weighted_backward(losses, batch, factor)
 
     def _check_gradients(self) -> None:
         # Such a parameter has no optimizer state to save, and DDP would stop at the next step.
+        if self._unused_parameters:
+            return
         idle = [name for name, each in self.model.named_parameters() if each.requires_grad and each.grad is None]
         if idle:
             raise BadConfigError(
                 f"the loss does not depend on the parameter{'s' * (len(idle) > 1)} "
-                f"{', '.join(self.names.get(name, name) for name in idle)}: use what build_model makes, or call "
-                "requires_grad_(False) there"
+                f"{_shown([self.names.get(name, name) for name in idle])}: use what build_model makes, or call "
+                "requires_grad_(False) there; where the data decide which are used, as of experts, set "
+                "train.unused_parameters: true"
             )
+        if self._order is not None:
+            self._order.compare(self._gang)
         self._checked = True
 
     def _complete(self) -> None:
         if self._buffered:
             align_buffers(self.model, self._gang)
         if self._gang.mesh is not None:
-            from training.trainer.layouts.gradients import settle
+            from training.trainer.layouts.gradients import settle, sum_whole
 
+            if self._order is not None:
+                sum_whole(self._parameters, self._gang.mesh, self._ranks)
             settle(self._parameters)
+        if self._sparse:
+            for parameter in self._parameters:
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.coalesce()
 
     def _global_norm(self) -> Tensor:
         if self._gang.mesh is None:
@@ -213,7 +274,12 @@ class Layout:
 
     def _gradients(self) -> list[Tensor]:
         if self._gang.mesh is None:
-            return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            return [each._values() if each.is_sparse else each for each in gradients] if self._sparse else gradients
         from training.trainer.layouts.gradients import local
 
         return local(self._parameters)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

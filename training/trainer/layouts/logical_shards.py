@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from mlops_provider.step import BadConfigError
-from training.trainer.layouts.exact import TreeSum, all_reduce, shards_of
+from training.trainer.health import EXCHANGE, FORWARD, enter
+from training.trainer.layouts.exact import Exchange, TreeSum, shards_of
 from training.trainer.layouts.layout import Layout
 from training.trainer.layouts.losses import sample_losses, weighted_backward
+from training.trainer.layouts.refusals import refuse_changed_buffers
+from training.trainer.layouts.transfer import moved
 from training.trainer.parallel import seed_everything
 
 if TYPE_CHECKING:
@@ -26,10 +29,16 @@ class LogicalShards(Layout):
     A layout of replicas for ``elastic: exact``.
 
     :param num_shards: logical shards of a global batch, a power of two
-    :raises BadConfigError: where the model keeps statistics of its batches
+    :raises BadConfigError: where the model keeps statistics of its batches, or a process would have no shard
     """
 
     def __init__(self, model: nn.Module, gang: Gang, num_shards: int) -> None:
+        if gang.data_world_size > num_shards:
+            raise BadConfigError(
+                f"train.elastic: exact cuts each global batch into {num_shards} logical shards, too few for "
+                f"{gang.data_world_size} processes: raise train.logical_shards, or take fewer (train.nodes, "
+                "train.processes)"
+            )
         for name, module in model.named_modules():
             if isinstance(module, _NormBase) and module.track_running_stats:
                 raise BadConfigError(
@@ -40,30 +49,44 @@ class LogicalShards(Layout):
         self._num_shards = num_shards
         self._shards = shards_of(gang.data_rank, gang.data_world_size, num_shards)
         self._numbers: tuple[int, ...] = ()
+        self._learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._tree = TreeSum(self._learnt, gang.data_world_size)
+        self._exchange = Exchange(self._learnt, num_shards, gang.data_rank, gang.data_world_size)
         # A sum within one kernel may depend on the number of its threads.
         torch.set_num_threads(1)
+
+    def warm_up(self, batch: Batch, loss: Loss) -> None:
+        """Called once by all ranks, before the first step: look for what depends on the order of the batches."""
+        refuse_changed_buffers(
+            self.model, batch, loss, "train.elastic: exact cannot keep what depends on the order of the batches"
+        )
 
     def seed(self, *numbers: int) -> None:
         self._numbers = numbers
 
     def step(self, batches: Sequence[Batch], loss: Loss, scale: float) -> list[Tensor]:
         """:param batches: one for each logical shard of this rank, then those that only fill up"""
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        tree, losses = TreeSum(), []
-        for shard, batch in zip(self._shards, batches, strict=False):
+        self._tree.clear()
+        losses = []
+        # Once for all shards, of which ranks may have unequal numbers: nothing waits for others before the exchange.
+        enter(FORWARD)
+        mine = batches[: len(self._shards)]
+        # Asked of the host's copy: a GPU's would be waited for.
+        real = [bool(batch.weights.any()) for batch in mine]
+        for shard, batch, counts in zip(self._shards, moved(mine, self._gang.device), real, strict=True):
             seed_everything(*self._numbers, shard)
-            if batch.weights.any():
+            if counts:
                 losses.append(weighted_backward(sample_losses(loss, self.model, batch), batch, scale))
             else:  # a stand-in, on whose gradient the sign of its zeros would depend
                 losses.append(torch.zeros_like(batch.weights))
-            tree.add(shard, [_taken(parameter) for parameter in parameters])
-        gradients = all_reduce(tree, self._num_shards, self._gang.rank, self._gang.world_size)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+            self._tree.add(shard, [_taken(parameter) for parameter in self._learnt])
+        enter(EXCHANGE)
+        for parameter, gradient in zip(self._learnt, self._exchange.sum(self._tree), strict=True):
             parameter.grad = gradient
         return losses
 
 
-def _taken(parameter: nn.Parameter) -> Tensor:
+def _taken(parameter: nn.Parameter) -> Tensor | None:
     gradient = parameter.grad
     parameter.grad = None
-    return torch.zeros_like(parameter) if gradient is None else gradient
+    return gradient

@@ -25,7 +25,7 @@ def common_size(batches: Sequence[Batch], gang: Gang) -> tuple[int, int]:
     grouped = batches[0].mask is not None
     longest = max(batch.features.shape[1] for batch in batches) if grouped else 0
     if gang.data_world_size > 1:
-        samples, longest = (max(sizes) for sizes in zip(*gang.gather([samples, longest]), strict=True))
+        samples, longest = gang.reduce(largest=[samples, longest]).largest
     # Powers of two: few shapes, for each costs a trial run.
     return samples, 1 << (longest - 1).bit_length() if grouped else 0
 

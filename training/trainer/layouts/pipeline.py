@@ -45,14 +45,14 @@ class Pipeline:
         self._schedules: OrderedDict[tuple[Any, ...], ScheduleGPipe | Schedule1F1B] = OrderedDict()
         self._batches: Sequence[Batch] = ()
         self._loss: Loss | None = None
-        self._scale = 1.0
+        self._scale: Tensor | float = 1.0
         self._losses: dict[int, Tensor] = {}
 
     @property
     def is_last(self) -> bool:
         return self.index == self.num_stages - 1
 
-    def step(self, batches: Sequence[Batch], loss: Loss, scale: float, size: tuple[int, int]) -> list[Tensor]:
+    def step(self, batches: Sequence[Batch], loss: Loss, scale: Tensor | float, size: tuple[int, int]) -> list[Tensor]:
         """
         Forward and backward passes of all micro batches. Called by all ranks of the pipeline, with the same batches.
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Manifest = Mapping[str, Any]
 
 TRY_SECONDS: Final = 300.0
-"""How long a call is tried again that an API server does not answer."""
+"""How long a call is tried again that an API server does not answer, for who does not say it."""
+_SAY_SECONDS: Final = 900.0
+"""Between two lines of the log about the same outage."""
 _CONNECT_SECONDS: Final = 10.0
 _CALL_SECONDS: Final = 30.0
 """Between two bytes."""
@@ -74,9 +76,10 @@ class Api:
     Made by :func:`open_api`.
     """
 
-    def __init__(self, client: ApiClient, namespace: str) -> None:
+    def __init__(self, client: ApiClient, namespace: str, try_seconds: float = TRY_SECONDS) -> None:
         self._client = client
         self.namespace = namespace
+        self._try_seconds = try_seconds
 
     async def create(self, manifest: Manifest) -> Manifest | None:
         """:return: the object; None where there is one of that name already"""
@@ -223,8 +226,8 @@ class Api:
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_may_pass),
             wait=tenacity.wait_exponential_jitter(initial=0.5, max=10.0),
-            stop=tenacity.stop_after_delay(TRY_SECONDS),
-            before_sleep=tenacity.before_sleep_log(logger, logging.WARNING),
+            stop=tenacity.stop_after_delay(self._try_seconds),
+            before_sleep=_say_rarely,
             reraise=True,
         ):
             with attempt:
@@ -270,15 +273,16 @@ class Api:
 
 
 @asynccontextmanager
-async def open_api(connection: str | None, namespace: str) -> AsyncIterator[Api]:
+async def open_api(connection: str | None, namespace: str, try_seconds: float = TRY_SECONDS) -> AsyncIterator[Api]:
     """
     :param connection: Airflow connection id; None: the cluster that this process runs in, else the user's kubeconfig
+    :param try_seconds: how long a call waits for a server that is away
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
 
     inside = True if connection is None and "KUBERNETES_SERVICE_HOST" in os.environ else None
     async with AsyncKubernetesHook(conn_id=connection, in_cluster=inside).get_conn() as client:
-        yield Api(client, namespace)
+        yield Api(client, namespace, try_seconds)
 
 
 async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
@@ -290,6 +294,15 @@ async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
             yield line
     if rest:
         yield rest
+
+
+def _say_rarely(state: tenacity.RetryCallState) -> None:
+    """That the server is away: the first time, and then once in a quarter of an hour."""
+    before = state.idle_for - state.upcoming_sleep
+    if state.attempt_number == 1 or state.idle_for // _SAY_SECONDS != before // _SAY_SECONDS:
+        waited = f", for {state.idle_for:.0f} s by now" if state.attempt_number > 1 else ""
+        error = state.outcome.exception() if state.outcome else None
+        logger.warning("waiting for the Kubernetes API%s: %s", waited, error)
 
 
 def _may_pass(error: BaseException) -> bool:

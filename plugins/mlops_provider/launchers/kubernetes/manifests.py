@@ -15,11 +15,13 @@ from typing import Any, Final
 from mlops_provider.launchers.base import Launch, step_argv, threads
 from mlops_provider.pod_spec import Pods, Volume
 from mlops_provider.spec import node_range
-from mlops_provider.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STORE_VARIABLE
+from mlops_provider.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STEPS, STORE_VARIABLE
 
 CONTAINER: Final = "step"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "mlops"}
 COMPONENT: Final = {"app.kubernetes.io/component": "training-step"}
+MLFLOW: Final = {"mlops/mlflow": "true"}
+"""Label of pods whose step asks MLflow: include/kubernetes/20-network.yaml lets no others reach it."""
 DEPLOYMENT: Final = "mlops/deployment"
 """Label of all that belongs to one Airflow."""
 RUN_KEY, LOGGED_UNTIL, SUFFIX, WHOLE = "mlops/run-key", "mlops/logged-until", "mlops/suffix", "mlops/whole"
@@ -104,6 +106,8 @@ class StepJob:
     @property
     def labels(self) -> dict[str, str]:
         ours = MANAGED_BY | COMPONENT | {DEPLOYMENT: self.task.deployment}
+        if STEPS[self.launch.input.step].login is not None:
+            ours |= MLFLOW
         return self.pods.labels | ours | _label("mlops/pipeline", self.launch.input.run.pipeline)
 
     def job(self) -> dict[str, Any]:
@@ -193,8 +197,8 @@ class StepJob:
                 True,
                 {"secret": {"secretName": self.owned_name, "items": [_item(_DOCUMENT)]}},
             ),
-            ("mlops-shm", "/dev/shm", False, {"emptyDir": {"medium": "Memory", "sizeLimit": pods.shared_memory}}),
-            ("mlops-tmp", "/tmp", False, {"emptyDir": {"sizeLimit": pods.scratch}}),
+            ("mlops-shm", "/dev/shm", False, {"emptyDir": {"medium": "Memory", "sizeLimit": pods.shared_memory}}),  # noqa: S108
+            ("mlops-tmp", "/tmp", False, {"emptyDir": {"sizeLimit": pods.scratch}}),  # noqa: S108
             *(
                 (f"volume-{number}", volume.mount_path, volume.read_only, _source(volume))
                 for number, volume in enumerate(pods.volumes)
@@ -287,7 +291,7 @@ class StepJob:
             STORE_VARIABLE: self.store,
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             GRACE_VARIABLE: str(max(0.5, self.pods.grace_seconds - _GRACE_MARGIN_SECONDS)),
-            "HOME": "/tmp",
+            "HOME": "/tmp",  # noqa: S108
             **threads(self.launch.processes, self.launch.nodes),
             **self.pods.env,
         }

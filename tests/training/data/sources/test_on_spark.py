@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from turns import on_turn
 
 from mlops_provider.step import BadDataError
 from training.data.engine import collect
@@ -31,6 +32,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@on_turn(1, 2)
+@pytest.mark.server
 @pytest.mark.parametrize(
     "settings",
     [
@@ -60,6 +63,7 @@ def test_rows_from_postgres_come_from_one_state(read: Read, postgres: str, conne
     source.finish()
 
 
+@pytest.mark.server
 def test_a_mistake_found_by_an_executor_reads_as_ever(read: Read, tmp_path: Path) -> None:
     """Not as a page of Java."""
     (tmp_path / "t.csv").write_text("at\nyesterday\n")

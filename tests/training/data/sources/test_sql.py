@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from mlops_provider.step import BadConfigError, BadDataError, StepError
+from training.data.connections import Connection
 from training.data.sources import SourceError
-from training.data.sources.connections import Connection
 from training.data.sources.postgres_query import PostgresQuery
 from training.data.sources.records import Records
 

@@ -19,8 +19,8 @@ import redis
 from confluent_kafka import Producer
 
 from mlops_provider.step import BadConfigError, BadDataError
+from training.data.connections import Connection
 from training.data.sources import SourceError, kafka_topic
-from training.data.sources.connections import Connection
 from training.data.sources.kafka_topic import KafkaTopic
 from training.data.sources.records import Records
 from training.data.sources.redis_stream import StreamPiece

@@ -1,0 +1,78 @@
+"""The keys that release decisions and audit trails are signed and checked with, as the deployment names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlops_provider.deployment import Deployment
+from mlops_provider.envelope import SignedRecord
+from mlops_provider.exceptions import StepFailedError, StepOutageError
+from mlops_provider.outages import KEY_SERVICE
+from mlops_provider.signing import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key, load_public_keys
+
+
+def check_can_sign(deployment: Deployment, task_id: str) -> None:
+    """
+    :raises StepFailedError: where there is no key, or what it signs would not be trusted
+    :raises StepOutageError: where the service that holds it is away
+    """
+    with _key_errors():
+        public = _signing_key(deployment, task_id).public
+    if public not in trusted_keys(deployment):
+        raise StepFailedError(
+            f"task {task_id!r}: what [mlops] release_key signs would not be trusted: add its public half to "
+            f"{deployment.public_keys_file}, {public}"
+        )
+
+
+def signed(record: SignedRecord, deployment: Deployment, task_id: str) -> bytes:
+    """
+    The record in an envelope, signed with the deployment's private key.
+
+    :raises StepFailedError: where there is none
+    :raises StepOutageError: where the service that holds it is away
+    """
+    with _key_errors():
+        return record.sealed(_signing_key(deployment, task_id))
+
+
+def trusted_keys(deployment: Deployment) -> list[str]:
+    """
+    The public keys that release decisions are checked with.
+
+    :raises StepFailedError: where there are none
+    """
+    path = deployment.public_keys_file
+    if path is None:
+        raise StepFailedError(
+            "an approval is a signed record, and [mlops] names no file of trusted keys in release_public_keys: "
+            f"`mlops keys show {deployment.release_key}` prints its line"
+            if deployment.release_key is not None
+            else "an approval is a signed record, and [mlops] names neither release_key nor release_public_keys: "
+            "make a key with `mlops keys new FILE`"
+        )
+    try:
+        return load_public_keys(path)
+    except UnusableKeyError as error:
+        raise StepFailedError(f"[mlops] {error}") from error
+
+
+def _signing_key(deployment: Deployment, task_id: str) -> SigningKey:
+    if deployment.release_key is None:
+        raise StepFailedError(
+            f"task {task_id!r}: an approval is a signed record, and [mlops] release_key names no key: "
+            "make one with `mlops keys new FILE`, where no step can read it"
+        )
+    return load_key(deployment.release_key)
+
+
+@contextmanager
+def _key_errors() -> Iterator[None]:
+    """Raise errors of keys as those of a task."""
+    try:
+        yield
+    except UnusableKeyError as error:
+        raise StepFailedError(f"[mlops] release_key: {error}") from error
+    except KeyServiceAwayError as error:
+        raise StepOutageError(str(error), KEY_SERVICE) from error

@@ -1,0 +1,136 @@
+"""What an approval asks people, and whose answers count. Pure functions: Airflow's form and the store are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlops_provider.decision import Decision, Question, binding
+from mlops_provider.links import report_url
+from mlops_provider.promote_spec import Approval
+from mlops_provider.refs import ModelVersionRef
+
+CHANNEL = "Airflow form"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A question, and who may answer it."""
+
+    question: Question
+    approval: Approval
+    started_by: str
+    """Who started the run by hand; empty where the schedule did."""
+    with_names: bool
+    """Whether Airflow tells its users apart: under ``simple_auth_manager_all_admins`` anybody is anybody."""
+
+    @property
+    def people(self) -> list[str]:
+        """The approvers that may answer."""
+        excluded = {self.started_by} if self.with_names and self.approval.separation else set()
+        return [person for person in dict.fromkeys(self.approval.approvers) if person not in excluded]
+
+    def default(self) -> str:
+        """The option that stands where nobody answers in time."""
+        return self.question.options[0 if self.approval.on_timeout == "approve" else 1]
+
+    def refusal(self, event: Mapping[str, Any], earlier: Sequence[Decision]) -> str | None:
+        """
+        Why an answer does not count, in a sentence; None where it does.
+
+        :param event: what Airflow's form holds of it
+        :param earlier: answers of other people to the same question
+        """
+        person = event.get("responded_by_user")
+        if person is None or not self.with_names:
+            return None
+        known = {str(person["id"]), str(person["name"])}
+        name = person["name"] or person["id"]
+        if not known & set(self.approval.approvers):
+            return f"{name} is not one of the approvers, {', '.join(self.approval.approvers)}"
+        if self.approval.separation and self.started_by in known and self.is_approval(event):
+            return f"{name} started this run, and who does may not approve its version"
+        if str(person["id"]) in {found.person_id for found in earlier}:
+            return f"{name} has answered already, and {self.approval.minimum} different people must agree"
+        return None
+
+    def is_approval(self, event: Mapping[str, Any]) -> bool:
+        return list(event["chosen_options"]) == [self.question.options[0]]
+
+    def decision(self, event: Mapping[str, Any]) -> Decision:
+        """The answer as it is recorded."""
+        person = event.get("responded_by_user")
+        return Decision(
+            question=self.question,
+            answer=event["chosen_options"][0],
+            person_id=str(person["id"]) if person else None,
+            person_name=str(person["name"]) if person else None,
+            why=(event.get("params_input") or {}).get("why") or "",
+            channel=CHANNEL,
+            at=event["responded_at"].isoformat(),
+        )
+
+    def verdict(self, decisions: Sequence[Decision]) -> bool | None:
+        """Whether it is approved; None where more people are to be asked."""
+        if any(not found.approved for found in decisions):
+            return False
+        if any(found.person_id is None for found in decisions) or len(decisions) >= self.approval.minimum:
+            return True
+        return None
+
+
+def question_about(version: ModelVersionRef, approval: Approval, asked_by: str) -> Question:
+    """:param asked_by: the task instance, see :attr:`Question.asked_by`"""
+    bound = binding(version)
+    # The answer names what it is about: the form of an earlier question cannot approve another version.
+    named = f"version {version.version} ({bound['lineage_sha256'][:16]})"
+    return Question(
+        **bound,
+        subject=f"Put version {version.version} of {version.name} into production?",
+        body=summary(version, approval),
+        options=(f"Approve {named}", f"Reject {named}"),
+        asked_by=asked_by,
+    )
+
+
+def assignees(people: Collection[str], auth_manager: str) -> list[str]:
+    """
+    Ids of users who may answer the form, as far as Airflow can check that; empty: whoever may answer forms at all.
+
+    FAB's ids are numbers: with a name among them nobody would be let through, so the operator checks the answer alone.
+
+    :param auth_manager: import path of Airflow's
+    """
+    if "fab" in auth_manager.lower() and not all(person.isdecimal() for person in people):
+        return []
+    return list(people)
+
+
+def summary(version: ModelVersionRef, approval: Approval) -> str:
+    """What one decides on, as Markdown."""
+    report = version.parent
+    champion = "no model was in production" if report.champion is None else f"version {report.champion} in production"
+    measured = sorted(name.removeprefix("candidate.") for name in report.metrics if _is_of_candidate(name))
+    lines = [report.reason, "", f"| on held-out data | version {version.version} | {champion} |", "|---|---|---|"]
+    for metric in measured:
+        cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
+        lines.append(f"| {metric} | {' | '.join(cells)} |")
+    lines.append("")
+    if (page := report.artifacts.get("report")) is not None:
+        lines.append(f"[The whole report]({report_url(page.key)}), SHA-256 {page.sha256}")
+    lines.append(f"\nLineage of version {version.version}: SHA-256 {report.digest()}")
+    if approval.minimum > 1:
+        lines.append(f"\n{approval.minimum} different people must approve; they are asked one after the other.")
+    return "\n".join(lines)
+
+
+def _is_of_candidate(name: str) -> bool:
+    return name.startswith("candidate.") and not name.endswith((".low", ".high"))
+
+
+def _interval(metrics: Mapping[str, float], name: str) -> str:
+    """The value, and where it may lie; as ``training.evaluation.comparison`` names them."""
+    if name not in metrics:
+        return ""
+    return f"{metrics[name]:.4f} ({metrics[f'{name}.low']:.4f} to {metrics[f'{name}.high']:.4f})"

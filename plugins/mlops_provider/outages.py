@@ -1,0 +1,54 @@
+"""
+Which errors say that a service is away, and which that it refuses. Standard library only: all runtimes ask here.
+
+Away is what passes without anybody's doing anything here: no connection, a name that does not resolve, a timeout, an
+overload. A wrong address looks the same, so that the log names it each time. Refused is what the same request would
+get again.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+MLFLOW: Final = "MLflow"
+STORE: Final = "the store"
+KEY_SERVICE: Final = "the key service"
+ANCHOR_BUCKET: Final = "the bucket of anchors"
+"""Services that are waited for, as a failure and people call them."""
+AWAY_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
+REFUSED_STATUSES: Final = frozenset({400, 401, 403})
+REFUSALS: Final = frozenset(
+    {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+)
+"""Error codes of MLflow (``mlflow.protos.databricks_pb2``) that the same request would get again."""
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+_MISTAKES: Final = ("169.254.169.254", "builder error")
+"""No credentials are configured, so that a cloud's machine is asked for some; the address is none, or of a scheme that
+is not allowed."""
+
+
+class Verdict(Enum):
+    AWAY = "away"
+    REFUSED = "refused"
+    OTHER = "other"
+    """Nothing is known: it may pass, or not."""
+
+
+def verdict_on_status(status: int) -> Verdict:
+    """:param status: of HTTP"""
+    if status in AWAY_STATUSES:
+        return Verdict.AWAY
+    return Verdict.REFUSED if status in REFUSED_STATUSES else Verdict.OTHER
+
+
+def verdict_on_store(error: BaseException) -> Verdict:
+    """:param error: of obstore, which has one class for most, and tells the rest in words"""
+    said = str(error)
+    if found := _STATUS.search(said):
+        # S3's own InternalError is worth another request, as its documentation says.
+        return Verdict.AWAY if found[1] == "500" else verdict_on_status(int(found[1]))
+    if "HTTP error" not in said or any(sign in said for sign in _MISTAKES):
+        return Verdict.OTHER
+    return Verdict.AWAY

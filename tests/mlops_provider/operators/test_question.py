@@ -1,0 +1,123 @@
+"""Whose answers to an approval count, and for what: without Airflow's form."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mlops_provider.decision import Decision
+from mlops_provider.operators.question import Asked, assignees, question_about
+from mlops_provider.promote_spec import Approval
+from mlops_provider.refs import ModelVersionRef
+
+
+@pytest.fixture
+def asked(version_ref: ModelVersionRef) -> Any:
+    def make(*, started_by: str = "", with_names: bool = True, **settings: Any) -> Asked:
+        approval = Approval(**{"approvers": ["vera", "7"], **settings})
+        question = question_about(version_ref, approval, "p/night/approve/-1/2")
+        return Asked(question=question, approval=approval, started_by=started_by, with_names=with_names)
+
+    return make
+
+
+def event(asked: Asked, person: str | None, name: str | None = None, option: int = 0) -> dict[str, Any]:
+    """An answer as Airflow hands it on."""
+    return {
+        "chosen_options": [asked.question.options[option]],
+        "params_input": {"why": "good"},
+        "responded_at": datetime(2026, 11, 22, tzinfo=UTC),
+        "responded_by_user": {"id": person, "name": name or person} if person else None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("person", "name", "refused"),
+    [
+        pytest.param("vera", "vera", None, id="by the simple manager's name"),
+        pytest.param("3", "vera", None, id="by name, where ids are numbers"),
+        pytest.param("7", "Otto Mayer", None, id="by id"),
+        pytest.param("otto", "otto", "otto is not one of the approvers, vera, 7", id="not an approver"),
+    ],
+)
+def test_an_approver_is_known_by_name_or_id(asked: Any, person: str, name: str, refused: str | None) -> None:
+    assert asked().refusal(event(asked(), person, name), []) == refused
+
+
+def test_who_started_the_run_may_reject_but_not_approve(asked: Any) -> None:
+    own = asked(started_by="vera")
+    assert own.people == ["7"]
+    assert own.refusal(event(own, "vera"), []) == "vera started this run, and who does may not approve its version"
+    assert own.refusal(event(own, "3", "vera"), []) is not None, "their id is another word for them"
+    assert own.refusal(event(own, "vera", option=1), []) is None
+    alone = asked(started_by="vera", separation=False)
+    assert alone.people == ["vera", "7"]
+    assert alone.refusal(event(alone, "vera"), []) is None
+
+
+def test_as_many_people_agree_as_are_asked_for(asked: Any) -> None:
+    both = asked(minimum=2)
+    first = both.decision(event(both, "vera"))
+    assert both.verdict([]) is None
+    assert both.verdict([first]) is None
+    assert both.refusal(event(both, "vera"), [first]) == "vera has answered already, and 2 different people must agree"
+    second = both.decision(event(both, "7"))
+    assert both.verdict([first, second]) is True
+    assert both.verdict([first, both.decision(event(both, "7", option=1))]) is False, "one rejection is enough"
+    nobody = both.decision(event(both, None))
+    assert both.verdict([nobody]) is True, "nobody's answer stands for all"
+    assert both.verdict([both.decision(event(both, None, option=1))]) is False
+
+
+def test_where_nobody_logs_in_anybody_may_answer(asked: Any) -> None:
+    open_to_all = asked(with_names=False, started_by="Anonymous")
+    assert open_to_all.refusal(event(open_to_all, "Anonymous"), []) is None
+
+
+def test_the_question_names_what_it_is_about(version_ref: ModelVersionRef, asked: Any) -> None:
+    """Broken: the answer to one version would be one to another."""
+    question = asked().question
+    assert question.options[0] == f"Approve version 1 ({version_ref.parent.digest()[:16]})"
+    assert version_ref.parent.digest() in question.body
+    approval = asked().approval
+    others = [
+        question_about(dataclasses.replace(version_ref, version="2"), approval, question.asked_by),
+        question_about(
+            dataclasses.replace(version_ref, parent=dataclasses.replace(version_ref.parent, reason="other")),
+            approval,
+            question.asked_by,
+        ),
+    ]
+    assert len({question.options, *(other.options for other in others)}) == 3
+    cleared = question_about(version_ref, approval, "p/night/approve/-1/5")
+    assert cleared.id != question.id, "an answer from before a clear is to another question"
+
+
+def test_the_record_is_read_as_it_was_written(asked: Any) -> None:
+    from signed_decisions import KEY, TRUSTED
+
+    found = asked().decision(event(asked(), "3", "vera"))
+    assert Decision.unsealed(found.sealed(KEY), TRUSTED) == found
+    assert (found.approved, found.by, found.why, found.person_id) == (True, "vera", "good", "3")
+
+
+@pytest.mark.parametrize(
+    ("manager", "people", "found"),
+    [
+        ("airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager", ["vera"], ["vera"]),
+        ("airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager", ["7", "12"], ["7", "12"]),
+        ("airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager", ["vera", "7"], []),
+    ],
+    ids=["simple", "FAB, ids", "FAB, names"],
+)
+def test_airflow_checks_ids_only(manager: str, people: list[str], found: list[str]) -> None:
+    """Broken: under FAB a name among the assignees would let nobody through."""
+    assert assignees(people, manager) == found
+
+
+def test_more_people_than_there_are_cannot_agree() -> None:
+    with pytest.raises(ValueError, match="minimum is 2, and approvers names 1"):
+        Approval(approvers=["vera", "vera"], minimum=2)

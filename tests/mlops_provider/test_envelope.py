@@ -1,0 +1,56 @@
+"""Keys and signed documents: who may read them, and what is not taken for one."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from signed_decisions import FOREIGN, KEY, TRUSTED
+
+from mlops_provider.envelope import EnvelopeError, seal, statement_of, unseal
+from mlops_provider.signing import UnusableKeyError, load_key, load_public_keys, make_key, public_file
+
+STATEMENT = statement_of("toy/3", "0" * 64, "urn:test", {"approved": True})
+
+
+def test_a_key_is_its_owners_alone_and_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys/release.pem"
+    make_key(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = load_key(path).public
+    assert load_public_keys(public_file(path)) == [key]
+    make_key(path)
+    assert load_key(path).public == key, "an existing one stays: what it signed would count no more"
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "release.pem"
+    make_key(path)
+    path.chmod(0o644)
+    with pytest.raises(UnusableKeyError, match=r"may be read by others \(mode 644\): chmod 600"):
+        load_key(path)
+
+
+def test_a_rotated_key_counts_as_long_as_it_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "release.pub"
+    path.write_text(f"{TRUSTED[0]}  # until March\n\n{FOREIGN.public}\n")
+    for key in (KEY, FOREIGN):
+        assert unseal(seal(STATEMENT, key), load_public_keys(path), "urn:test") == STATEMENT
+    path.write_text(FOREIGN.public)
+    with pytest.raises(EnvelopeError, match="it is signed by .*, and trusted are"):
+        unseal(seal(STATEMENT, KEY), load_public_keys(path), "urn:test")
+
+
+def test_a_statement_of_another_kind_is_refused() -> None:
+    """Broken: any signed document would do for a decision."""
+    with pytest.raises(EnvelopeError, match="it is a 'urn:test', not a 'urn:other'"):
+        unseal(seal(STATEMENT, KEY), TRUSTED, "urn:other")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "not base64!", "c2hvcnQ="])
+def test_what_is_no_public_key_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "release.pub"
+    path.write_text(text)
+    with pytest.raises(UnusableKeyError, match="no public key"):
+        load_public_keys(path)

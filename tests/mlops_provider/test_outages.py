@@ -1,0 +1,94 @@
+"""Which errors are worth waiting for, and which are told at once: real clients of servers that answer so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import obstore
+import pytest
+from busy_server import BusyServer, busy_server
+
+from mlops_provider.committed import open_store
+from mlops_provider.outages import Verdict, verdict_on_store
+from mlops_provider.registry import AwayError, LoginError, RefusedError, RegistryError, champion_version
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def server() -> Iterator[BusyServer]:
+    with busy_server() as server:
+        yield server
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    def use(address: str) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+
+    for name, value in {"ALLOW_HTTP": "true", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "r"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    return use
+
+
+def verdict() -> Verdict:
+    with pytest.raises(Exception, match="S3 error|credentials|privileges") as caught:
+        obstore.put(open_store("s3://bucket/prefix", retry=False), "key", b"data")
+    return verdict_on_store(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        *((status, Verdict.AWAY) for status in (429, 500, 502, 503, 504)),
+        *((status, Verdict.REFUSED) for status in (400, 401, 403)),
+        (405, Verdict.OTHER),
+    ],
+)
+def test_an_overloaded_store_is_away_and_one_that_refuses_is_not(
+    server: BusyServer, at: object, status: int, expected: Verdict
+) -> None:
+    """Broken: a wrong key would be tried for six hours, or a store's busy minute would use up a retry."""
+    server.status = status
+    at(server.url)
+    assert verdict() is expected
+
+
+@pytest.mark.parametrize("address", [NOWHERE, "http://no-such-host.invalid:9000"], ids=["no server", "no such name"])
+def test_a_store_that_is_not_there_is_away(at: object, address: str) -> None:
+    at(address)
+    assert verdict() is Verdict.AWAY
+
+
+def test_an_address_that_cannot_be_asked_is_no_outage(at: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: whoever forgot AWS_ALLOW_HTTP would wait for six hours."""
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    at(NOWHERE)
+    assert verdict() is Verdict.OTHER
+
+
+def test_missing_credentials_are_no_outage() -> None:
+    """Broken: whoever forgot them would wait for six hours, since clients then ask a cloud's machine for some."""
+    said = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.0s - HTTP error: error"
+    assert verdict_on_store(RuntimeError(said)) is Verdict.OTHER
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(429, AwayError), (502, AwayError), (503, AwayError), (401, LoginError), (403, LoginError), (500, None)],
+)
+def test_a_registry_is_judged_by_what_it_answers(
+    server: BusyServer, status: int, expected: type[RegistryError] | None
+) -> None:
+    server.status = status
+    with pytest.raises(RegistryError) as caught:
+        asyncio.run(champion_version(server.url, "m"))
+    assert type(caught.value) is (expected or RegistryError)
+
+
+def test_a_registry_that_is_not_there_is_away_and_no_address_is_a_mistake() -> None:
+    with pytest.raises(AwayError):
+        asyncio.run(champion_version(NOWHERE, "m"))
+    with pytest.raises(RefusedError, match="address 'localhost:5000' is none"):
+        asyncio.run(champion_version("localhost:5000", "m"))

@@ -1,0 +1,159 @@
+"""What is found at the start of a training, before it costs anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mlops_provider.step import BadConfigError
+from training.data.loader import Batch, Loader, in_memory
+from training.store import Store
+from training.trainer.checkpoint.tree import contents_of, flatten
+from training.trainer.config import TrainConfig
+from training.trainer.layouts import Layout, build_layout
+from training.trainer.layouts.state import state_to_fill, training_state
+from training.trainer.optimizer import build_optimizer
+from training.trainer.parallel import Gang, seed_everything
+from training.trainer.self_test import WORTH_STEPS, SelfTest
+
+
+def loader(num_samples: int = 40) -> Loader:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(num_samples, 4)).astype(np.float32)
+    table: Any = SimpleNamespace(
+        features=features, labels=features[:, 0].copy(), offsets=np.arange(num_samples + 1, dtype=np.int64)
+    )
+    return Loader(source=in_memory(table, grouped=False), global_batch=8, seed=1, rank=0, world_size=1)
+
+
+def squared(model: nn.Module, batch: Batch, _: float = 0.0) -> Tensor:
+    losses: Tensor = (model(batch.features).squeeze(-1) - batch.labels) ** 2
+    return losses
+
+
+def self_test(section: Mapping[str, Any], model: Any, **changes: Any) -> SelfTest:
+    config, gang = TrainConfig.of(section), Gang()
+
+    def build() -> tuple[Layout, torch.optim.Optimizer]:
+        seed_everything(config.seed)
+        layout = build_layout(model(), gang)
+        return layout, build_optimizer(config, layout.model, None)
+
+    return SelfTest(**{"config": config, "gang": gang, "loader": loader(), "build": build, "loss": squared, **changes})
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 1), 0
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += self.training
+        return self.layer(rows) / (1 + self.calls)
+
+
+def test_it_names_what_a_checkpoint_does_not_hold_and_the_fix(config: Any) -> None:
+    """Broken: such a training ends with other weights when it is preempted, and nobody knows."""
+    with pytest.raises(BadConfigError, match=r"calls \(Counting\), from 0 to 2: .*register_buffer\('calls'") as caught:
+        self_test(config(self_test="always"), Counting).run()
+    assert "step 3" in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_it_leaves_no_trace(config: Any) -> None:
+    """Broken: a training would have other bits because it was tested."""
+
+    def trained(*, tested: bool) -> Tensor:
+        test = self_test(
+            config(self_test="always"), lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 1))
+        )
+        if tested:
+            assert test.run()
+        layout, optimizer = test.build()
+        layout.adopt(optimizer)
+        for number, step in enumerate(test.loader.epoch(1)):
+            layout.seed(1, number)
+            layout.step(step.batches, squared, 1 / step.num_samples)
+            layout.clip(1.0)
+            layout.update(optimizer)
+        return torch.cat([each.detach().flatten() for each in layout.model.parameters()])
+
+    assert torch.equal(trained(tested=True), trained(tested=False))
+
+
+def test_a_short_training_is_not_kept_waiting(config: Any) -> None:
+    """Broken: a test of six steps would take a tenth of a training of sixty."""
+    short, long = (self_test(config(self_test="auto", epochs=epochs), Counting) for epochs in (1, WORTH_STEPS))
+    assert (short.due, long.due) == (False, True)
+    assert not self_test(config(self_test="never", epochs=WORTH_STEPS), Counting).due
+    slow = {"build": lambda: (_slow(), long.build())[1]}
+    assert not dataclasses.replace(long, **slow).run(), "building takes longer than 1% of the steps"
+
+
+def _slow() -> None:
+    import time
+
+    time.sleep(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: model.append(nn.Linear(1, 1)), r"3\.weight"),
+        (lambda model: model.pop(2), r"has 2\.bias, 2\.weight, which the model has not"),
+    ],
+    ids=["the model has more", "the checkpoint has more"],
+)
+def test_a_checkpoint_of_another_model_is_refused_in_both_directions(tmp_path: Path, change: Any, words: str) -> None:
+    """Broken: weights would be left out silently, or stay as they were drawn."""
+    from training.trainer.checkpoint.checkpoints import Checkpoints
+
+    def made(changed: bool) -> tuple[Layout, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+        if changed:
+            change(model)
+        layout = build_layout(model, Gang())
+        return layout, torch.optim.AdamW(layout.model.parameters())
+
+    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", gang=Gang())
+    checkpoints.newest()
+    checkpoints.save(1, training_state(*made(False)), {}, wait=True)
+    checkpoints.wait()
+    saved = checkpoints.newest()
+    assert saved is not None
+    with pytest.raises(BadConfigError, match=words):
+        checkpoints.load(saved, state_to_fill(*made(True), checkpoints.contents(saved)))
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused() -> None:
+    """Broken: its moments would be dropped silently, and the training go on as if it had none."""
+    layout = build_layout(nn.Linear(4, 1), Gang())
+    contents = contents_of(flatten(training_state(layout, torch.optim.AdamW(layout.model.parameters()))))
+    with pytest.raises(BadConfigError, match="AdamW, and this training has .*SGD"):
+        state_to_fill(layout, torch.optim.SGD(layout.model.parameters(), lr=1), contents)
+
+
+def test_a_head_trained_alone_is_clipped_by_its_own_norm() -> None:
+    """Broken: gradients of what nobody trains add up from step to step, and shrink those of the head to nothing."""
+    torch.manual_seed(0)
+    layout = build_layout(nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 1)), Gang())
+    head = layout.model[1]
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.0)
+    layout.adopt(optimizer)
+    norms = []
+    for _ in range(3):
+        [step, *_] = loader().epoch(1)
+        layout.step(step.batches, squared, 1 / step.num_samples)
+        norms.append(float(layout.clip(0.1)))
+        alone = torch.cat([each.grad.flatten() for each in head.parameters()]).norm()
+        assert float(alone) == pytest.approx(0.1, rel=1e-4)
+        layout.update(optimizer)
+    assert norms[0] == norms[1] == norms[2]
