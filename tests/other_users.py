@@ -1,8 +1,9 @@
 """
 Processes of another user of this machine, for tests that run as root.
 
-An interpreter in a folder that only its owner may enter, such as ``/root/.pyenv``, is of no use to others. Tests then
-see the machine without that wall: in a mount namespace of their own, which changes nothing for anybody else.
+An interpreter or a checkout in a folder that only its owner may enter, such as ``/root/.pyenv``, is of no use to
+others. Tests then see the machine without that wall: in a mount namespace of their own, which changes nothing for
+anybody else.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from project import REPOSITORY
 
 USER, OTHER_USER = "games", "news"
 """Every Debian has them, and nothing belongs to them."""
@@ -26,12 +28,15 @@ _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x20000, 4096, 16384
 
 @contextmanager
 def open_interpreter(python: Path) -> Iterator[None]:
-    """Have every user of this machine able to start an interpreter, as seen by this thread and what it starts."""
+    """
+    Have every user of this machine able to start an interpreter of this checkout, as seen by this thread and what it
+    starts.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root becomes another user without sudo")
-    home = Path(os.path.realpath(python)).parents[1]
-    closed = [folder for folder in home.parents if not stat.S_IMODE(folder.stat().st_mode) & 0o001]
-    if not closed:
+    needed = {Path(os.path.realpath(python)).parents[1], REPOSITORY}
+    walls = {wall: {path for path in needed if wall in path.parents} for wall in map(_wall, needed) if wall}
+    if not walls:
         yield
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -46,21 +51,32 @@ def open_interpreter(python: Path) -> Iterator[None]:
         call("unshare", _CLONE_NEWNS)
     except OSError as error:
         os.close(before)
-        pytest.skip(f"{closed[-1]} holds the interpreter and is closed to others, and there is no way around: {error}")
+        pytest.skip(f"closed to others, and there is no way around ({error}): {', '.join(map(str, walls))}")
     try:
         call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-        with tempfile.TemporaryDirectory() as aside:
-            call("mount", bytes(home), aside.encode(), None, _MS_BIND, None)
-            call("mount", b"tmpfs", bytes(closed[-1]), b"tmpfs", 0, b"mode=755")
-            home.mkdir(parents=True)
-            call("mount", aside.encode(), bytes(home), None, _MS_BIND, None)
-            call("umount2", aside.encode(), _MNT_DETACH)
+        for wall, paths in walls.items():
+            with ExitStack() as stack:
+                aside = {path: stack.enter_context(tempfile.TemporaryDirectory()) for path in paths}
+                for path, folder in aside.items():
+                    call("mount", bytes(path), folder.encode(), None, _MS_BIND, None)
+                call("mount", b"tmpfs", bytes(wall), b"tmpfs", 0, b"mode=755")
+                for path, folder in aside.items():
+                    path.mkdir(parents=True, exist_ok=True)
+                    call("mount", folder.encode(), bytes(path), None, _MS_BIND, None)
+                    call("umount2", folder.encode(), _MNT_DETACH)
+        os.chdir(here)
         assert subprocess.run(["setpriv", *as_user(USER), str(python), "-c", "pass"], check=False).returncode == 0
         yield
     finally:
         call("setns", before, _CLONE_NEWNS)
         os.close(before)
         os.chdir(here)
+
+
+def _wall(path: Path) -> Path | None:
+    """The uppermost folder above a path that only its owner may enter."""
+    closed = [folder for folder in path.parents if not stat.S_IMODE(folder.stat().st_mode) & 0o001]
+    return closed[-1] if closed else None
 
 
 def as_user(name: str) -> list[str]:
