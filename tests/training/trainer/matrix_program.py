@@ -196,8 +196,11 @@ class Killer:
 
     def beat(self, step: int, phase: str = "") -> None:
         if phase == DATA:  # behind the save that the step before may have asked for
+            kill = self._life.kill
+            # A rank that had no rows of its step had no loss to be killed in: it is killed behind it.
+            passed = kill is not None and kill.in_loss and step > kill.step
             self._step = step
-            self._strike(in_loss=False)
+            self._strike(in_loss=passed)
 
     def __getattr__(self, name: str) -> Any:  # whatever else a heartbeat can say
         return lambda *_, **__: None
