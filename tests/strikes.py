@@ -19,6 +19,7 @@ from live_airflow import LiveAirflow
 from project import REPOSITORY
 
 from mlops_provider import processes
+from mlops_provider.launchers.scratch import PREFIX
 from mlops_provider.step import StepInput
 
 DAEMONS = ("scheduler", "api-server", "dag-processor", "triggerer", "mlflow")
@@ -40,7 +41,7 @@ def documents(airflow: LiveAirflow, step: str = "[a-z]+") -> list[tuple[psutil.P
         if process.info["cwd"] != str(airflow.home):
             continue
         for part in process.info["cmdline"] or []:
-            if re.search(f"/mlops-{step}-", part):
+            if re.search(f"/{PREFIX}{step}-", part):
                 found.append((process, Path(part)))
                 break
     return found

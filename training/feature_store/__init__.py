@@ -8,12 +8,15 @@ features does so. Nothing here sends anything anywhere but to the two stores.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typeguard
+
+from mlops_provider.step import scratch_parent
 
 
 @contextmanager
@@ -42,6 +45,9 @@ def _unchecked(target: Any = None, **_: Any) -> Any:
     return identity if target is None else target
 
 
+# Feast makes a folder for its server's metrics as it is imported, which a killed process leaves: a step has one.
+if (scratch := scratch_parent()) is not None:
+    os.environ.setdefault("PROMETHEUS_MULTIPROCESS_DIR", str(scratch))
 with _quick_imports():
     import feast  # noqa: F401
 

@@ -23,7 +23,7 @@ from feast.protos.feast.core.DataSource_pb2 import DataSource as DataSourceProto
 from feast.repo_config import FeastConfigBaseModel
 
 from mlops_provider.refs import Artifact
-from mlops_provider.step import BadDataError
+from mlops_provider.step import BadDataError, scratch_parent
 from training.feature_store.shards import CREATED, EVENT_TIME, Night, ShardRows
 from training.store import Store
 
@@ -172,7 +172,7 @@ class ShardsJob(RetrievalJob):
         self._full_feature_names = full_feature_names
 
     def _to_arrow_internal(self, timeout: int | None = None) -> pa.Table:
-        with tempfile.TemporaryDirectory(prefix="shards-") as cache:
+        with tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent()) as cache:
             return self._read(ShardRows(self._store, self._night, Path(cache)))
 
     def _to_df_internal(self, timeout: int | None = None) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from feast.types import Float32, from_value_type
 from feast.types import String as FeastString
 
 from mlops_provider.refs import DatasetRef, FeaturesRef
-from mlops_provider.step import BadConfigError, connection_variable
+from mlops_provider.step import BadConfigError, connection_variable, scratch_parent
 from training.feature_store.offline import ShardsSource
 from training.feature_store.online import NightlyOnlineStore, expired
 from training.feature_store.registry import (
@@ -92,7 +92,7 @@ def publish(store: Store, ref: FeaturesRef, *, pipeline: str, online: OnlineConf
         logger.info("feature store: a later night, %s, is published; this one is not", published.tags[AS_OF_TAG])
         return 0
     repository = _open(store, pipeline, online)
-    with tempfile.TemporaryDirectory(prefix="shards-") as cache:
+    with tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent()) as cache:
         rows = ShardRows(store, night, Path(cache))
         if not rows.entity:
             raise BadConfigError(

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from mlops_provider.step import StepError
+from mlops_provider.step import StepError, scratch_parent
 from training.tracking.connection import (
     DeniedError,
     LoginError,
@@ -56,6 +56,10 @@ EVALUATION: Final = {
 logger = logging.getLogger(__name__)
 
 
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=scratch_parent())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredRun:
     """A run that MLflow has, for what is done at once. A server that is away is an error here."""
@@ -65,14 +69,14 @@ class StoredRun:
 
     def log_bytes(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Store files beside the run."""
-        with tempfile.TemporaryDirectory() as scratch, translated(f"cannot store files of run {self.run_id}"):
+        with _scratch() as scratch, translated(f"cannot store files of run {self.run_id}"):
             for name, data in files.items():
                 Path(scratch, name).write_bytes(data)
             self.client.log_artifacts(self.run_id, scratch, folder or None)
 
     def read(self, path: str) -> bytes | None:
         """A file that is stored beside the run; None where there is none."""
-        with tempfile.TemporaryDirectory() as scratch, translated(f"cannot read {path} of run {self.run_id}"):
+        with _scratch() as scratch, translated(f"cannot read {path} of run {self.run_id}"):
             if path not in [
                 file.path for file in self.client.list_artifacts(self.run_id, str(PurePosixPath(path).parent))
             ]:

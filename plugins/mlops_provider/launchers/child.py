@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from typing import IO, Protocol
 
 from mlops_provider import processes
 from mlops_provider.launchers.base import Outcome, step_argv
+from mlops_provider.launchers.scratch import scratch_folder
 from mlops_provider.step import GRACE_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, read_result
 from mlops_provider.warm import Connection, NotForkedError, NotWarmError, Request, WarmRuntime
 
@@ -66,8 +66,8 @@ class ChildRun:
         self._process: _Process | None = None
 
     def run(self, order: Order, on_line: Callable[[str], None]) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix=f"mlops-{order.step}-") as folder:
-            document, result = Path(folder, "input.json"), Path(folder, "result.json")
+        with scratch_folder(order.step) as folder:
+            document, result = folder / "input.json", folder / "result.json"
             document.write_text(order.document)
             argv = step_argv(
                 order.python,

@@ -21,6 +21,7 @@ from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
+from mlops_provider.launchers.scratch import scratch_folder
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import Failure
 from mlops_provider.warm import end_all
@@ -132,6 +133,29 @@ def test_a_killed_step_leaves_no_files(
 
 
 @pytest.mark.gang
+def test_what_a_killed_launcher_leaves_goes_with_the_next(
+    deployment: Deployment, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: each kill of Airflow's worker leaves the files of its step, until the disk is full."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    hold = (
+        f"import os, signal, tempfile, time; tempfile.tempdir = {str(tmp_path)!r}; "
+        "from mlops_provider.launchers.scratch import scratch_folder; "
+        "manager = scratch_folder('train'); (manager.__enter__() / 'shard').touch(); print(flush=True); "
+    )
+    dead = subprocess.run([sys.executable, "-c", hold + "os.kill(os.getpid(), signal.SIGKILL)"], check=False)
+    assert dead.returncode == -signal.SIGKILL
+    with subprocess.Popen([sys.executable, "-c", hold + "time.sleep(300)"], stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 1, "the second has removed what the first left"
+        launcher = ProcessLauncher(dataclasses.replace(deployment, warm_runtimes=False))
+        assert isinstance(launcher.run(launch(home, "pass", "after_a_kill"), print).result, DatasetRef)
+        assert [path.name for path in tmp_path.glob("*/*")] == ["shard"], "that of the launcher that lives"
+        living.kill()
+
+
+@pytest.mark.gang
 def test_nodes_of_one_machine_return_one_ref(deployment: Deployment, home: Path) -> None:
     """Broken: several nodes would commit several times, or none be heard."""
     # They have one thread each, and so a warm runtime of their own: not for one test.
@@ -201,6 +225,8 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
     while psutil.pid_exists(step) and psutil.Process(step).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the step outlived its launcher"
         time.sleep(0.05)
+    with scratch_folder("next"):  # removes what it left
+        pass
 
 
 @pytest.mark.gang
