@@ -155,7 +155,7 @@ def model_server(model_uri: str, tracking_uri: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="served-") as name:
         # It starts uvicorn by name: the environment is activated.
         path = f"{TRAINING_PYTHON.parent}:{os.environ['PATH']}"
-        settings = {"MLFLOW_TRACKING_URI": tracking_uri, "PYTHONPATH": "", "PATH": path}
+        settings = {"MLFLOW_TRACKING_URI": tracking_uri, "PYTHONPATH": "", "PATH": path, "TMPDIR": name}
         with _running(command, port, Path(name), environment=settings):
             yield f"http://127.0.0.1:{port}"
 

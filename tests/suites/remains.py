@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,9 +14,14 @@ import psutil
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 PATIENCE_SECONDS = 20.0
 """For processes that are just ending."""
+WARM_RUNTIME = "mlops: warm runtime"
+"""It waits for further steps for a while, whoever started it."""
 OF_PYTEST = "pytest-of-"
-CACHES = ("mlops-shards-", "mlops-metrics-", "torchinductor_", "hsperfdata_")
-"""Kept on purpose from run to run: of shards, of a model's metrics in the outbox, of compiled kernels, of Java."""
+_USER = os.getuid()
+KEPT = {f"mlops-shards-{_USER}", f"mlops-metrics-{_USER}", f"mlops-{_USER}"}
+"""Of one user each and kept on purpose: shards, metrics on their way to MLflow, sockets of warm runtimes."""
+KEPT_BY_OTHERS = ("torchinductor_", "hsperfdata_", "uv-setuptools-")
+"""Compiled kernels, Java's, uv's locks."""
 
 
 def adopt_orphans() -> None:
@@ -42,21 +48,37 @@ def left_processes() -> list[str]:
     while True:
         reap(())
         running = psutil.Process().children(recursive=True)
-        if not running or time.monotonic() > deadline:
+        waited_for = [each for each in running if not _title(each).startswith(WARM_RUNTIME)]
+        if not waited_for or time.monotonic() > deadline:
             break
         time.sleep(0.2)
     said = []
     for process in running:
         try:
-            test = process.environ().get("PYTEST_CURRENT_TEST", "no test")
-            said.append(f"process {process.pid} of {test}: {' '.join(process.cmdline())[:200]}")
+            command = _title(process)
+            if not command.startswith(WARM_RUNTIME):
+                test = process.environ().get("PYTEST_CURRENT_TEST", "no test")
+                said.append(f"process {process.pid} of {test}: {command[:200]}")
             process.kill()
         except psutil.NoSuchProcess:
             continue
     return said
 
 
-def left_files(scratch: Path) -> list[str]:
-    """What lies in a session's temporary folder beside pytest's own folders and what is a cache."""
-    names = sorted(each.name for each in scratch.iterdir()) if scratch.exists() else []
-    return [str(scratch / name) for name in names if not name.startswith((OF_PYTEST, *CACHES))]
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def left_files(scratch: Path) -> list[Path]:
+    """What lies in a session's temporary folder beside pytest's own folders and what is kept on purpose."""
+    found = sorted(scratch.iterdir()) if scratch.exists() else []
+    return [each for each in found if each.name not in KEPT and not each.name.startswith((OF_PYTEST, *KEPT_BY_OTHERS))]
+
+
+def made_at(path: Path) -> int:
+    """When a file was made, in whole seconds since 1970; 0 where its file system does not tell."""
+    done = subprocess.run(["stat", "--format=%W", str(path)], capture_output=True, text=True, check=False)
+    return int(done.stdout or 0)  # Python has no field for it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ class Result:
     suite: str
     test: str
     outcome: str = "passed"
+    began: float = math.inf
+    ended: float = 0.0
+    """Seconds since 1970."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
@@ -50,6 +54,8 @@ class Results:
         name = entry["nodeid"] or self.suite
         result = self.tests.setdefault(name, Result(suite=self.suite, test=name))
         result.seconds += entry.get("duration", 0.0)
+        result.began = min(result.began, entry.get("start", math.inf))
+        result.ended = max(result.ended, entry.get("stop", 0.0))
         for key, value in entry.get("user_properties", ()):
             if key == "cpu_seconds":
                 result.cpu_seconds = value
@@ -66,6 +72,10 @@ class Results:
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{len(self.tests)} tests{failed}"
+
+    def running_in(self, second: int) -> list[str]:
+        """Names of the tests that ran in a second since 1970: a few for each worker."""
+        return [result.test for result in self.tests.values() if result.began < second + 1 and second <= result.ended]
 
     @property
     def failed(self) -> list[Result]:

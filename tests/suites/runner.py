@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -16,11 +17,13 @@ from pathlib import Path
 from suites import remains
 from suites.hooks import DURATIONS, LIGHT
 from suites.results import Result, Results, cost_table, counts, durations, slowest
-from suites.suite import REPOSITORY, Session, Suite, usage
+from suites.suite import REPOSITORY, Session, Suite
 
 LIMIT_SECONDS = 75 * 60.0
 PROGRESS_SECONDS = 60.0
 MOST_UNSTEADY = 2
+MOST_LEFT = 5
+"""Processes and files that are left behind. A test that kills at random may now and then hit the wrong moment."""
 MOST_AGAIN = 10
 """Failed tests that are run again. Where more fail, it is no matter of chance."""
 FAILURE_LINES = 400
@@ -43,7 +46,6 @@ class Run:
     folder: Path = REPOSITORY
     _began: float = field(default_factory=time.monotonic)
     _minutes: dict[str, float] = field(default_factory=dict)
-    _cpu_seconds: float = 0.0
     _faults: list[str] = field(default_factory=list)
     """What makes the run red, beside failed tests."""
 
@@ -62,13 +64,17 @@ class Run:
                 for session in sessions:
                     session.kill()
             left = remains.left_processes()
-            left += [each for suite in self.suites for each in remains.left_files(scratch / suite.name[:2])]
+            left += [
+                each for suite in self.suites for each in _left_files(scratch / suite.name[:2], results[suite.name])
+            ]
             failed = [result for each in results.values() for result in each.failed]
             unsteady = [] if self._faults else self._run_again(failed, scratch)
         tests = [result for each in results.values() for result in each.tests.values()]
         if self.write_durations:
             DURATIONS.write_text(json.dumps(durations(tests), indent=1) + "\n")
         self._judge(unsteady)
+        if len(left) > MOST_LEFT:
+            self._faults.append(f"{len(left)} processes or files are left behind; {MOST_LEFT} may be: see above")
         self._report(tests, [result for result in failed if result not in unsteady], unsteady, left)
         return 1 if self._faults or len(failed) > len(unsteady) else 0
 
@@ -85,7 +91,7 @@ class Run:
         while running:
             time.sleep(0.2)
             for session in list(running):
-                pid, status, rusage = os.wait4(session.process.pid, os.WNOHANG)
+                pid, status = os.waitpid(session.process.pid, os.WNOHANG)
                 found = results[session.suite.name]
                 for line in session.new_lines():
                     if failure := found.add(line):
@@ -95,7 +101,6 @@ class Run:
                 running.remove(session)
                 session.process.returncode = os.waitstatus_to_exitcode(status)
                 self._minutes[session.suite.name] = (time.monotonic() - self._began) / 60
-                self._cpu_seconds += usage(rusage)
                 self._say(f"{session.suite.name} ended: {found}")
                 self._check_end(session, found)
             remains.reap(session.process.pid for session in sessions)
@@ -166,8 +171,11 @@ class Run:
             for text in result.failures:
                 lines += text.splitlines()[-FAILURE_LINES:]
         lines += ["", cost_table(tests, self._minutes)]
+        # Those too that outlived their parents, as what a warm runtime forks does: they were adopted.
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_minutes = (used.ru_utime + used.ru_stime) / 60
         lines += [
-            f"in all {(time.monotonic() - self._began) / 60:.1f} minutes, {self._cpu_seconds / 60:.1f} CPU minutes",
+            f"in all {(time.monotonic() - self._began) / 60:.1f} minutes, {cpu_minutes:.1f} CPU minutes",
             f"\nslowest tests\n{slowest(tests)}\n",
             *(f"unsteady: {result.test}" for result in unsteady),
             *(f"left behind: {each}" for each in left),
@@ -180,6 +188,14 @@ class Run:
     def _say(self, text: str) -> None:
         seconds = int(time.monotonic() - self._began)
         print(f"{seconds // 60:>3}:{seconds % 60:02} {text}", flush=True)
+
+
+def _left_files(scratch: Path, results: Results) -> list[str]:
+    said = []
+    for path in remains.left_files(scratch):
+        tests = results.running_in(remains.made_at(path))
+        said.append(f"{path} of {' or '.join(tests) or 'no test'}")
+    return said
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 from suites.hooks import stacks
@@ -152,8 +152,3 @@ class Session:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
-
-
-def usage(rusage: Any) -> float:
-    """CPU seconds of a process and of its children that it waited for."""
-    return float(rusage.ru_utime + rusage.ru_stime)

@@ -138,11 +138,15 @@ def test_many_unsteady_tests_are_red(run) -> None:  # type: ignore[no-untyped-de
     assert lines[-1] == "3 tests are unsteady; 2 may be"
 
 
-def test_a_file_left_behind_is_named(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_left_behind_is_red_and_named(run) -> None:  # type: ignore[no-untyped-def]
     """Broken: the disk fills up, run by run."""
-    leaves = "import tempfile\n\ndef test_leaves():\n    tempfile.mkdtemp(prefix='gang-')\n"
-    _, lines = run(one={"test_a.py": leaves})
-    assert "/gang-" in next(line for line in lines if line.startswith("left behind: "))
+    leaves = "import tempfile\n\ndef test_leaves():\n    [tempfile.mkdtemp(prefix='gang-') for _ in range(6)]\n"
+    code, lines = run(one={"test_a.py": leaves})
+    assert code == 1
+    said = next(line for line in lines if line.startswith("left behind: "))
+    assert "/gang-" in said
+    assert said.endswith(" of one/test_a.py::test_leaves")
+    assert lines[-1] == "6 processes or files are left behind; 5 may be: see above"
 
 
 def test_a_light_run_refuses_gangs_and_servers(run) -> None:  # type: ignore[no-untyped-def]

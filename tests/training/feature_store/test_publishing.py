@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -35,13 +36,15 @@ publish(Store(store), ref_from_wire(ref), pipeline=pipeline, online=OnlineConfig
 
 
 @pytest.fixture
-def start(store: Store, pipeline: str, online: OnlineConfig) -> Callable[[Any], subprocess.Popen[bytes]]:
+def start(
+    store: Store, pipeline: str, online: OnlineConfig, tmp_path: Path
+) -> Callable[[Any], subprocess.Popen[bytes]]:
     """Publishes in a process of its own, which waits for a line on its input once it has imported everything."""
 
     def start_one(shards: Any) -> subprocess.Popen[bytes]:
         settings = {"store": online.store, "connection": online.connection, "ttl_hours": online.ttl_hours}
         document = json.dumps([store.uri, shards.ref.to_wire(), pipeline, settings])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
             [sys.executable, "-c", PUBLISH, document],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,

@@ -49,7 +49,7 @@ def elsewhere(project: Any, tmp_path: Path) -> Any:
         folder.mkdir(exist_ok=True)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MLOPS", "MLFLOW"))
-        } | {"MLFLOW_TRACKING_URI": project.tracking_uri}
+        } | {"MLFLOW_TRACKING_URI": project.tracking_uri, "TMPDIR": str(folder)}
         done = subprocess.run(
             [sys.executable, "-I", "-c", code, *arguments],
             cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,

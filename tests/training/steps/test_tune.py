@@ -82,7 +82,7 @@ def test_the_best_settings_are_trained_with(
     assert run.data.tags["mlops.study"] == study.name
 
 
-def test_mlflow_shows_the_study_with_its_trials(project: Any, run_step: Any, search: Any) -> None:
+def test_mlflow_shows_the_study_with_its_trials(project: Any, run_step: Any, search: Any, tmp_path: Path) -> None:
     """Broken: nobody could see why these settings were taken."""
     trials = [run_step(project, search(number)) for number in range(3)]
     study = run_step(project, search(None))
@@ -102,7 +102,7 @@ def test_mlflow_shows_the_study_with_its_trials(project: Any, run_step: Any, sea
     assert parent.data.metrics["best_ndcg_at_10"] == study.best_value
     names = {"history.png", "importance.png", "parallel_coordinates.png", "trials.csv", "trials.json"}
     assert {file.path for file in client.list_artifacts(study.tracking_run, "study")} == {f"study/{n}" for n in names}
-    with open(client.download_artifacts(study.tracking_run, "study/trials.csv")) as file:
+    with open(client.download_artifacts(study.tracking_run, "study/trials.csv", str(tmp_path))) as file:
         rows = list(csv.DictReader(file))
     assert [int(row["number"]) for row in rows] == [0, 1, 2]
     assert [float(row["value"]) for row in rows] == [trial.value for trial in trials]

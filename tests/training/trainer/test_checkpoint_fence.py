@@ -21,8 +21,9 @@ from training.trainer.parallel import Gang
 PLACE, LAST, BEST = "train", 240, 10
 
 
-def start(store: Store, role: str) -> subprocess.Popen[bytes]:
+def start(store: Store, role: str, logs: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--log-dir", str(logs)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, __file__, store.uri, role], env=environment, start_new_session=True)
 
@@ -37,7 +38,7 @@ def wait_for(path: Path) -> None:
 def test_of_two_process_groups_the_older_one_ends_and_nothing_is_lost(tmp_path: Path) -> None:
     """Broken: the older one's save would remove the newer one's; a flipped bit in the best would cost all the rest."""
     store = Store(f"file://{tmp_path}/store")
-    older = start(store, "older")
+    older = start(store, "older", tmp_path)
     wait_for(tmp_path / "store/stopped-0")
     wait_for(tmp_path / "store/stopped-1")  # both ranks have stopped themselves, after step 230
     root = tmp_path / "store" / PLACE / "checkpoints"
@@ -45,7 +46,7 @@ def test_of_two_process_groups_the_older_one_ends_and_nothing_is_lost(tmp_path: 
     data = bytearray(best.read_bytes())
     data[3] ^= 1
     best.write_bytes(data)
-    newer = start(store, "newer")
+    newer = start(store, "newer", tmp_path)
     assert newer.wait(90) == 0
     assert store.get("resumed") == b"230"
     listed = read_listing(store, PLACE)
