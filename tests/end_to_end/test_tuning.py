@@ -14,6 +14,7 @@ import pytest
 from live_airflow import LiveAirflow
 from turns import on_turn
 
+from mlops_provider.launchers.scratch import PREFIX
 from mlops_provider.refs import ModelVersionRef, StudyRef
 
 NIGHT_SECONDS = 600
@@ -60,7 +61,7 @@ def trial_processes(airflow: LiveAirflow) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         here = process.info["cwd"] == str(airflow.home)
-        if here and any("/mlops-trial-" in part for part in process.info["cmdline"] or []):
+        if here and any(f"/{PREFIX}trial-" in part for part in process.info["cmdline"] or []):
             found.append(process)
     return found
 
