@@ -22,7 +22,7 @@ RUN groupadd --gid 50000 mlops \
     && useradd --uid 50000 --gid 50000 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin mlops
 # Byte code is compiled below, at build; at run time there is nowhere to write it.
 ENV PATH=/opt/venv/bin:$PATH \
-    PYTHONPATH=/opt/mlops:/opt/mlops/plugins \
+    PYTHONPATH=/opt/mlops:/opt/mlops/plugins:/opt/mlops/training \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
@@ -99,8 +99,8 @@ ENV MLOPS_GIT_COMMIT=${GIT_COMMIT}
 LABEL org.opencontainers.image.revision=${GIT_COMMIT}
 USER 50000:50000
 HEALTHCHECK --interval=5m --timeout=30s --start-period=30s \
-    CMD ["python", "-c", "import training.steps.validate"]
-CMD ["python", "-m", "training.commands", "--help"]
+    CMD ["python", "-c", "import mlops.steps.validate"]
+CMD ["python", "-m", "mlops.commands", "--help"]
 
 FROM base AS training
 COPY --from=training-venv /opt/venv /opt/venv
@@ -111,8 +111,8 @@ LABEL org.opencontainers.image.revision=${GIT_COMMIT}
 USER 50000:50000
 # Finds the libraries without loading them, for a training has the cores.
 HEALTHCHECK --interval=5m --timeout=30s --start-period=30s \
-    CMD ["python", "-c", "import importlib.util as u; assert all(map(u.find_spec, ('torch', 'mlflow', 'training.steps')))"]
-CMD ["python", "-m", "training.commands", "--help"]
+    CMD ["python", "-c", "import importlib.util as u; assert all(map(u.find_spec, ('torch', 'mlflow', 'mlops.steps')))"]
+CMD ["python", "-m", "mlops.commands", "--help"]
 
 FROM base AS airflow-runtime
 COPY --from=airflow-venv /opt/venv /opt/venv

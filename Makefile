@@ -130,9 +130,9 @@ lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/va
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
 	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude 'benchmarks/.*/programs'
-	.venv/training/bin/mypy training include benchmarks/data/programs benchmarks/lifecycle/programs benchmarks/training/programs --exclude training/validation --exclude training/steps/validate --exclude programs/drift
-	.venv/validation/bin/mypy training/validation training/steps/validate.py benchmarks/data/programs/drift.py
-	PYTHONPATH=.:plugins .venv/airflow/bin/lint-imports
+	.venv/training/bin/mypy training/mlops include benchmarks/data/programs benchmarks/lifecycle/programs benchmarks/training/programs --exclude training/mlops/validation --exclude training/mlops/steps/validate --exclude programs/drift
+	.venv/validation/bin/mypy training/mlops/validation training/mlops/steps/validate.py benchmarks/data/programs/drift.py
+	PYTHONPATH=.:plugins:training .venv/airflow/bin/lint-imports
 
 .PHONY: format
 format: venv .venv/airflow/.dev ## Format the code
@@ -141,7 +141,7 @@ format: venv .venv/airflow/.dev ## Format the code
 
 .PHONY: bench
 bench: venv data .venv/tfdv/.ready .venv/peers/.ready ## Run the benchmarks, all or ONLY=<group>; writes build/bench.json
-	PYTHONPATH=$(CURDIR):$(CURDIR)/plugins .venv/airflow/bin/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=$(CURDIR):$(CURDIR)/plugins:$(CURDIR)/training .venv/airflow/bin/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 .PHONY: lock
 lock: $(UV) ## Resolve the lock files of the three runtimes and of the development tools

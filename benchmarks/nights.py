@@ -194,7 +194,7 @@ def deployment(home: Path, store: Path, tracking_uri: str) -> Deployment:
 
 def make_champion(deployment: Deployment, model: str, version: str) -> None:
     """Have the nights judged against the same model, so that each does the work of all steps, the last included."""
-    command = [str(deployment.pythons["training"]), "-m", "training.commands", "models", "promote", model, version]
+    command = [str(deployment.pythons["training"]), "-m", "mlops.commands", "models", "promote", model, version]
     key = Path(deployment.store.removeprefix("file://")).parent / "release.pem"
     make_key(key)
     subprocess.run(

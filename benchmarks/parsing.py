@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.record import Record, compare
+from mlops_provider.step import python_path
 
 PIPELINE = "flight_ranking"
 REPETITIONS = 3
@@ -101,7 +102,7 @@ def parse_seconds(home: Path, scratch: Path, file: Path, what: Pass) -> float:
         "AIRFLOW_HOME": str(scratch / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(home / "plugins"),
-        "PYTHONPATH": f"{home}:{home / 'plugins'}",
+        "PYTHONPATH": python_path(home),
         "NUM_DAGS": str(what.count),
     }
     command = [sys.executable, "-m", "benchmarks.parse_pass", str(file), what.process]

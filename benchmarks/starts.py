@@ -12,21 +12,22 @@ from statistics import median
 import psutil
 
 from benchmarks.record import Record, compare
+from mlops_provider.step import python_path
 from mlops_provider.warm import Connection, NotWarmError, Request, WarmRuntime, end_all
 
 ROUNDS = 15
 START_SECONDS = 120.0
 BOUND_MS = 50.0
-PROGRAM = ["-c", "import time, training.trainer.loop, mlflow, training.steps.execution; print(time.process_time())"]
+PROGRAM = ["-c", "import time, mlops.trainer.loop, mlflow, mlops.steps.execution; print(time.process_time())"]
 """To the first line of its own, with what a training and its tracking import; the processor time it has taken."""
 
 
 def measure_starts(home: Path) -> list[Record]:
     """In turn, as machines change by the minute."""
     python = str(home / ".venv/training/bin/python")
-    environment = {**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{home / 'plugins'}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(home)}
     runtime = WarmRuntime(
-        python=python, module="training.preload", home=str(home), environment=environment, idle_seconds=60.0
+        python=python, module="mlops.preload", home=str(home), environment=environment, idle_seconds=60.0
     )
     connection = _connected(runtime)
     try:

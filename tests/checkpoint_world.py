@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 
-from training.store import Store, Stored
-from training.trainer.checkpoint import checkpoints as checkpoints_module
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.committed import Saved
-from training.trainer.checkpoint.files import DamagedCheckpointError
-from training.trainer.checkpoint.generation import Generation, GenerationGoneError, LostGenerationError
-from training.trainer.checkpoint.listing import is_copy
-from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.checkpoint.writing import Save, Writer
-from training.trainer.parallel import Gang
+from mlops.store import Store, Stored
+from mlops.trainer.checkpoint import checkpoints as checkpoints_module
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.committed import Saved
+from mlops.trainer.checkpoint.files import DamagedCheckpointError
+from mlops.trainer.checkpoint.generation import Generation, GenerationGoneError, LostGenerationError
+from mlops.trainer.checkpoint.listing import is_copy
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.checkpoint.writing import Save, Writer
+from mlops.trainer.parallel import Gang
 
 PLACE = "pipelines/toy/train/x"
 _EPOCH_STEPS = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlops.store import Store
 from mlops_provider.refs import (
     CheckpointRef,
     DatasetRef,
@@ -13,7 +14,6 @@ from mlops_provider.refs import (
     TrialRef,
     ValidationRef,
 )
-from training.store import Store
 
 
 def commit_lineage(store: Store, *refs: Ref | None) -> None:

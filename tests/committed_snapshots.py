@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 import narwhals as nw
 import polars as pl
 
+from mlops.data.garbage import confirm_blobs
+from mlops.data.manifest import Manifest
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import place
-from training.data.garbage import confirm_blobs
-from training.data.manifest import Manifest
-from training.data.snapshots import write_snapshot
-from training.data.window import Window
-from training.store import Store
 
 ZONE = "America/New_York"
 RUN_ID = "scheduled__2024-01-03T05:00:00+00:00"

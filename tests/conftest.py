@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from suites.hooks import SuiteHooks
 
+from mlops_provider.step import python_path
+
 REPOSITORY = Path(__file__).parents[1]
 # As a launcher sets it: what a test starts, Spark's executors among it, imports the same code.
-os.environ["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}"
+os.environ["PYTHONPATH"] = python_path(REPOSITORY)
 # Spark lives for seconds here: compiling it well would take longer than its work.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -29,5 +31,5 @@ def airflow_environment(tmp_path: Path) -> dict[str, str]:
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
-        "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'plugins'}",
+        "PYTHONPATH": python_path(REPOSITORY),
     }

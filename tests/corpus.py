@@ -12,7 +12,7 @@ from mlops_provider.refs import CheckpointRef, ModelVersionRef, ValidationRef
 FEATURES = """
 import numpy as np
 
-from training.features.token_set import TokenSet
+from mlops.features.token_set import TokenSet
 
 
 class Characters:
@@ -63,7 +63,7 @@ def build_scorer(config):
 def slow_loss(model, batch):
     import time
 
-    from training.trainer.objectives import language_model_loss
+    from mlops.trainer.objectives import language_model_loss
 
     time.sleep(0.02)
     return language_model_loss(model, batch)

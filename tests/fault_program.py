@@ -23,19 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from mlops.data.loader import Batch, Loader, in_memory
+from mlops.process import Deployment
+from mlops.steps.execution import report
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.config import TrainConfig
+from mlops.trainer.health import Heartbeat
+from mlops.trainer.layouts import build_layout
+from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.optimizer import build_optimizer
+from mlops.trainer.parallel import join, seed_everything
+from mlops.trainer.validation import Validation
 from mlops_provider.step import BadDataError, StepInput
-from training.data.loader import Batch, Loader, in_memory
-from training.process import Deployment
-from training.steps.execution import report
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.config import TrainConfig
-from training.trainer.health import Heartbeat
-from training.trainer.layouts import build_layout
-from training.trainer.loop import Trainer, TrainingJob
-from training.trainer.optimizer import build_optimizer
-from training.trainer.parallel import join, seed_everything
-from training.trainer.validation import Validation
 
 STRIKE_STEP, NUM_STEPS, GLOBAL_BATCH, FEATURES = 3, 6, 12, 4
 FOREVER = 1000.0

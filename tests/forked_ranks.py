@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mlops.elastic.workers import Worker, end, prepare
 from mlops_provider.local.ports import free_port
-from training.elastic.workers import Worker, end, prepare
 
 TESTS = Path(__file__).parent
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from warm import WarmProcess
 
-from mlops_provider.step import RunIdentity, StepInput, read_result
+from mlops_provider.step import RunIdentity, StepInput, python_path, read_result
 
 CHECKOUT = Path(__file__).parents[1]
 PROGRAM = Path(__file__).with_name("gang_program.py")
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 120
 
 @dataclass(frozen=True)
 class Gang:
-    """One started ``training.steps.torchrun``."""
+    """One started ``mlops.steps.torchrun``."""
 
     folder: Path
     process: WarmProcess
@@ -81,9 +81,9 @@ def started(
     )
     document = folder / name
     document.write_text(StepInput(step="train", run=run, config={}).dump())
-    command = [sys.executable, "-m", "training.steps.torchrun", *options, PROGRAM, folder, document]
+    command = [sys.executable, "-m", "mlops.steps.torchrun", *options, PROGRAM, folder, document]
     places = {
-        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+        "PYTHONPATH": python_path(CHECKOUT),
         "MLOPS_HOME": str(folder),
         "MLOPS_STORE": f"file://{folder}/store",
         "MLOPS_RESULT_PATH": str(folder / "result.json"),

@@ -31,6 +31,7 @@ from kubernetes import client, config
 from project import REPOSITORY
 
 from mlops_provider.deployment import Deployment
+from mlops_provider.step import python_path
 
 NAMESPACE = os.environ.get("MLOPS_TEST_NAMESPACE", "default")
 IMAGES = {"training": "mlops/training:test", "validation": "mlops/validation:test"}
@@ -78,7 +79,7 @@ class PodCluster:
             "memory": "2Gi",
             "grace_seconds": GRACE_SECONDS,
             "run_as_user": self.user,
-            "env": {"MLOPS_HOME": str(self.home), "PYTHONPATH": f"{self.home}:{self.home}/plugins"},
+            "env": {"MLOPS_HOME": str(self.home), "PYTHONPATH": python_path(self.home)},
             # The code, too: it may lie in a folder that the pod has of its own, /tmp say.
             "volumes": [
                 {"mount_path": str(path), "host_path": str(path), "read_only": path not in writable}

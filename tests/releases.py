@@ -25,6 +25,7 @@ from mlops_provider.refs import (
     ReportRef,
     ValidationRef,
 )
+from mlops_provider.step import python_path
 
 RUN_SECONDS = 400
 METRICS = {
@@ -38,14 +39,14 @@ import sys
 from pathlib import Path
 from mlops_provider.signing import load_key
 from mlops_provider.refs import ReportRef
-from training.commands.signing import sign_entry
-from training.registry.promotion import Promotion
-from training.registry.semantic_version import VERSION_TAG
-from training.registry.transitions import Author
-from training.store import Store
-from training.tracking.connection import connect
-from training.tracking.model_registry import REF_TAG, ModelRegistry
-from training.tracking.stored_model import StoredModel
+from mlops.commands.signing import sign_entry
+from mlops.registry.promotion import Promotion
+from mlops.registry.semantic_version import VERSION_TAG
+from mlops.registry.transitions import Author
+from mlops.store import Store
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import REF_TAG, ModelRegistry
+from mlops.tracking.stored_model import StoredModel
 
 store, tracking_uri, report, key = sys.argv[1:]
 registry = ModelRegistry(client=connect(tracking_uri), name="events")
@@ -110,7 +111,7 @@ def training(airflow: LiveAirflow, *arguments: str) -> str:
     """Run the training runtime's Python as `mlops` does; what it printed."""
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}",
+        "PYTHONPATH": python_path(REPOSITORY),
         "MLOPS_HOME": str(airflow.home),
         "MLOPS_STORE": f"file://{airflow.stack.store}",
         "MLFLOW_TRACKING_URI": airflow.stack.mlflow_url,

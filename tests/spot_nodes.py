@@ -114,7 +114,7 @@ class Nodes:
             max_restarts=self.work.config["max_restarts"],
             hang_seconds=self.work.config["hang_seconds"],
         )
-        program = argv.index("training.steps.torchrun") + 1
+        program = argv.index("mlops.steps.torchrun") + 1
         environment = step_environment(self.place, self.folder / f"{name}.json", os.environ) | threads(1, "1:4")
         with (self.folder / f"{name}.log").open("w") as log:
             self._running[name] = subprocess.Popen(

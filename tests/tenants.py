@@ -30,7 +30,7 @@ from mlops_provider.local.client import AirflowClient
 from mlops_provider.logins import RIGHTS, Login
 from mlops_provider.refs import ModelVersionRef
 from mlops_provider.signing import make_key
-from mlops_provider.step import TRACKING_VARIABLES
+from mlops_provider.step import TRACKING_VARIABLES, python_path
 
 PEOPLE = {"ads": "anna", "search": "berta"}
 USERS = {"ads": USER, "search": OTHER_USER}
@@ -134,7 +134,7 @@ class World:
             "AIRFLOW__MLOPS__STORE": f"file://{self.folder}/berta/store",
             "AIRFLOW__MLOPS__TRACKING_URI": stack.mlflow_url,
             "AIRFLOW__MLOPS__TEAMS_FILE": str(self.folder / "teams.yaml"),
-            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'plugins'}",
+            "PYTHONPATH": python_path(REPOSITORY),
             "NO_COLOR": "1",
             "PATH": os.environ["PATH"],
             "HOME": os.environ["HOME"],

@@ -9,18 +9,18 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef, ValidationRef
-from training.data.snapshots import write_snapshot
-from training.data.window import Window
-from training.store import Store
 
 START = datetime(2013, 1, 9, tzinfo=UTC)
 DAYS = 10
 FEATURES = """
 import narwhals as nw
 
-from training.features.feature_set import FeatureSet
-from training.features.transforms import Passthrough, Standardise, Vocabulary
+from mlops.features.feature_set import FeatureSet
+from mlops.features.transforms import Passthrough, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="label", group_by={group_by}, min_group_size={min_group_size}, order_by=("at", "item"),

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from mlops_provider.step import python_path
 from mlops_provider.warm import READ_AT_START, Connection, NotForkedError, NotWarmError, Request, WarmRuntime
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ class WarmProcess:
             request = Request(program=[os.fspath(word) for word in command[1:]], environment=env, folder=os.getcwd())
             runtime = WarmRuntime(
                 python=sys.executable,
-                module="training.preload",
+                module="mlops.preload",
                 home=str(ROOT),
                 environment=env,
                 idle_seconds=IDLE_SECONDS,
@@ -129,4 +130,4 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment() -> Mapping[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1"}

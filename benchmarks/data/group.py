@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.data import validation
 from benchmarks.record import Record, compare
+from mlops_provider.step import python_path
 
 PROGRAMS = {"ingest": "training", "joins": "training", "features": "training", "drift": "validation"}
 """Module and runtime."""
@@ -32,7 +33,7 @@ def run(program: str, home: Path, scratch: Path) -> list[Record]:
     finished = subprocess.run(
         [home / ".venv" / PROGRAMS[program] / "bin/python", "-m", f"benchmarks.data.programs.{program}", home, folder],
         cwd=home,
-        env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{home / 'plugins'}", "MLOPS_HOME": str(home)},
+        env=os.environ | {"PYTHONPATH": python_path(home), "MLOPS_HOME": str(home)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

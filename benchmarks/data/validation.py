@@ -18,7 +18,7 @@ from mlops_provider.launchers.process import step_environment
 from mlops_provider.refs import Ref
 from mlops_provider.section import check_section
 from mlops_provider.spec import SECTIONS
-from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, read_result
+from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, python_path, read_result
 
 ROUNDS = 3
 TABLES: Mapping[str, Mapping[str, Any]] = {
@@ -65,7 +65,7 @@ def costs(home: Path, folder: Path, table: Mapping[str, Any]) -> tuple[Cost, Cos
     python = home / ".venv/training/bin/python"
     program = [python, "-m", "benchmarks.data.programs.tables", home, table["kind"], source, tfdv / "table.parquet"]
     subprocess.run(program, cwd=home, check=True,
-                   env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{home / 'plugins'}"})  # fmt: skip
+                   env=os.environ | {"PYTHONPATH": python_path(home)})  # fmt: skip
     deployment = Deployment(
         home=home,
         store=f"file://{folder}/store",

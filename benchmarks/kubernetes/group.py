@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 from benchmarks.record import Record, compare
+from mlops_provider.step import python_path
 
 
 def measure(home: Path, scratch: Path) -> list[Record]:
-    path = os.pathsep.join(map(str, (home, home / "plugins", home / "tests")))
+    path = f"{python_path(home)}{os.pathsep}{home / 'tests'}"
     made = []
     for program in ("launching", "recovery"):
         finished = subprocess.run(

@@ -13,10 +13,11 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.record import Record, compare
+from mlops_provider.step import python_path
 
 
 def measure(home: Path, scratch: Path) -> list[Record]:
-    path = os.pathsep.join(map(str, (home, home / "plugins")))
+    path = python_path(home)
     finished = subprocess.run(
         [home / ".venv/training/bin/python", "-m", "benchmarks.lifecycle.programs.gate", home],
         cwd=scratch,

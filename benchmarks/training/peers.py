@@ -26,7 +26,7 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
 from mlops_provider.refs import Ref, ref_from_wire
-from mlops_provider.step import StepInput
+from mlops_provider.step import StepInput, python_path
 
 KILLS = int(os.environ.get("BENCHMARK_KILLS", "10"))
 RANKS = 4
@@ -112,7 +112,7 @@ def ours(
     python = str(deployment.pythons["training"])
     argv = step_argv(python, str(place / "input.json"), RANKS, max_restarts=KILLS, hang_seconds=60)
     variables = step_environment(deployment, place / "result.json", os.environ)
-    path = os.pathsep.join(map(str, (home, home / "plugins")))
+    path = python_path(home)
     variables |= {restart.CALLS_VARIABLE: str(notes), "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     chance, stalls, redone = random.Random(1), [], []
     with (place / "log.txt").open("w") as log:

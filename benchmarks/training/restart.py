@@ -27,7 +27,7 @@ from mlops_provider.launchers.process import step_environment
 from mlops_provider.refs import ref_from_wire
 from mlops_provider.section import check_section
 from mlops_provider.spec import SECTIONS
-from mlops_provider.step import RunIdentity, StepInput
+from mlops_provider.step import RunIdentity, StepInput, python_path
 
 KILLS = 3
 PROCESSES = 2
@@ -152,7 +152,7 @@ def started(
     )  # fmt: skip
     variables = step_environment(deployment, folder / "result.json", os.environ)
     # The recipe lies in a home of its own, the library in the repository.
-    path = os.pathsep.join(map(str, (home, home / "plugins")))
+    path = python_path(home)
     variables |= {CALLS_VARIABLE: str(calls), "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(argv, cwd=home, env=variables, stdout=log, stderr=log)

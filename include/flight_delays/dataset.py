@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import narwhals as nw
 
-from training.data.engine import Table
-from training.features.point_in_time import last_known, trailing_sums
+from mlops.data.engine import Table
+from mlops.features.point_in_time import last_known, trailing_sums
 
 LATE_MINUTES = 15
 """A flight later than this is not on time, by the definition of the US DOT."""

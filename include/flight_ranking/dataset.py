@@ -13,8 +13,8 @@ from datetime import timedelta
 
 import narwhals as nw
 
-from training.data.engine import Table
-from training.features.point_in_time import last_known, trailing_sums
+from mlops.data.engine import Table
+from mlops.features.point_in_time import last_known, trailing_sums
 
 HISTORY_DAYS = 28
 """Four whole weeks: every weekday counts alike."""

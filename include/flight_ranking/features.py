@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import narwhals as nw
 
-from training.features.feature_set import FeatureSet
-from training.features.transforms import Bucketise, Hash, Passthrough, Standardise, Vocabulary
+from mlops.features.feature_set import FeatureSet
+from mlops.features.transforms import Bucketise, Hash, Passthrough, Standardise, Vocabulary
 
 from .dataset import HISTORIES
 

@@ -58,7 +58,7 @@ HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "schema": ("validation", "propose changes of a schema"),
     "store": ("training", "read everything that committed refs name; say what is damaged; make it again"),
 }
-"""First words that ``training.commands`` answers: the runtime, and what for."""
+"""First words that ``mlops.commands`` answers: the runtime, and what for."""
 
 ASKING_MLFLOW = frozenset({"audit", "diff", "models", "reproduce", "store"})
 """First words of the training runtime that read or write MLflow."""
@@ -282,7 +282,7 @@ def _sound_with_data(options: argparse.Namespace, pipeline: Pipeline) -> bool:
     """Let the training runtime try it out; it says what it finds."""
     deployment = _deployment(options, pipeline.team)
     section = json.dumps(pipeline.train.model_dump(mode="json"))
-    command = [str(_python(deployment, "training")), "-m", "training.commands", "lint", pipeline.pipeline, section]
+    command = [str(_python(deployment, "training")), "-m", "mlops.commands", "lint", pipeline.pipeline, section]
     sys.stdout.flush()
     environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
     return subprocess.run(command, env=environment, check=False).returncode == 0
@@ -293,7 +293,7 @@ def _hand_over(options: argparse.Namespace, console: Console) -> int:
     deployment = _deployment(options, options.team)
     runtime, _ = HANDED_OVER[options.word]
     python = _python(deployment, runtime)
-    command = [str(python), "-m", "training.commands", options.word, *_arguments(options, deployment)]
+    command = [str(python), "-m", "mlops.commands", options.word, *_arguments(options, deployment)]
     environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
     environment |= _logins_for(options.word, deployment, os.environ)
     environment[VALIDATION_PYTHON_VARIABLE] = str(deployment.pythons["validation"])

@@ -69,6 +69,15 @@ TERMINATION_MESSAGE_BYTES = 4096
 """What Kubernetes keeps of a container's last words."""
 
 
+def python_path(home: Path) -> str:
+    """
+    ``PYTHONPATH`` of a process that runs a project's code: recipes, the provider, and the package ``mlops``.
+
+    :param home: the folder that holds ``include/``, ``plugins/`` and ``training/``
+    """
+    return os.pathsep.join(map(str, (home, home / "plugins", home / "training")))
+
+
 def scratch_parent() -> Path | None:
     """
     Where a step makes its temporary folders: in that of its launcher, who removes it however the step ends.

@@ -1,7 +1,7 @@
 """
 Processes that are forked from one which has imported their libraries: the wire, and the side that asks.
 
-``training/fork_server.py`` answers. The airflow runtime asks too, so this is standard library only.
+``training/mlops/fork_server.py`` answers. The airflow runtime asks too, so this is standard library only.
 
 A connection is an owner: what was forked for it is killed when the connection ends. A request is the length of a JSON
 document in 8 bytes, sent together with three descriptors (output, errors, status), and the document. On ``status``, a
@@ -142,7 +142,7 @@ class Forked:
 
 def server_command(python: str, *arguments: str) -> list[str]:
     """argv of a server; the last word is room for its children's own command lines, where ``ps`` looks for them."""
-    return [python, "-m", "training.fork_server", *arguments, " " * 500]
+    return [python, "-m", "mlops.fork_server", *arguments, " " * 500]
 
 
 def fork(

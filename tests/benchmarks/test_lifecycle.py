@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import GROUPS
 from benchmarks.record import compare
+from mlops_provider.step import python_path
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv/training/bin/python"
@@ -24,7 +25,7 @@ print(json.dumps(gate.main(Path(sys.argv[1]))))
 
 def test_the_gate_is_measured_by_real_trainings() -> None:
     """`make bench ONLY=lifecycle` would fail at its end, or call a gate good that lets nothing through."""
-    path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "plugins")))
+    path = python_path(REPOSITORY)
     finished = subprocess.run(
         [PYTHON, "-c", SMALL, REPOSITORY], env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=True,

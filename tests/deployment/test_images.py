@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from deployment.files import REPOSITORY, all_sources, lineage, packages_of, pinned, sent_to_the_build, sources, stages
 
+from mlops_provider.step import python_path
+
 TARGETS = ("airflow", "training", "validation", "local")
 LOCKS = {
     "airflow": {"requirements.txt"},
@@ -119,7 +121,7 @@ def test_the_health_check_holds_in_the_runtime(runtime: str) -> None:
     (check,) = stages()[runtime].of("HEALTHCHECK")
     _, python, *arguments = [None, *json.loads(check[check.index("[") :])]
     assert python == "python"
-    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'plugins'}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(REPOSITORY)}
     subprocess.run([REPOSITORY / f".venv/{runtime}/bin/python", *arguments], env=environment, check=True, timeout=60)
 
 

@@ -56,7 +56,7 @@ SLOW = """
 import itertools, os, signal, time
 from pathlib import Path
 
-from training.trainer.objectives import ranking_loss
+from mlops.trainer.objectives import ranking_loss
 
 calls = itertools.count()
 
@@ -233,7 +233,7 @@ def test_pods_put_a_version_into_production_and_take_it_back(
         airflow.client.unpause(dag_id)
     former = register(airflow)
     key = f"--key={airflow.stack.root}/keys/release.pem"
-    training(airflow, "-m", "training.commands", "models", "promote", "events", former.version, "--why", "x", key)
+    training(airflow, "-m", "mlops.commands", "models", "promote", "events", former.version, "--why", "x", key)
     version = register(airflow)
     served.answer = {"samples": 100, "error_rate": 0.001}
     run_id = release(airflow, version, "releasing_with_both")

@@ -76,7 +76,7 @@ def handed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> HandedOver:
 def test_arguments_pass_through_as_they_are(handed_over: HandedOver, home: Path) -> None:
     arguments = ["features", "get", "flights", "--entity", "origin=EWR", "--entity", "flight=15 45", "--json", "-h"]
     argv, environment = handed_over(*arguments, "--home", str(home))
-    assert argv == [str(home / ".venv/training/bin/python"), "-m", "training.commands", *arguments]
+    assert argv == [str(home / ".venv/training/bin/python"), "-m", "mlops.commands", *arguments]
     assert environment["MLOPS_HOME"] == str(home)
 
 

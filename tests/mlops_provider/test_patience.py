@@ -48,6 +48,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mlflow: Server) 
     return Deployment.load()
 
 
+@pytest.mark.server
 def test_work_goes_on_when_mlflow_is_back(deployment: Deployment, mlflow: Server) -> None:
     """Broken: an hour without MLflow would use up the retries of every task of the night."""
     task = Task(deployment)
@@ -67,6 +68,7 @@ def test_work_goes_on_when_mlflow_is_back(deployment: Deployment, mlflow: Server
     assert task.shown[1] is None
 
 
+@pytest.mark.server
 def test_the_patience_ends(deployment: Deployment) -> None:
     """Broken: a wrong address would hold the task for ever."""
     task = Task(dataclasses.replace(deployment, tracking_uri="http://127.0.0.1:9"), timedelta(seconds=3))
@@ -78,6 +80,7 @@ def test_the_patience_ends(deployment: Deployment) -> None:
     assert task.shown[-1] is None
 
 
+@pytest.mark.server
 def test_a_refusal_is_told_at_once(deployment: Deployment) -> None:
     """Broken: six hours would pass before anybody hears that a password is wrong."""
     with busy_server() as server:
@@ -90,6 +93,7 @@ def test_a_refusal_is_told_at_once(deployment: Deployment) -> None:
     assert not task.log
 
 
+@pytest.mark.server
 def test_a_busy_store_is_waited_for(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: a store that asks for patience (503) would use up retries."""
     with services.s3_server() as settings, busy_server(int(settings["AWS_ENDPOINT_URL"].rpartition(":")[2])) as server:

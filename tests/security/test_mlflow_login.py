@@ -21,6 +21,7 @@ from project import REPOSITORY
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.logins import Login, LoginsError, make_logins
+from mlops_provider.step import python_path
 
 MODEL = "events"
 LIBRARY = b"the code that the model was registered with"
@@ -189,6 +190,7 @@ def attacks(released: Released) -> dict[str, tuple[str, str, Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("who", WHO)
 def test_only_a_release_changes_what_is_in_production(who: str, clients: dict[str, Client], released: Released) -> None:
     """
@@ -209,6 +211,7 @@ def test_only_a_release_changes_what_is_in_production(who: str, clients: dict[st
     assert len(attacks(released)) > 30
 
 
+@pytest.mark.server
 def test_what_each_login_reads(clients: dict[str, Client], released: Released) -> None:
     """Broken: nothing is to be seen without a login; or Airflow cannot look up a champion, or an evaluation a run."""
     reads = {
@@ -230,6 +233,7 @@ def test_what_each_login_reads(clients: dict[str, Client], released: Released) -
     assert missing.json()["error_code"] == "RESOURCE_DOES_NOT_EXIST", "of the first night"
 
 
+@pytest.mark.server
 def test_pages_open_with_a_login(clients: dict[str, Client], released: Released) -> None:
     """Broken: links in Airflow lead to an error, not to the browser's question who one is."""
     answer = clients["anonymous"].ask("GET", "/")
@@ -239,6 +243,7 @@ def test_pages_open_with_a_login(clients: dict[str, Client], released: Released)
     assert "<title>MLflow</title>" in page.text
 
 
+@pytest.mark.server
 def test_logins_are_made_once_and_corrected(stack: Stack, clients: dict[str, Client]) -> None:
     """Broken: rights that somebody gave by hand stay for ever, or a changed password locks the steps out."""
     admin, role = stack.mlflow_admin, {"workspace": "default"}
@@ -267,6 +272,7 @@ def test_logins_are_made_once_and_corrected(stack: Stack, clients: dict[str, Cli
         list(make_logins(stack.mlflow_url, logins["release"], logins))
 
 
+@pytest.mark.server
 def test_passwords_are_for_their_owner_only(stack: Stack) -> None:
     """Broken: another user of the machine reads them."""
     stack.environment()
@@ -276,8 +282,8 @@ def test_passwords_are_for_their_owner_only(stack: Stack) -> None:
 
 
 LOOKS = """
-from training.tracking.connection import LoginError, connect
-from training.tracking.run import open_run, reopen_run
+from mlops.tracking.connection import LoginError, connect
+from mlops.tracking.run import open_run, reopen_run
 
 def refused(ask):
     try:
@@ -295,6 +301,7 @@ refused(lambda: reopen_run(connect(uri), {run!r}))
 """
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("password", ["", "wrong"], ids=["without a login", "with a wrong one"])
 def test_a_refused_login_ends_at_once_and_names_the_setting(
     password: str, stack: Stack, released: Released, tmp_path: Path
@@ -303,7 +310,7 @@ def test_a_refused_login_ends_at_once_and_names_the_setting(
     program = LOOKS.format(uri=stack.mlflow_url, spool=str(tmp_path), run=released.run).replace(
         f"spool={str(tmp_path)!r}", f"spool=__import__('pathlib').Path({str(tmp_path)!r})"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'plugins'}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(REPOSITORY)}
     if password:
         environment |= {"MLFLOW_TRACKING_USERNAME": "steps", "MLFLOW_TRACKING_PASSWORD": password}
     began = time.monotonic()

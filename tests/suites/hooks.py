@@ -25,7 +25,7 @@ SERVERS = re.compile(
     r"mlflow'?,? '?server|models'?,? '?serve|airflow'?,? '?(api-server|scheduler)"
     r"|bin/postgres|redis-server|moto\.server|spark-submit|chromium"
 )
-GANGS = re.compile(r"torchrun|torch\.distributed\.run|training\.steps")
+GANGS = re.compile(r"torchrun|torch\.distributed\.run|mlops\.steps")
 SERVER_FIXTURES = {
     "mlflow_server",
     "postgres",

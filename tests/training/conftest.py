@@ -22,6 +22,9 @@ import services
 from committed_refs import commit_lineage
 from warm import WarmProcess
 
+from mlops.process import Deployment
+from mlops.steps.execution import execute
+from mlops.store import Store
 from mlops_provider.refs import (
     Artifact,
     DatasetRef,
@@ -32,13 +35,18 @@ from mlops_provider.refs import (
     canonical_json,
     digest_of,
 )
-from mlops_provider.step import Failure, RunIdentity, StepError, StepInput, connection_variable, read_result
-from training.process import Deployment
-from training.steps.execution import execute
-from training.store import Store
+from mlops_provider.step import (
+    Failure,
+    RunIdentity,
+    StepError,
+    StepInput,
+    connection_variable,
+    python_path,
+    read_result,
+)
 
 CHECKOUT = Path(__file__).parents[2]
-STEPS_PROGRAM = ("-m", "training.steps")
+STEPS_PROGRAM = ("-m", "mlops.steps")
 
 MODEL = """
 import torch
@@ -63,7 +71,7 @@ def build_list(config):
 def slow_loss(model, batch):
     import time
 
-    from training.trainer.objectives import ranking_loss
+    from mlops.trainer.objectives import ranking_loss
 
     time.sleep(0.02)
     return ranking_loss(model, batch)
@@ -220,9 +228,9 @@ class Project:
 
     def champion(self, model: str) -> ModelVersionRef | None:
         """The version in production, as the operator of evaluate looks it up."""
-        from training.registry.versions import report_of
-        from training.tracking.connection import connect
-        from training.tracking.model_registry import ModelRegistry
+        from mlops.registry.versions import report_of
+        from mlops.tracking.connection import connect
+        from mlops.tracking.model_registry import ModelRegistry
 
         registry = ModelRegistry(client=connect(self.tracking_uri), name=model)
         if (version := registry.version_of_alias("champion")) is None:
@@ -258,14 +266,14 @@ class Project:
         (folder / "result.json").unlink(missing_ok=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+            "PYTHONPATH": python_path(CHECKOUT),
             "MLOPS_HOME": str(self.home),
             "MLOPS_STORE": self.store.uri,
             "MLOPS_RESULT_PATH": str(folder / "result.json"),
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "OMP_NUM_THREADS": "1",
         }
-        torchrun = ["-m", "training.steps.torchrun", "--nproc-per-node", str(processes), *options]
+        torchrun = ["-m", "mlops.steps.torchrun", "--nproc-per-node", str(processes), *options]
         gang = processes > 1 or options
         command = [sys.executable, *(torchrun if gang else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
@@ -382,8 +390,8 @@ def binary_features(project: Project) -> FeaturesRef:
 def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
     import numpy as np  # not in the validation runtime, whose tests load this file too
 
-    from training.data.feature_table import FeatureTable
-    from training.data.shard_writing import write_split
+    from mlops.data.feature_table import FeatureTable
+    from mlops.data.shard_writing import write_split
 
     rng = np.random.default_rng(0)
     splits = {}
@@ -446,8 +454,8 @@ def toy_checkpoint(project: Project, run_step: Any) -> Any:
 @pytest.fixture
 def asked(project: Project, tmp_path: Path) -> Any:
     """Asks a checkpoint's model for rows, as its evaluation does: the artifact for the report."""
-    from training.serving.package import served_example
-    from training.tracking.run import EXAMPLE
+    from mlops.serving.package import served_example
+    from mlops.tracking.run import EXAMPLE
 
     def ask(checkpoint: Any) -> dict[str, Artifact]:
         with tempfile.TemporaryDirectory(dir=tmp_path) as scratch, pytest.MonkeyPatch.context() as patch:

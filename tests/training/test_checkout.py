@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mlops import checkout
+from mlops.checkout import check_out, holds, uncommitted
 from mlops_provider.step import code_digest
-from training import checkout
-from training.checkout import check_out, holds, uncommitted
 
 
 def git(folder: Path, *arguments: str) -> str:

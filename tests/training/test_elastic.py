@@ -14,11 +14,11 @@ import pytest
 from gangs import kill, started
 from torch.distributed import TCPStore
 
+from mlops.elastic.causes import Ended, blames_connection, first_failure, say_the_same, symptom
+from mlops.elastic.memory import memory_kills, say_kills
+from mlops.elastic.rendezvous import Meeting, meet
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import INTERRUPTED, Failure
-from training.elastic.causes import Ended, blames_connection, first_failure, say_the_same, symptom
-from training.elastic.memory import memory_kills, say_kills
-from training.elastic.rendezvous import Meeting, meet
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -89,6 +89,7 @@ def test_restarts_are_limited_where_they_do_not_help(tmp_path: Path, do: dict[st
         assert starts(gang.notes) == [(2, 0), (2, 5), (2, 10), (2, 15)]
 
 
+@pytest.mark.gang
 def test_more_processes_than_the_system_allows_files_are_refused(tmp_path: Path) -> None:
     """Broken: after minutes of connecting some rank would say "too many open files", and be started again."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from training.elastic.pace import slow_ranks
+from mlops.elastic.pace import slow_ranks
 
 SERVER = Path(__file__).parents[1] / "fault_server.py"
 TIMEOUT_SECONDS = 400

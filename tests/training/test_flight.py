@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from training.elastic.flight import WaitGraph, read_records, request_dumps, wait_graph
-from training.elastic.suspects import RankState, judge
+from mlops.elastic.flight import WaitGraph, read_records, request_dumps, wait_graph
+from mlops.elastic.suspects import RankState, judge
 
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 PAIRS = WORLD | {

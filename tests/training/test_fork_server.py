@@ -19,7 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
+from mlops.fork_server import ForkServer
 from mlops_provider import warm
+from mlops_provider.step import python_path
 from mlops_provider.warm import (
     Connection,
     Forked,
@@ -29,14 +31,13 @@ from mlops_provider.warm import (
     WarmRuntime,
     end_all,
 )
-from training.fork_server import ForkServer
 
 CHECKOUT = Path(__file__).parents[2]
-PATHS = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
+PATHS = {"PYTHONPATH": python_path(CHECKOUT)}
 
 OWNER = """
 import os, sys, time
-from training.fork_server import ForkServer
+from mlops.fork_server import ForkServer
 server = ForkServer(["json"], copy=bool(int(sys.argv[1])))
 children = [server.fork(["-c", "import time; time.sleep(600)"], os.environ, 1) for _ in range(3)]
 print(server.pid, *(child.pid for child in children), flush=True)

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from training.process import allow_open_files, open_files_of, orphaned
+from mlops.process import allow_open_files, open_files_of, orphaned
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousTimeoutError
 from turns import on_turn
 
-from training.elastic.membership import Membership, NodeId, close, complete, join, leave
-from training.elastic.rendezvous import LOOPBACK, Meeting, Rendezvous, meet
-from training.elastic.shared_log import GAP_SECONDS, SharedLog
+from mlops.elastic.membership import Membership, NodeId, close, complete, join, leave
+from mlops.elastic.rendezvous import LOOPBACK, Meeting, Rendezvous, meet
+from mlops.elastic.shared_log import GAP_SECONDS, SharedLog
 
 KEEP_ALIVE_SECONDS = 4.0
 STORE = "import sys, time\nfrom torch.distributed import TCPStore\n" + (

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
+from mlops.store import DamagedObjectError, Store, StoreError
 from mlops_provider.refs import Artifact, DatasetRef
-from mlops_provider.step import BadConfigError
-from training.store import DamagedObjectError, Store, StoreError
+from mlops_provider.step import BadConfigError, python_path
 
 WRITER = """
 import sys
-from training.store import Store
+from mlops.store import Store
 store = Store(sys.argv[1])
 print("ready", flush=True)
 number = 0
@@ -33,7 +33,7 @@ while True:
 
 RACER = """
 import sys
-from training.store import Store
+from mlops.store import Store
 print(Store(sys.argv[1]).put_new("key", sys.argv[2].encode()))
 """
 
@@ -90,7 +90,7 @@ def test_a_write_whose_answer_is_lost_is_decided_by_what_is_there(
     def put(*_: object, **__: object) -> None:
         raise answer("503 slow down")
 
-    monkeypatch.setattr("training.store.obstore.put", put)
+    monkeypatch.setattr("mlops.store.obstore.put", put)
     assert store.put_new("key", b"mine") is written
 
 
@@ -100,7 +100,7 @@ def test_a_write_that_failed_and_left_nothing_is_an_error(store: Store, monkeypa
     def put(*_: object, **__: object) -> None:
         raise OSError("503 slow down")
 
-    monkeypatch.setattr("training.store.obstore.put", put)
+    monkeypatch.setattr("mlops.store.obstore.put", put)
     with pytest.raises(StoreError, match="503"):
         store.put_new("key", b"mine")
 
@@ -195,7 +195,7 @@ def test_unknown_kind_of_store_is_a_mistake() -> None:
 
 def paths() -> dict[str, str]:
     root = Path(__file__).parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}:{root / 'plugins'}"}
+    return {**os.environ, "PYTHONPATH": python_path(root)}
 
 
 def test_no_name_leads_out_of_the_store(store: Store, tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pytest
 from lossy_s3 import lossy_proxy
 
+from mlops.data.snapshots import Snapshot
+from mlops.process import Deployment
+from mlops.steps.execution import execute
+from mlops.store import DamagedObjectError, Store, StoreError
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure, RunIdentity, StepInput, connection_variable
-from training.data.snapshots import Snapshot
-from training.process import Deployment
-from training.steps.execution import execute
-from training.store import DamagedObjectError, Store, StoreError
+from mlops_provider.step import Failure, RunIdentity, StepInput, connection_variable, python_path
 
 CHECKOUT = Path(__file__).parents[2]
 RACER = """
 import sys
-from training.store import Store
+from mlops.store import Store
 store = Store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -41,10 +41,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from mlops_provider.committed import open_store, write_new
-from training.registry.audit import AuditTrail, Entry
-from training.registry.stages import Stages
-from training.store import Store, StoreError
-from training.trainer.checkpoint.generation import Generation
+from mlops.registry.audit import AuditTrail, Entry
+from mlops.registry.stages import Stages
+from mlops.store import Store, StoreError
+from mlops.trainer.checkpoint.generation import Generation
 
 uri, who, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = Store(uri)
@@ -95,7 +95,7 @@ def store(s3: str, tmp_path: Path) -> Store:
 
 def test_of_many_processes_exactly_one_creates(store: Store) -> None:
     """The commit rests on it: two winners would hand their children different data."""
-    environment = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(CHECKOUT)}
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, store.uri, str(number)],
@@ -120,7 +120,7 @@ def test_of_contested_writes_whose_answers_are_lost_each_has_one_winner(
     """Broken: a commit, a fence or a promotion would have no winner though it was written, or two of them."""
     rounds, writers = 34, 3
     with lossy_proxy(s3_server["AWS_ENDPOINT_URL"], seed=3, lost=0.3) as proxy:
-        paths = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}", "AWS_ENDPOINT_URL": proxy.endpoint}
+        paths = {"PYTHONPATH": python_path(CHECKOUT), "AWS_ENDPOINT_URL": proxy.endpoint}
         contenders = [
             subprocess.Popen(
                 [sys.executable, "-c", CONTENDER, store.uri, str(number), str(rounds)],

@@ -20,11 +20,11 @@ from typing import Any
 import polars as pl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from training.validation.anomalies import ColumnDistance
-from training.validation.columns import is_instant
-from training.validation.drift import DriftConfig, column_distance
-from training.validation.statistics import dataset_statistics, describe_column
-from training.validation.validator import validate_statistics
+from mlops.validation.anomalies import ColumnDistance
+from mlops.validation.columns import is_instant
+from mlops.validation.drift import DriftConfig, column_distance
+from mlops.validation.statistics import dataset_statistics, describe_column
+from mlops.validation.validator import validate_statistics
 
 SIZES = (100, 1_000, 10_000, 27_000)
 """Rows of both halves together; the last is a month of flights."""

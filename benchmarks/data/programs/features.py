@@ -23,8 +23,8 @@ from include.flight_delays import dataset as delays
 from include.flight_delays.features import FEATURES as DELAYS
 from include.flight_ranking import dataset as ranking
 from include.flight_ranking.features import FEATURES as RANKING
-from training.features.applied import FittedFeatures
-from training.features.feature_set import FeatureSet
+from mlops.features.applied import FittedFeatures
+from mlops.features.feature_set import FeatureSet
 
 NUM_REQUESTS = 2_000
 

@@ -13,11 +13,11 @@ import polars as pl
 
 from benchmarks.data.programs.tables import END, sessions
 from benchmarks.data.programs.timing import in_turn
-from training.data.snapshots import write_snapshot
-from training.data.sources import read_source
-from training.data.transform import rows_in_window
-from training.data.window import Window
-from training.store import Store
+from mlops.data.snapshots import write_snapshot
+from mlops.data.sources import read_source
+from mlops.data.transform import rows_in_window
+from mlops.data.window import Window
+from mlops.store import Store
 
 NUM_DAYS = 30
 ROWS_PER_DAY = 100_000

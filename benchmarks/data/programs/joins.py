@@ -12,7 +12,7 @@ import polars as pl
 
 from benchmarks.data.programs.tables import END
 from benchmarks.data.programs.timing import in_turn
-from training.features.point_in_time import last_known
+from mlops.features.point_in_time import last_known
 
 NUM_ROWS = 2_000_000
 NUM_OBSERVATIONS = 500_000

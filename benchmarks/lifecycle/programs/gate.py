@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from benchmarks.data.programs.features import tables
 from benchmarks.lifecycle.programs.trainings import night_of, planted, train
-from training.evaluation.bootstrap import Estimate, paired, resampled
-from training.evaluation.gate import Measured
-from training.evaluation.rules import rule_of
-from training.evaluation.serving import Serving
-from training.trainer.metrics import measure, weighted
+from mlops.evaluation.bootstrap import Estimate, paired, resampled
+from mlops.evaluation.gate import Measured
+from mlops.evaluation.rules import rule_of
+from mlops.evaluation.serving import Serving
+from mlops.trainer.metrics import measure, weighted
 
 NIGHTS: Final = [date(2013, 3, 3) + timedelta(days=28 * number) for number in range(11)]
 """Sundays of the year: no two of them share a held-out day, hardly two a season."""

@@ -14,10 +14,10 @@ import torch
 
 from include.flight_delays.features import FEATURES
 from include.flight_delays.model import build_model
-from training.data.feature_table import FeatureTable
-from training.data.loader import Loader, in_memory
-from training.trainer.metrics import auc
-from training.trainer.objectives import binary_loss, score
+from mlops.data.feature_table import FeatureTable
+from mlops.data.loader import Loader, in_memory
+from mlops.trainer.metrics import auc
+from mlops.trainer.objectives import binary_loss, score
 
 # The settings of dags/flight_delays.py.
 WINDOW_DAYS, VALIDATION_DAYS, TEST_DAYS = 28, 3, 4

@@ -22,9 +22,9 @@ from torch import Tensor, distributed
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from benchmarks.rounds import OURS, in_rotation, records
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.parallel import Gang
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.parallel import Gang
 
 SIZES: Final = {"500MB": (10, 3), "2GB": (40, 2)}
 """Matrices of 4 M weights, and rounds. With Adam's two states each is 50 MB."""

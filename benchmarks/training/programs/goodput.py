@@ -1,8 +1,8 @@
 """
 What interruptions take from a training, by the rule that says when it saves: ours beside a save every ten minutes.
 
-A simulation in real time: :class:`~training.trainer.agreement.Agreement` and
-:class:`~training.trainer.interval.SaveInterval` are the training's own, with a clock that we turn. A save blocks, slows
+A simulation in real time: :class:`~mlops.trainer.agreement.Agreement` and
+:class:`~mlops.trainer.interval.SaveInterval` are the training's own, with a clock that we turn. A save blocks, slows
 the steps beside it, and is durable later, as measured; what no durable checkpoint holds is done again. A node is lost
 whenever one was lost in a published trace of spot nodes, which is replayed again and again; within its resolution of
 five minutes chance decides.
@@ -21,10 +21,10 @@ from unittest.mock import patch
 
 from benchmarks.rounds import OURS, records
 from benchmarks.training.spot_trace import GAP_SECONDS, spot_nodes
-from training.trainer import agreement
-from training.trainer.agreement import Agreement, Sigterm
-from training.trainer.interval import SaveInterval
-from training.trainer.parallel import Gang
+from mlops.trainer import agreement
+from mlops.trainer.agreement import Agreement, Sigterm
+from mlops.trainer.interval import SaveInterval
+from mlops.trainer.parallel import Gang
 
 FAILURES: Final = 1000
 ROUNDS: Final = 3
@@ -97,7 +97,7 @@ def failures(number: int, announced: float, chance: random.Random) -> Iterator[t
 
 @dataclass(kw_only=True)
 class Simulated:
-    """One training; it is also the :class:`~training.trainer.interval.Saves` that its interval asks."""
+    """One training; it is also the :class:`~mlops.trainer.interval.Saves` that its interval asks."""
 
     rule: type[SaveInterval]
     costs: Costs

@@ -23,11 +23,11 @@ from torch import nn
 
 from benchmarks.rounds import OURS, in_rotation, records
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED
-from training.data.batch import IntArray, Source
-from training.data.dealing import PASS_WORTH_ROWS
-from training.data.feature_table import FeatureTable, offsets_of
-from training.data.loader import Loader, Step, in_memory
-from training.trainer.objectives import ranking_loss
+from mlops.data.batch import IntArray, Source
+from mlops.data.dealing import PASS_WORTH_ROWS
+from mlops.data.feature_table import FeatureTable, offsets_of
+from mlops.data.loader import Loader, Step, in_memory
+from mlops.trainer.objectives import ranking_loss
 
 GLOBAL_BATCH: Final = 1024
 STEPS: Final = 4

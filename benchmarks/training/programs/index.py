@@ -21,9 +21,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.rounds import OURS, records
-from training.store import Store
-from training.trainer.checkpoint.index import Index, IndexWriter, Part, _parsed
-from training.trainer.checkpoint.loading import wanted_chunks
+from mlops.store import Store
+from mlops.trainer.checkpoint.index import Index, IndexWriter, Part, _parsed
+from mlops.trainer.checkpoint.loading import wanted_chunks
 
 WORLD_SIZE: Final = 1024
 RANK: Final = 517

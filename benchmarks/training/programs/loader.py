@@ -29,12 +29,12 @@ from benchmarks.training.programs import formats
 from benchmarks.training.programs.formats import BATCH, Reader
 from benchmarks.training.programs.ours import features_ref
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED, table
-from training.data.batch import IntArray
-from training.data.feature_table import FeatureTable
-from training.data.loader import Loader
-from training.data.shard_writing import write_split
-from training.data.shards import open_source
-from training.store import Store
+from mlops.data.batch import IntArray
+from mlops.data.feature_table import FeatureTable
+from mlops.data.loader import Loader
+from mlops.data.shard_writing import write_split
+from mlops.data.shards import open_source
+from mlops.store import Store
 
 NUM_ROWS: Final = 1_000_000
 BY_THE_ROW: Final = 5_000

@@ -27,25 +27,25 @@ from benchmarks.training.programs.workloads import (
     table,
     tokens,
 )
+from mlops.data.batch import Batch
+from mlops.data.feature_table import FeatureTable
+from mlops.data.loader import Loader
+from mlops.data.shard_writing import write_split
+from mlops.data.shards import open_source
+from mlops.data.tokens import write_tokens
+from mlops.elastic.node_memory import NodeMemory
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.config import Checkpointing, Parallel, Schedule, TrainConfig
+from mlops.trainer.health import Heartbeat
+from mlops.trainer.layouts import Layout, build_layout
+from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.memory.peer_memory import PeerMemory
+from mlops.trainer.memory.seats import seats_from_environment
+from mlops.trainer.optimizer import build_optimizer
+from mlops.trainer.parallel import Gang, join, leave
+from mlops.trainer.validation import Validation
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from training.data.batch import Batch
-from training.data.feature_table import FeatureTable
-from training.data.loader import Loader
-from training.data.shard_writing import write_split
-from training.data.shards import open_source
-from training.data.tokens import write_tokens
-from training.elastic.node_memory import NodeMemory
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.config import Checkpointing, Parallel, Schedule, TrainConfig
-from training.trainer.health import Heartbeat
-from training.trainer.layouts import Layout, build_layout
-from training.trainer.loop import Trainer, TrainingJob
-from training.trainer.memory.peer_memory import PeerMemory
-from training.trainer.memory.seats import seats_from_environment
-from training.trainer.optimizer import build_optimizer
-from training.trainer.parallel import Gang, join, leave
-from training.trainer.validation import Validation
 
 EPOCH: Final = 1
 """The only one."""

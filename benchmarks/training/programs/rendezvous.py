@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from benchmarks.rounds import OURS, records
-from training.elastic.rendezvous import LAST_CALL_SECONDS, LOOPBACK, Meeting, Rendezvous
+from mlops.elastic.rendezvous import LAST_CALL_SECONDS, LOOPBACK, Meeting, Rendezvous
 
 FEW: Final = 64
 MANY: Final = 256

@@ -18,9 +18,9 @@ def features(store_folder: Path) -> dict[str, Any]:
 
     from benchmarks.training.programs.ours import features_ref
     from benchmarks.training.programs.workloads import table
-    from training.data.feature_table import FeatureTable
-    from training.data.shard_writing import write_split
-    from training.store import Store
+    from mlops.data.feature_table import FeatureTable
+    from mlops.data.shard_writing import write_split
+    from mlops.store import Store
 
     store = Store(f"file://{store_folder}")
     splits = {}
@@ -47,9 +47,9 @@ def parts(store_folder: Path, place: str) -> dict[str, float]:
 
 
 def load(store_folder: Path, place: str) -> float:
-    from training.store import Store
-    from training.trainer.checkpoint.checkpoints import Checkpoints
-    from training.trainer.parallel import Gang
+    from mlops.store import Store
+    from mlops.trainer.checkpoint.checkpoints import Checkpoints
+    from mlops.trainer.parallel import Gang
 
     store = Store(f"file://{store_folder}")
     begin = time.perf_counter()

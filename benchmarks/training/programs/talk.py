@@ -21,9 +21,9 @@ import torch
 from torch import distributed
 
 from benchmarks.rounds import OURS, records
+from mlops.trainer.config import Parallel
+from mlops.trainer.parallel import Gang
 from mlops_provider.local.ports import free_port
-from training.trainer.config import Parallel
-from training.trainer.parallel import Gang
 
 WORLD_SIZES: Final = (2, 8)
 MANY: Final = 1024

@@ -27,8 +27,8 @@ import torch
 
 from benchmarks.rounds import OURS, in_rotation, records
 from benchmarks.training.programs.servers import mlflow_server, slow_server
+from mlops.tracking.run import Point, open_run
 from mlops_provider.local.ports import free_port
-from training.tracking.run import Point, open_run
 
 STEP_SECONDS: Final = 0.002
 SECONDS: Final = 1.0

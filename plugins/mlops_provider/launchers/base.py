@@ -80,7 +80,7 @@ def step_argv(
 
     :param meeting: further options of torchrun: where its nodes meet
     """
-    module = ["-m", "training.steps", document]
+    module = ["-m", "mlops.steps", document]
     if processes == 0:
         return [python, *module]
     options = [
@@ -89,7 +89,7 @@ def step_argv(
         f"--max-restarts={max_restarts}",
         f"--hang-seconds={hang_seconds:g}",
     ]
-    return [python, "-m", "training.steps.torchrun", *options, *meeting, *module]
+    return [python, "-m", "mlops.steps.torchrun", *options, *meeting, *module]
 
 
 def threads(processes: int, nodes: str = "1") -> dict[str, str]:

@@ -10,10 +10,10 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome, threads
 from mlops_provider.launchers.child import ChildRun, Order, process_variables
 from mlops_provider.launchers.other_user import UserRun, as_user
-from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE
+from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, python_path
 from mlops_provider.warm import READ_AT_START
 
-PRELOADS: Mapping[str, str] = {"training": "training.preload", "validation": "training.validation.preload"}
+PRELOADS: Mapping[str, str] = {"training": "mlops.preload", "validation": "mlops.validation.preload"}
 """What the warm runtimes import."""
 OF_THE_MACHINE = (
     *READ_AT_START, "AWS_ALLOW_HTTP", "AWS_CA_BUNDLE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_REGION", "GLOO_",
@@ -82,7 +82,7 @@ def runtime_environment(deployment: Deployment, environment: Mapping[str, str]) 
     else:
         kept = {name: value for name, value in environment.items() if name.startswith(OF_THE_MACHINE)}
     return kept | {
-        "PYTHONPATH": f"{deployment.home}{os.pathsep}{deployment.home / 'plugins'}",
+        "PYTHONPATH": python_path(deployment.home),
         "MLFLOW_TRACKING_URI": deployment.tracking_uri,
         HOME_VARIABLE: str(deployment.home),
         STORE_VARIABLE: deployment.store,

@@ -486,7 +486,7 @@ def recipe_folder(import_path: str) -> str:
     """
     ``include.flight_ranking.model:build_model`` -> ``include/flight_ranking``: the folder whose code counts.
 
-    The whole recipe, as :func:`training.code.recipe_folder` stores it, also where the module lies deeper in it: modules
+    The whole recipe, as :func:`mlops.code.recipe_folder` stores it, also where the module lies deeper in it: modules
     of a recipe import each other.
     """
     return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))

@@ -68,7 +68,7 @@ def move(
     approvals: int = 0,
     request: str | None = None,
 ) -> dict[str, Any]:
-    """What the promote step is told beside its keys, see ``training.steps.promote.PromoteConfig``."""
+    """What the promote step is told beside its keys, see ``mlops.steps.promote.PromoteConfig``."""
     return {
         "action": action,
         "why": why,

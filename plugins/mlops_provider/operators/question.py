@@ -130,7 +130,7 @@ def _is_of_candidate(name: str) -> bool:
 
 
 def _interval(metrics: Mapping[str, float], name: str) -> str:
-    """The value, and where it may lie; as ``training.evaluation.comparison`` names them."""
+    """The value, and where it may lie; as ``mlops.evaluation.comparison`` names them."""
     if name not in metrics:
         return ""
     return f"{metrics[name]:.4f} ({metrics[f'{name}.low']:.4f} to {metrics[f'{name}.high']:.4f})"

@@ -78,6 +78,7 @@ class TestProcessLauncher(LauncherConformance):
     """Steps are forked from a warm runtime."""
 
 
+@pytest.mark.gang
 class TestColdProcessLauncher(LauncherConformance):
     """Each step is a new interpreter."""
 
@@ -91,10 +92,10 @@ class TestColdProcessLauncher(LauncherConformance):
 
 
 def test_workers_run_under_torchrun() -> None:
-    assert step_argv("py", "in.json", 0) == ["py", "-m", "training.steps", "in.json"]
+    assert step_argv("py", "in.json", 0) == ["py", "-m", "mlops.steps", "in.json"]
     assert step_argv("py", "in.json", 2, nodes="1:4", max_restarts=3, hang_seconds=300) == [
-        *("py", "-m", "training.steps.torchrun", "--nnodes=1:4", "--nproc-per-node=2", "--max-restarts=3"),
-        *("--hang-seconds=300", "-m", "training.steps", "in.json"),
+        *("py", "-m", "mlops.steps.torchrun", "--nnodes=1:4", "--nproc-per-node=2", "--max-restarts=3"),
+        *("--hang-seconds=300", "-m", "mlops.steps", "in.json"),
     ]
 
 
@@ -121,7 +122,7 @@ def test_a_killed_step_leaves_no_files(
     monkeypatch.setenv("TMPDIR", places.name)
     monkeypatch.setattr(tempfile, "tempdir", None)
     kill = (
-        "import os, signal; from training.features.batches import batches_of; import polars as pl; "
+        "import os, signal; from mlops.features.batches import batches_of; import polars as pl; "
         "batches_of(pl.DataFrame({'x': [1]}), (), rows=1).__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     request = dataclasses.replace(launch(home, kill, f"killed_with_files_{processes}"), processes=processes)
@@ -174,6 +175,7 @@ def test_airflows_secrets_stay_out_of_the_step(deployment: Deployment) -> None:
     assert environment["LANG"] == "C"
 
 
+@pytest.mark.gang
 def test_a_warm_runtime_has_no_secrets(launcher: ProcessLauncher, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is there for the steps of all pipelines: none may read what another one, or Airflow, was given."""
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "open sesame")
@@ -194,6 +196,7 @@ def test_missing_runtime_says_how_to_make_it(deployment: Deployment, home: Path)
         ProcessLauncher(deployment).run(launch(home, "pass", "no_python"), lambda line: None)
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("started", ["warm", "cold"])
 @pytest.mark.parametrize("ranks", [0, 1], ids=["plain", "torchrun"])
 def test_step_dies_with_its_launcher(warm: None, home: Path, ranks: int, started: str) -> None:

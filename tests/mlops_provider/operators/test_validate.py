@@ -73,6 +73,7 @@ def test_the_champions_data_is_the_reference(
     assert operator.baselines(deployment(mlflow)) == {}, "the task was not told which model"
 
 
+@pytest.mark.server
 def test_the_champion_that_a_candidate_is_held_against(
     deployment: Any, mlflow: str, version_ref: ModelVersionRef
 ) -> None:

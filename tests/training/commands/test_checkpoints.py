@@ -13,11 +13,12 @@ import pytest
 import torch
 from warm import run_warm
 
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.generation import LostGenerationError
-from training.trainer.checkpoint.weights import deserialise
-from training.trainer.parallel import Gang
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.generation import LostGenerationError
+from mlops.trainer.checkpoint.weights import deserialise
+from mlops.trainer.parallel import Gang
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 PLACE = "pipelines/ranking/train/20130208T050000Z-0a1b2c"
@@ -43,11 +44,11 @@ def checkpoints(store: Store) -> Checkpoints:
 
 @pytest.fixture
 def mlops(store: Store, checkpoints: Checkpoints) -> Run:
-    paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
+    paths = python_path(CHECKOUT)
     places = {"PYTHONPATH": paths, "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri, "COLUMNS": "160"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "training.commands", "checkpoints", *arguments]
+        command = [sys.executable, "-m", "mlops.commands", "checkpoints", *arguments]
         return run_warm(command, env={**os.environ, **places}, timeout=60)
 
     return run

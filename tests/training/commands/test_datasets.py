@@ -16,8 +16,9 @@ import pytest
 from committed_snapshots import RUN_ID, commit_snapshot, store_snapshot, visits
 from warm import run_warm
 
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef
-from training.store import Store
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,14 +43,14 @@ def nights(store: Store) -> tuple[DatasetRef, DatasetRef]:
 @pytest.fixture
 def mlops(store: Store) -> Run:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "training.commands", "datasets", *arguments]
+        command = [sys.executable, "-m", "mlops.commands", "datasets", *arguments]
         return run_warm(command, env=environment(store), timeout=60)
 
     return run
 
 
 def environment(store: Store) -> dict[str, str]:
-    paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
+    paths = python_path(CHECKOUT)
     return {**os.environ, "PYTHONPATH": paths, "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri}
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.commands.__main__ import main
+from mlops.data.feature_table import FeatureTable
+from mlops.data.shard_writing import write_split
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from training.commands.__main__ import main
-from training.data.feature_table import FeatureTable
-from training.data.shard_writing import write_split
-from training.store import Store
 
 MODEL = """
 from torch import nn

@@ -18,8 +18,9 @@ from mlflow import MlflowClient
 from tracking_server import Server
 from warm import run_warm
 
+from mlops.store import Store
 from mlops_provider.signing import make_key, public_file
-from training.store import Store
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -47,7 +48,7 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mlops(store: Store, server: Server, key: Path) -> Run:
-    paths = f"{CHECKOUT}:{CHECKOUT / 'plugins'}"
+    paths = python_path(CHECKOUT)
     places = {
         "PYTHONPATH": paths,
         "MLOPS_HOME": str(CHECKOUT),
@@ -61,7 +62,7 @@ def mlops(store: Store, server: Server, key: Path) -> Run:
     def run(*arguments: str, word: str = "models") -> subprocess.CompletedProcess[str]:
         signs = arguments[0] in ("promote", "archive", "rollback", "adopt", "sign")
         by = [f"--key={key}"] if signs and "--key" not in arguments else []
-        command = [sys.executable, "-m", "training.commands", word, *arguments, *by]
+        command = [sys.executable, "-m", "mlops.commands", word, *arguments, *by]
         return run_warm(command, env={**os.environ, **places}, timeout=60)
 
     return run
@@ -179,6 +180,7 @@ def test_mistakes_get_a_sentence(mlops: Run, client: MlflowClient) -> None:
     assert "no former champion" in mlops("rollback", "ranker", "--why", "x").stderr
 
 
+@pytest.mark.server
 def test_what_a_person_does_is_signed_and_can_be_checked(
     mlops: Run, client: MlflowClient, store: Store, key: Path, tmp_path: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_what_a_person_does_is_signed_and_can_be_checked(
     assert (moved.returncode, "champion 2, and by the trail champion 3" in " ".join(moved.stdout.split())) == (1, True)
 
 
+@pytest.mark.server
 def test_without_a_key_nothing_is_moved(mlops: Run, client: MlflowClient, tmp_path: Path) -> None:
     """Broken: an entry that nobody answers for, or a version in production without one."""
     refused = mlops("promote", "ranker", "1", "--why", "x", "--key", str(tmp_path / "none.pem"))

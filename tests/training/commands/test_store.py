@@ -15,6 +15,9 @@ import pytest
 from committed_snapshots import commit_snapshot, visits
 from warm import run_warm
 
+from mlops.registry.audit import AuditTrail, Entry
+from mlops.registry.stages import Live, Stages
+from mlops.store import Store
 from mlops_provider.refs import (
     CheckpointRef,
     DatasetRef,
@@ -24,9 +27,7 @@ from mlops_provider.refs import (
     ValidationRef,
     canonical_json,
 )
-from training.registry.audit import AuditTrail, Entry
-from training.registry.stages import Live, Stages
-from training.store import Store
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 NOBODY = "http://127.0.0.1:9"
@@ -34,8 +35,8 @@ NOBODY = "http://127.0.0.1:9"
 
 
 def verify(store: Store, *options: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}", "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri}
-    command = [sys.executable, "-m", "training.commands", "store", "verify", *options]
+    paths = {"PYTHONPATH": python_path(CHECKOUT), "MLOPS_HOME": str(CHECKOUT), "MLOPS_STORE": store.uri}
+    command = [sys.executable, "-m", "mlops.commands", "store", "verify", *options]
     return run_warm(command, env={**os.environ, **paths, "MLFLOW_TRACKING_URI": NOBODY}, timeout=120)
 
 
@@ -120,6 +121,7 @@ def test_a_whole_store_is_read_once(store: Store) -> None:
     assert said["damage"] == said["unreadable"] == []
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_everything_that_is_damaged_is_named_with_what_it_affects(
     kind: str, store: Store, request: pytest.FixtureRequest, tmp_path: Path

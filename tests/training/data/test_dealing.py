@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.data.dealing import Part, Passes, cut
+from mlops.data.feature_table import FeatureTable, offsets_of
+from mlops.data.loader import Loader, Step, in_memory
+from mlops.data.table_source import InMemory, Rows, TableSource
 from mlops_provider.step import BadConfigError
-from training.data.dealing import Part, Passes, cut
-from training.data.feature_table import FeatureTable, offsets_of
-from training.data.loader import Loader, Step, in_memory
-from training.data.table_source import InMemory, Rows, TableSource
 
 SEEDS = range(20 * int(os.environ.get("CHAOS_ROUNDS", "1")))
 WORTH = 50

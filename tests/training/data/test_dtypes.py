@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from training.data.dtypes import dtype_of
+from mlops.data.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(

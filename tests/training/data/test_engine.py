@@ -19,9 +19,9 @@ import polars as pl
 import psutil
 import pytest
 
-from mlops_provider.step import BadDataError, StepError
-from training.data.engine import collect, errors_received, map_polars, on_polars, on_spark, spark_session, without_rows
-from training.store import DamagedObjectError
+from mlops.data.engine import collect, errors_received, map_polars, on_polars, on_spark, spark_session, without_rows
+from mlops.store import DamagedObjectError
+from mlops_provider.step import BadDataError, StepError, python_path
 
 INSTANT = datetime(2024, 3, 10, 7, 30, 0, 123456, tzinfo=UTC)
 FRAME = pl.DataFrame(
@@ -68,6 +68,7 @@ class Spy:
         return Path.touch, (Path(self.path),)
 
 
+@pytest.mark.server
 def test_a_cell_that_spark_quotes_is_not_run(tmp_path: Path) -> None:
     """Broken: who may write a cell of the source runs code in the step, by way of Spark's message about that cell."""
     for sent in (pickle.dumps(Spy(f"{tmp_path}/spied")), json.dumps(["os", "system", True, "x", {}]).encode()):
@@ -143,7 +144,7 @@ def test_what_spark_cannot_hold_is_said(column: pl.Series, message: str) -> None
 SLEEPER = """
 import time
 import polars as pl
-from training.data.engine import collect, map_polars, on_spark, spark_session
+from mlops.data.engine import collect, map_polars, on_spark, spark_session
 
 def sleep(rows):
     time.sleep(600)
@@ -160,7 +161,7 @@ def test_spark_is_quiet_and_ends_with_its_step(tmp_path: Path) -> None:
     """Otherwise a killed task would go on computing beside its retry, and its log would be Java's."""
     step = subprocess.Popen(
         [sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(["plugins", "."])}, cwd=Path(__file__).parents[3],
+        env=os.environ | {"PYTHONPATH": python_path(Path())}, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     try:
         assert step.stdout is not None
@@ -194,11 +195,11 @@ def test_spark_is_quiet_and_ends_with_its_step(tmp_path: Path) -> None:
 )
 def test_what_spark_needs_and_is_not_there_is_said(script: str, message: str) -> None:
     """Otherwise the user of `engine: spark` would be told of a missing module or a closed gateway."""
-    ask = f"{script}\nfrom training.data.engine import *\ntry: spark_session()\nexcept Exception as e: print(e)"
+    ask = f"{script}\nfrom mlops.data.engine import *\ntry: spark_session()\nexcept Exception as e: print(e)"
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
         [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=60,
-        env=environment | {"PYTHONPATH": os.pathsep.join(["plugins", "."])}, cwd=Path(__file__).parents[3],
+        env=environment | {"PYTHONPATH": python_path(Path())}, cwd=Path(__file__).parents[3],
     )  # fmt: skip
 
     assert message in done.stdout

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from committed_snapshots import commit_snapshot, store_snapshot, visits
 
+from mlops.data.catalog import read_catalog
+from mlops.data.garbage import collect
+from mlops.data.snapshots import Snapshot
+from mlops.data.verification import find_damage
+from mlops.process import Deployment
+from mlops.steps.execution import execute
+from mlops.store import DamagedObjectError, Store, StoreError
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import RunIdentity, StepInput
-from training.data.catalog import read_catalog
-from training.data.garbage import collect
-from training.data.snapshots import Snapshot
-from training.data.verification import find_damage
-from training.process import Deployment
-from training.steps.execution import execute
-from training.store import DamagedObjectError, Store, StoreError
+from mlops_provider.step import RunIdentity, StepInput, python_path
 
 WEEK = timedelta(hours=168)
 NOW = timedelta(0)
@@ -33,7 +33,7 @@ INGESTS = """
 import random, sys, time
 import polars as pl
 from committed_snapshots import commit_snapshot, store_snapshot, visits
-from training.store import Store, StoreError
+from mlops.store import Store, StoreError
 
 uri, seed, seconds = sys.argv[1:]
 store, deadline, number, retries = Store(uri), time.monotonic() + float(seconds), 0, 0
@@ -54,8 +54,8 @@ print(number, retries)
 COLLECTIONS = """
 import sys
 from datetime import timedelta
-from training.data.garbage import collect
-from training.store import Store
+from mlops.data.garbage import collect
+from mlops.store import Store
 
 while True:
     done = collect(Store(sys.argv[1]), grace=timedelta(0))
@@ -85,7 +85,7 @@ def rows_of(store: Store, ref: DatasetRef) -> int:
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     checkout = Path(__file__).parents[3]
-    paths = ":".join(map(str, (checkout, checkout / "plugins", checkout / "tests")))
+    paths = f"{python_path(checkout)}:{checkout / 'tests'}"
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.PIPE,

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from mlops.data.feature_table import FeatureTable, offsets_of
+from mlops.data.loader import Batch, Loader, Source, Step, in_memory, in_order
+from mlops.data.table_source import InMemory, Rows, TableSource
+from mlops.trainer.objectives import ranking_loss
 from mlops_provider.step import BadConfigError
-from training.data.feature_table import FeatureTable, offsets_of
-from training.data.loader import Batch, Loader, Source, Step, in_memory, in_order
-from training.data.table_source import InMemory, Rows, TableSource
-from training.trainer.objectives import ranking_loss
 
 NUM_SAMPLES = 103
 GLOBAL_BATCH = 24
@@ -277,7 +277,7 @@ def test_a_loader_stays_within_its_depth() -> None:
 
 def test_what_comes_next_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: at each begin of a window or an epoch a training on an object store would wait for its shards."""
-    monkeypatch.setattr("training.data.loader._STRETCH", 1)
+    monkeypatch.setattr("mlops.data.loader._STRETCH", 1)
     hinted: list[set[int]] = []
 
     class Hinted(TableSource):

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.data.order import EpochOrder, Permutation, intervals_of
+from mlops.data.order import EpochOrder, Permutation, intervals_of
 
 SIZES = [*range(70), 127, 128, 129, 251, 255, 256, 257, 1021, 1023, 1024, 1025, 65_535, 65_536, 65_537, 100_003]
 GOLDEN_PLACES = [634124, 202677, 489983, 992266, 103355]

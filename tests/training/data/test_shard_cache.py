@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from mlops.data.shard_cache import CacheFullError, OpenShards, ShardCache
+from mlops.store import DamagedObjectError, Store, StoreError
 from mlops_provider.refs import Artifact
-from training.data.shard_cache import CacheFullError, OpenShards, ShardCache
-from training.store import DamagedObjectError, Store, StoreError
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 SIZE = 100_000
@@ -24,8 +25,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from mlops_provider.refs import Artifact
-from training.data.shard_cache import ShardCache
-from training.store import Store
+from mlops.data.shard_cache import ShardCache
+from mlops.store import Store
 uri, folder, key, sha256, num_bytes = sys.argv[1:]
 shard = Artifact(key=key, sha256=sha256, num_bytes=int(num_bytes))
 lease = ShardCache(Store(uri), Path(folder), 250_000).open(shard)
@@ -60,7 +61,7 @@ def hold(store: Store, folder: Path) -> Iterator[Callable[[Artifact], subprocess
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"},
+            env={**os.environ, "PYTHONPATH": python_path(CHECKOUT)},
         )
         holders.append(holder)
         assert holder.stdout is not None

@@ -12,12 +12,12 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.data.manifest import Manifest
+from mlops.data.snapshots import Snapshot, write_snapshot
+from mlops.data.window import Window
+from mlops.store import DamagedObjectError, Store
 from mlops_provider.refs import DatasetRef, canonical_json
 from mlops_provider.step import BadDataError
-from training.data.manifest import Manifest
-from training.data.snapshots import Snapshot, write_snapshot
-from training.data.window import Window
-from training.store import DamagedObjectError, Store
 
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 BY_TIME = {"validation_days": 1, "test_days": 0}

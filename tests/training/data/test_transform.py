@@ -8,12 +8,12 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.data.engine import collect, on_spark
+from mlops.data.sources import SourceTable
+from mlops.data.spark import spark_session
+from mlops.data.transform import explained, rows_in_window, transform_sources
+from mlops.data.window import Window
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.engine import collect, on_spark
-from training.data.sources import SourceTable
-from training.data.spark import spark_session
-from training.data.transform import explained, rows_in_window, transform_sources
-from training.data.window import Window
 
 PATH = "include/shop/dataset.sql"
 

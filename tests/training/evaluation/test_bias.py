@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from training.evaluation.bias import GroupDifference, group_differences
+from mlops.evaluation.bias import GroupDifference, group_differences
 
 
 def differences(labels: list[int], predicted: list[int]) -> GroupDifference:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.evaluation.bootstrap import estimate, estimate_own
-from training.trainer.metrics import auc, ndcg
+from mlops.evaluation.bootstrap import estimate, estimate_own
+from mlops.trainer.metrics import auc, ndcg
 
 METRICS = ["ndcg@10", "mrr", "auc", "log_loss", "f1", "calibration_error", "perplexity"]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.evaluation.cost import cost_of
+from mlops.evaluation.cost import cost_of
 
 HISTORY = [{"epoch": 1, "seconds": 1000.0}, {"epoch": 2, "seconds": 800.0}]
 

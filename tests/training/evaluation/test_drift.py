@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from training.evaluation.drift import column_drifts
+from mlops.evaluation.drift import column_drifts
 
 
 def test_what_changed_most_stands_first() -> None:

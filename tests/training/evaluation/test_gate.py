@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.evaluation.bias import GroupDifference
+from mlops.evaluation.bootstrap import Estimate, Interval, estimate
+from mlops.evaluation.gate import Measured, judge
+from mlops.evaluation.rules import rule_of
+from mlops.evaluation.serving import Serving
+from mlops.evaluation.slices import Slice
 from mlops_provider.step import BadConfigError
-from training.evaluation.bias import GroupDifference
-from training.evaluation.bootstrap import Estimate, Interval, estimate
-from training.evaluation.gate import Measured, judge
-from training.evaluation.rules import rule_of
-from training.evaluation.serving import Serving
-from training.evaluation.slices import Slice
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 

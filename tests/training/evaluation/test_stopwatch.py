@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from training.evaluation.stopwatch import own_seconds
+from mlops.evaluation.stopwatch import own_seconds
 
 WORK_SECONDS = 0.02
 

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 from redis import Redis
 
-from training.commands.__main__ import main
-from training.feature_store.repository import OnlineConfig
-from training.store import Store
+from mlops.commands.__main__ import main
+from mlops.feature_store.repository import OnlineConfig
+from mlops.store import Store
 
 END = datetime.fromisoformat("2024-05-08T04:00:00+00:00")
 

@@ -16,17 +16,17 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.feature_store.registry import newest_registry
+from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
+from mlops.feature_store.shards import ShardRows
+from mlops.store import DamagedObjectError, Store, StoreError
 from mlops_provider.step import BadConfigError, BadDataError, connection_variable
-from training.feature_store.registry import newest_registry
-from training.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
-from training.feature_store.shards import ShardRows
-from training.store import DamagedObjectError, Store, StoreError
 
 PUBLISH = """
 import json, sys
 from mlops_provider.refs import ref_from_wire
-from training.feature_store.repository import OnlineConfig, publish
-from training.store import Store
+from mlops.feature_store.repository import OnlineConfig, publish
+from mlops.store import Store
 
 store, ref, pipeline, online = json.loads(sys.argv[1])
 print("ready", flush=True)

@@ -19,9 +19,9 @@ from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
+from mlops.store import Store
 from mlops_provider.step import BadDataError
-from training.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
-from training.store import Store
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_importing_the_feature_store_leaves_the_process_as_it_was(tmp_path: Path
     """Feast is imported without torch and typeguard's second compilation; whoever needs these afterwards has them."""
     program = """
 import sys
-import training.feature_store
+import mlops.feature_store
 assert "torch" not in sys.modules and "feast" in sys.modules
 import torch, typeguard
 assert torch.zeros(1).sum() == 0

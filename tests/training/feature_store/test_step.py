@@ -15,17 +15,17 @@ import polars as pl
 import pytest
 from committed_refs import commit_lineage
 
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.feature_store.repository import open_view, read_rows
+from mlops.features.fitted import load_fitted
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops_provider.step import Failure, RunIdentity, StepInput, read_result
-from training.data.snapshots import write_snapshot
-from training.data.window import Window
-from training.feature_store.repository import open_view, read_rows
-from training.features.fitted import load_fitted
-from training.store import Store
 
 RECIPE = """
-from training.features.feature_set import FeatureSet
-from training.features.transforms import Standardise, Vocabulary
+from mlops.features.feature_set import FeatureSet
+from mlops.features.transforms import Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="bought", order_by=("at", "user"), entity=("user",), transforms=[Standardise("price"), Vocabulary("kind")]
@@ -85,7 +85,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
             "MLOPS_STORE": store.uri,
             "MLOPS_RESULT_PATH": str(tmp_path / "result.json"),
         }
-        command = [sys.executable, "-m", "training.steps", tmp_path / "input.json"]
+        command = [sys.executable, "-m", "mlops.steps", tmp_path / "input.json"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return read_result(tmp_path / "result.json"), done.stdout + done.stderr
 

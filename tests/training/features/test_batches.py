@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 from turns import on_turn
 
-from training.data.engine import on_spark, spark_session
-from training.data.feature_table import concat
-from training.features.applied import FittedFeatures
-from training.features.batches import batches_of
-from training.features.feature_set import FeatureSet
-from training.features.fitting import fit
-from training.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
+from mlops.data.engine import on_spark, spark_session
+from mlops.data.feature_table import concat
+from mlops.features.applied import FittedFeatures
+from mlops.features.batches import batches_of
+from mlops.features.feature_set import FeatureSet
+from mlops.features.fitting import fit
+from mlops.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +117,13 @@ LARGE = """
 import resource, sys
 from pathlib import Path
 import narwhals as nw, numpy as np, polars as pl
-from training.data.shard_writing import SplitWriter
-from training.features.applied import FittedFeatures
-from training.features.batches import batches_of
-from training.features.feature_set import FeatureSet
-from training.features.fitting import fit
-from training.features.transforms import Standardise
-from training.store import Store
+from mlops.data.shard_writing import SplitWriter
+from mlops.features.applied import FittedFeatures
+from mlops.features.batches import batches_of
+from mlops.features.feature_set import FeatureSet
+from mlops.features.fitting import fit
+from mlops.features.transforms import Standardise
+from mlops.store import Store
 
 FILES, ROWS, COLUMNS = 20, 40_000, 64
 folder = Path(sys.argv[1])

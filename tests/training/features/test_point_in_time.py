@@ -11,9 +11,9 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.data.engine import Table, collect, on_polars, on_spark, spark_session
+from mlops.features.point_in_time import last_known, trailing_sums
 from mlops_provider.step import BadConfigError
-from training.data.engine import Table, collect, on_polars, on_spark, spark_session
-from training.features.point_in_time import last_known, trailing_sums
 
 Row = dict[str, Any]
 MakeTable = Callable[[pl.DataFrame], Table]

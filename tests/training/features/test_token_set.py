@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from turns import on_turn
 
+from mlops.data.batch import Source
+from mlops.data.shards import open_source, open_split
+from mlops.data.snapshots import Snapshot
+from mlops.features.tokenise import load_tokens
 from mlops_provider.refs import FeaturesRef, canonical_json
 from mlops_provider.step import BadConfigError, BadDataError, Failure
-from training.data.batch import Source
-from training.data.shards import open_source, open_split
-from training.data.snapshots import Snapshot
-from training.features.tokenise import load_tokens
 
 END = 256
 

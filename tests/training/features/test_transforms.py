@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mlops_provider.step import BadConfigError, BadDataError
-from training.features.transforms import (
+from mlops.features.transforms import (
     Bucketise,
     Cross,
     Cyclical,
@@ -26,6 +25,7 @@ from training.features.transforms import (
     Transform,
     Vocabulary,
 )
+from mlops_provider.step import BadConfigError, BadDataError
 
 HERE = r"test_transforms\.py:\d+: "
 

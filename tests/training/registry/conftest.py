@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from signed_decisions import TRUSTED, decision, record
 
+from mlops.registry.consent import Consent
+from mlops.registry.promotion import Promotion
+from mlops.registry.registration import Registered, register_once
+from mlops.registry.semantic_version import Contract
+from mlops.registry.transitions import Author
+from mlops.registry.versions import report_of
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
+from mlops.tracking.run import reopen_run
+from mlops.tracking.stored_model import StoredModel, store_model
 from mlops_provider.refs import ModelVersionRef, ReportRef
-from training.registry.consent import Consent
-from training.registry.promotion import Promotion
-from training.registry.registration import Registered, register_once
-from training.registry.semantic_version import Contract
-from training.registry.transitions import Author
-from training.registry.versions import report_of
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
-from training.tracking.run import reopen_run
-from training.tracking.stored_model import StoredModel, store_model
 
 BY = Author(who="vera", why="a test")
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import requests
 
+from mlops.registry.audit import AuditError
+from mlops.registry.consent import ApprovalMissingError
+from mlops.registry.promotion import Promotion
+from mlops.registry.stages import CanaryBusyError, ChampionChangedError, TakenBackError
+from mlops.registry.transitions import AliasMovedError, Author
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
 from mlops_provider.step import BadConfigError, StepError
-from training.registry.audit import AuditError
-from training.registry.consent import ApprovalMissingError
-from training.registry.promotion import Promotion
-from training.registry.stages import CanaryBusyError, ChampionChangedError, TakenBackError
-from training.registry.transitions import AliasMovedError, Author
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
 
 from .conftest import BY, consent_to, signed_decision, tags
 

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from training.registry.registration import Registered
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
+from mlops.registry.registration import Registered
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
 
 
 @pytest.fixture

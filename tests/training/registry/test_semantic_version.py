@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from training.registry.semantic_version import Contract, semantic_version
+from mlops.registry.semantic_version import Contract, semantic_version
 
 OLD = Contract(signature="s", raw_schema="r", architecture="a")
 

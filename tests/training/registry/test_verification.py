@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from signed_decisions import FOREIGN, KEY, TRUSTED, flipped
 
+from mlops.commands.signing import sign_entry
+from mlops.registry.audit import AuditError, AuditTrail, Entry
+from mlops.registry.promotion import Promotion
+from mlops.registry.stages import archived, promoted
+from mlops.registry.transitions import Author
+from mlops.registry.verification import Anchor, Finding, TrailCheck
+from mlops.store import Store
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
 from mlops_provider.seals import Seal, entry_key, seal_key
-from training.commands.signing import sign_entry
-from training.registry.audit import AuditError, AuditTrail, Entry
-from training.registry.promotion import Promotion
-from training.registry.stages import archived, promoted
-from training.registry.transitions import Author
-from training.registry.verification import Anchor, Finding, TrailCheck
-from training.store import Store
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
 
 from .conftest import BY, consent_to, signed_decision
 

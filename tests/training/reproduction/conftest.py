@@ -17,6 +17,9 @@ import polars as pl
 import pytest
 from warm import run_warm
 
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.store import Store
 from mlops_provider.refs import (
     CheckpointRef,
     DatasetRef,
@@ -27,16 +30,13 @@ from mlops_provider.refs import (
     StudyRef,
     ValidationRef,
 )
-from mlops_provider.step import code_digest
-from training.data.snapshots import write_snapshot
-from training.data.window import Window
-from training.store import Store
+from mlops_provider.step import code_digest, python_path
 
 CHECKOUT = Path(__file__).parents[3]
 START = datetime(2013, 1, 9, tzinfo=UTC)
 FEATURES = """
-from training.features.feature_set import FeatureSet
-from training.features.transforms import Standardise
+from mlops.features.feature_set import FeatureSet
+from mlops.features.transforms import Standardise
 
 FEATURES = FeatureSet(
     label="label", group_by=("query",), min_group_size=2, order_by=("at", "item"),
@@ -207,13 +207,13 @@ class Recipe:
 
     def mlops(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         places = {
-            "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+            "PYTHONPATH": python_path(CHECKOUT),
             "MLOPS_HOME": str(self.home),
             "MLOPS_STORE": self.store.uri,
             "MLFLOW_TRACKING_URI": self.project.tracking_uri,
             **environment,
         }
-        command = [sys.executable, "-m", "training.commands", *arguments]
+        command = [sys.executable, "-m", "mlops.commands", *arguments]
         return run_warm(command, env=os.environ | places, timeout=COMMAND_SECONDS)
 
     def _run(

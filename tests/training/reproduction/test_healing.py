@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 from turns import on_turn
 from warm import WarmProcess, run_warm
 
+from mlops.store import Store
 from mlops_provider.refs import (
     Artifact,
     CheckpointRef,
@@ -33,8 +34,7 @@ from mlops_provider.refs import (
     ValidationRef,
     named_in,
 )
-from mlops_provider.step import STEPS, RunIdentity, StepInput, code_digest, read_result
-from training.store import Store
+from mlops_provider.step import STEPS, RunIdentity, StepInput, code_digest, python_path, read_result
 
 CHECKOUT = Path(__file__).parents[3]
 NAME = "events"
@@ -81,7 +81,7 @@ class Night:
         folder.mkdir(parents=True)
         (folder / "input.json").write_text(document.dump())
         environment = self.environment | {"MLOPS_RESULT_PATH": str(folder / "result.json")}
-        command = ["-m", "training.steps", str(folder / "input.json")]
+        command = ["-m", "mlops.steps", str(folder / "input.json")]
         if STEPS[step].runtime == "validation":
             python = CHECKOUT / ".venv/validation/bin/python"
             done = subprocess.run([python, *command], env=environment, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ class Night:
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
-            "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+            "PYTHONPATH": python_path(CHECKOUT),
             "MLOPS_HOME": str(self.home),
             "MLOPS_STORE": self.store.uri,
             "MLFLOW_TRACKING_URI": self.tracking_uri,
@@ -103,7 +103,7 @@ class Night:
         }
 
     def verify(self, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "training.commands", "store", "verify", *options]
+        command = [sys.executable, "-m", "mlops.commands", "store", "verify", *options]
         return run_warm(command, env=self.environment, timeout=300)
 
     def heal(self) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def test_a_killed_healing_is_gone_on_with(made: Made, night: Night) -> None:
     chance, kills = random.Random(5), 0
     for _ in range(6):
         with (Path(night.home) / "heal.log").open("w") as log:
-            command = [sys.executable, "-m", "training.commands", "store", "verify", "--heal", "--yes"]
+            command = [sys.executable, "-m", "mlops.commands", "store", "verify", "--heal", "--yes"]
             process = WarmProcess(command, env=night.environment, output=log)
             time.sleep(chance.uniform(0.2, 3.0))
             kills += process.poll() is None

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from turns import by_turns, on_turn
 
+from mlops.store import Store
 from mlops_provider.step import connection_variable
-from training.store import Store
 
 PROGRAM = """
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from training.program import Program
-from training.trainer.metrics import measure
-from training.trainer.objectives import ranking_loss, score
+from mlops.program import Program
+from mlops.trainer.metrics import measure
+from mlops.trainer.objectives import ranking_loss, score
 
 program = Program.start()
 torch.manual_seed(program.config.seed)
@@ -44,7 +44,7 @@ from pathlib import Path
 
 import torch
 
-from training.program import Program
+from mlops.program import Program
 
 program = Program.start()
 torch.seed()

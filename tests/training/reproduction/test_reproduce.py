@@ -15,9 +15,9 @@ import pytest
 from mlflow import MlflowClient
 from turns import on_turn
 
+from mlops.data.deprecation import deprecate
+from mlops.store import Store
 from mlops_provider.step import deprecation_key
-from training.data.deprecation import deprecate
-from training.store import Store
 
 
 @on_turn(0, 3)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from training.reproduction.processes import Processes
-from training.reproduction.workplace import Workplace
-from training.store import Store
+from mlops.reproduction.processes import Processes
+from mlops.reproduction.workplace import Workplace
+from mlops.store import Store
 
 
 def test_code_of_a_recipe_does_not_get_the_login_of_who_reproduces_it(

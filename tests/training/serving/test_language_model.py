@@ -11,9 +11,9 @@ import requests
 import services
 from turns import by_turns, on_turn
 
+from mlops.evaluation.models import open_model
+from mlops.features.fitted import held_out
 from mlops_provider.refs import ModelVersionRef, ReportRef
-from training.evaluation.models import open_model
-from training.features.fitted import held_out
 
 ASK = """
 import sys
@@ -23,8 +23,8 @@ import pandas as pd
 
 model = mlflow.pyfunc.load_model(sys.argv[1])
 model.predict(pd.read_parquet(sys.argv[2])).to_parquet(sys.argv[3])
-import training
-print(training.__path__[0])
+import mlops
+print(mlops.__path__[0])
 print(model.metadata.signature.inputs.to_json())
 print(len(model.predict(model.input_example)))
 """
@@ -48,7 +48,7 @@ def test_what_is_served_is_what_was_evaluated(
     order = np.random.default_rng(0).permutation(rows.height)
     rows[order].with_columns(note=pl.lit("x")).write_parquet(files[0])
     said = elsewhere(ASK, f"models:/{version.name}/{version.version}", *files).splitlines()
-    assert said[-3].endswith("library.zip/training"), said
+    assert said[-3].endswith("library.zip/mlops"), said
     assert '"text"' in said[-2]
     assert "path" not in said[-2]
     assert said[-1] == "5"

@@ -12,9 +12,9 @@ import requests
 import services
 from turns import on_turn
 
+from mlops.evaluation.models import open_model
+from mlops.features.fitted import held_out
 from mlops_provider.refs import ModelVersionRef
-from training.evaluation.models import open_model
-from training.features.fitted import held_out
 
 ASK = """
 import sys
@@ -26,8 +26,8 @@ model = mlflow.pyfunc.load_model(sys.argv[1])
 rows = pd.read_parquet(sys.argv[2])
 model.predict(rows).to_parquet(sys.argv[3])
 model.predict(rows.to_dict("records")).to_parquet(sys.argv[4])
-import training
-print(training.__path__[0])
+import mlops
+print(mlops.__path__[0])
 print(model.metadata.signature.inputs.to_json())
 print(model.input_example is not None and model.predict(model.input_example).score.notna().any())
 """
@@ -48,7 +48,7 @@ def test_a_machine_without_our_files_gives_the_scores_of_the_evaluation(
     order = np.random.default_rng(0).permutation(rows.height)
     rows[order].with_columns(note=pl.lit("x")).write_parquet(files[0])
     said = elsewhere(ASK, f"models:/{version.name}/{version.version}", *files).splitlines()
-    assert said[-3].endswith("library.zip/training"), said
+    assert said[-3].endswith("library.zip/mlops"), said
     assert said[-1] == "True"
     scores = np.full(rows.height, np.nan, np.float32)
     scores[expected.rows] = expected.scores

@@ -16,12 +16,12 @@ from mlflow import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from mlops.serving.library import LOCK, closure, packed
+from mlops.serving.model import ServedModel
+from mlops.serving.package import package, served_example
+from mlops.serving.verified import files_of
 from mlops_provider.refs import ModelVersionRef, digest_of
 from mlops_provider.step import BadDataError, Failure
-from training.serving.library import LOCK, closure, packed
-from training.serving.model import ServedModel
-from training.serving.package import package, served_example
-from training.serving.verified import files_of
 
 LAZY = """
 
@@ -180,13 +180,11 @@ def with_what_they_require(requirements: Iterable[str]) -> set[str]:
 
 def test_only_what_serving_imports_travels() -> None:
     """Broken: each model would carry the whole library, or lack a part that is imported late."""
-    modules, _ = closure({"training.serving.model"})
-    assert {"training.serving.model", "training.features.applied", "mlops_provider.step"} <= modules.keys()
-    assert not [name for name in modules if name.startswith(("training.steps", "training.evaluation"))]
+    modules, _ = closure({"mlops.serving.model"})
+    assert {"mlops.serving.model", "mlops.features.applied", "mlops_provider.step"} <= modules.keys()
+    assert not [name for name in modules if name.startswith(("mlops.steps", "mlops.evaluation"))]
     with zipfile.ZipFile(io.BytesIO(packed(modules))) as archive:
-        assert {"training/__init__.py", "training/serving/model.py", "mlops_provider/__init__.py"} <= set(
-            archive.namelist()
-        )
+        assert {"mlops/__init__.py", "mlops/serving/model.py", "mlops_provider/__init__.py"} <= set(archive.namelist())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from mlops.serving.request import rows_of
 from mlops_provider.step import BadDataError
-from training.serving.request import rows_of
 
 AT = datetime(2013, 1, 9, 5, 30, tzinfo=UTC)
 

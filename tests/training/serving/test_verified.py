@@ -12,9 +12,9 @@ import requests
 from mlflow import MlflowClient
 from signed_decisions import FOREIGN, KEY, TRUSTED
 
+from mlops.serving.verified import ForgedModelError, fetch_verified, load_verified
 from mlops_provider.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
 from mlops_provider.refs import ModelVersionRef
-from training.serving.verified import ForgedModelError, fetch_verified, load_verified
 
 SPIES = "\nimport pathlib\npathlib.Path({path!r}).touch()\n"
 
@@ -43,8 +43,8 @@ def replace_library(project: Any, version: ModelVersionRef, spied: Path) -> None
     url = f"{project.tracking_uri}/api/2.0/mlflow-artifacts/artifacts/{path}/library.zip"
     library = io.BytesIO(requests.get(url, timeout=60).content)
     with zipfile.ZipFile(library, "a") as archive:
-        text = archive.read("training/__init__.py").decode() + SPIES.format(path=str(spied))
-        archive.writestr("training/__init__.py", text)
+        text = archive.read("mlops/__init__.py").decode() + SPIES.format(path=str(spied))
+        archive.writestr("mlops/__init__.py", text)
     requests.put(url, data=library.getvalue(), timeout=60).raise_for_status()
 
 

@@ -14,22 +14,22 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from mlops.data.feature_table import FeatureTable
+from mlops.data.shards import open_split
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.features import batches, materialise
+from mlops.features.fitted import held_out, load_fitted
+from mlops.process import Deployment
+from mlops.steps import StepContext, features
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput
-from training.data.feature_table import FeatureTable
-from training.data.shards import open_split
-from training.data.snapshots import write_snapshot
-from training.data.window import Window
-from training.features import batches, materialise
-from training.features.fitted import held_out, load_fitted
-from training.process import Deployment
-from training.steps import StepContext, features
-from training.store import Store
 
 RECIPE = """
 import narwhals as nw
-from training.features.feature_set import FeatureSet
-from training.features.transforms import Bucketise, Cross, Hash, RobustScale, Standardise, Vocabulary
+from mlops.features.feature_set import FeatureSet
+from mlops.features.transforms import Bucketise, Cross, Hash, RobustScale, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="grade", group_by=("query",), min_group_size=2, order_by=("at",), entity=("kind",),

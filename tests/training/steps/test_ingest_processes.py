@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from store_watch import problems
 
+from mlops.data.snapshots import Snapshot
+from mlops.store import Store
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import RunIdentity, StepInput, read_result
-from training.data.snapshots import Snapshot
-from training.store import Store
+from mlops_provider.step import RunIdentity, StepInput, python_path, read_result
 
 CHECKOUT = Path(__file__).parents[3]
 NUM_DAYS = 30
@@ -45,13 +45,13 @@ def start(home: Path, name: str, document: StepInput, **variables: str) -> tuple
     (home / f"{name}.json").write_text(document.dump())
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+        "PYTHONPATH": python_path(CHECKOUT),
         "MLOPS_HOME": str(home),
         "MLOPS_STORE": f"file://{home / 'store'}",
         "MLOPS_RESULT_PATH": str(home / f"{name}.result.json"),
         **variables,
     }
-    command = [sys.executable, "-m", "training.steps", str(home / f"{name}.json")]
+    command = [sys.executable, "-m", "mlops.steps", str(home / f"{name}.json")]
     with (home / f"{name}.log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=home)
     return process, home / f"{name}.result.json"

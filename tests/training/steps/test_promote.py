@@ -17,12 +17,12 @@ from champion_reader import champion_reader
 from mlflow import MlflowClient
 from turns import by_turns, on_turn
 
+from mlops.registry.promotion import Promotion
+from mlops.registry.transitions import Author
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
 from mlops_provider.refs import ModelVersionRef, Ref
 from mlops_provider.step import Failure, StepInput
-from training.registry.promotion import Promotion
-from training.registry.transitions import Author
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
 
 MOMENTS = int(os.environ.get("CHAOS_ROUNDS", "1")) * 4
 """SIGKILLs at random moments."""
@@ -78,10 +78,10 @@ def in_production(project: Any) -> str:
 STRUCK = """
 import os, signal, sys
 
-from training.registry.audit import AuditTrail
-from training.steps.__main__ import main
-from training.store import Store
-from training.tracking.model_registry import ModelRegistry
+from mlops.registry.audit import AuditTrail
+from mlops.steps.__main__ import main
+from mlops.store import Store
+from mlops.tracking.model_registry import ModelRegistry
 
 # As long as the writes last: the number of the one to be killed at, and whether it is done before.
 number, done = {number}, {done}
@@ -149,14 +149,14 @@ MANY = """
 import sys
 from pathlib import Path
 
-from training.process import Deployment
+from mlops.process import Deployment
 from mlops_provider.step import StepInput
-from training.steps.execution import execute
+from mlops.steps.execution import execute
 
 # All of the queue in one process: importing mlflow takes longer than a promotion.
 deployment = Deployment.from_environment()
 import mlflow  # so that the kills fall upon work
-from training.tracking.connection import connect
+from mlops.tracking.connection import connect
 connect(deployment.tracking_uri)
 print("ready", flush=True)
 for path in sorted(Path(sys.argv[-1]).parent.glob("queue/*.json")):
@@ -201,11 +201,11 @@ def test_writers_that_are_killed_never_mislead_the_next(project: Any, registered
 import sys
 from pathlib import Path
 
-from training.registry.promotion import Promotion
-from training.registry.transitions import Author
-from training.store import Store
-from training.tracking.connection import connect
-from training.tracking.model_registry import ModelRegistry
+from mlops.registry.promotion import Promotion
+from mlops.registry.transitions import Author
+from mlops.store import Store
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
 
 registry = ModelRegistry(client=connect({project.tracking_uri!r}), name={project.pipeline!r})
 promotion = Promotion.of(registry, Store({project.store.uri!r}))

@@ -55,8 +55,8 @@ import os, signal
 from mlflow import MlflowClient
 from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
-from training.steps.__main__ import main
-from training.tracking.model_registry import ModelRegistry
+from mlops.steps.__main__ import main
+from mlops.tracking.model_registry import ModelRegistry
 
 original = {call}
 calls = []

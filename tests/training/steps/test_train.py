@@ -7,12 +7,12 @@ import pytest
 from mlflow import MlflowClient
 from warm import wait_until_warm
 
+from mlops.features.fitted import read_manifest
+from mlops.trainer.config import TrainConfig
+from mlops.trainer.parallel import Gang
+from mlops.trainer.recipe import Recipe
 from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import Failure
-from training.features.fitted import read_manifest
-from training.trainer.config import TrainConfig
-from training.trainer.parallel import Gang
-from training.trainer.recipe import Recipe
 
 
 def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: FeaturesRef, config: Any) -> None:
@@ -134,7 +134,7 @@ def test_settings_reach_the_passes_over_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Broken: padding would fill memory whatever the user asks for, or all of a batch would be padded at once."""
-    monkeypatch.setattr("training.trainer.recipe.PASS_WORTH_ROWS", 100)
+    monkeypatch.setattr("mlops.trainer.recipe.PASS_WORTH_ROWS", 100)
     recipe = Recipe(
         config=TrainConfig.of(config(**settings)),
         gang=Gang(),
@@ -224,7 +224,7 @@ def test_a_training_that_mlflow_missed_is_told_to_it_later(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken: a training would need MLflow all the while, or be done again for its sake."""
-    monkeypatch.setattr("training.steps.train.TRACKING_SECONDS", 1.0)
+    monkeypatch.setattr("mlops.steps.train.TRACKING_SECONDS", 1.0)
     document = project.step_input("train", config(processes=1), toy_features)
     failure = run_step(project, document, tracking_uri="http://127.0.0.1:9")
     assert isinstance(failure, Failure)
@@ -232,8 +232,8 @@ def test_a_training_that_mlflow_missed_is_told_to_it_later(
     done = project.steps_saved("key")
     assert 75 in done
 
-    monkeypatch.setattr("training.steps.train.TRACKING_SECONDS", 60.0)
-    monkeypatch.setattr("training.trainer.loop.Trainer._train_epoch", None)
+    monkeypatch.setattr("mlops.steps.train.TRACKING_SECONDS", 60.0)
+    monkeypatch.setattr("mlops.trainer.loop.Trainer._train_epoch", None)
     ref = run_step(project, document)
     assert isinstance(ref, CheckpointRef), ref
     assert project.steps_saved("key") == done

@@ -11,18 +11,18 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
+from mlops.trainer.checkpoint.weights import deserialise
 from mlops_provider.refs import CheckpointRef, FeaturesRef
 from mlops_provider.step import Failure
-from training.trainer.checkpoint.weights import deserialise
 
 SCRIPT = """
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from training.program import Program
-from training.trainer.metrics import measure
-from training.trainer.objectives import ranking_loss, score
+from mlops.program import Program
+from mlops.trainer.metrics import measure
+from mlops.trainer.objectives import ranking_loss, score
 
 from .model import slow_loss
 
@@ -53,7 +53,7 @@ from pathlib import Path
 
 import torch
 
-from training.program import Program
+from mlops.program import Program
 
 program = Program.start()
 model = program.build_model()

@@ -13,10 +13,10 @@ import pytest
 from committed_refs import commit_lineage
 from mlflow import MlflowClient
 
+from mlops.tuning.config import TuneConfig
+from mlops.tuning.study import Study
 from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
 from mlops_provider.step import Failure
-from training.tuning.config import TuneConfig
-from training.tuning.study import Study
 
 RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}
 SPACE = {"learning_rate": RATES, "model_args.hidden": {"choices": [4, 8, 16]}}
@@ -155,7 +155,7 @@ def test_a_hopeless_trial_is_given_up_by_all_ranks(project: Any, run_step: Any, 
 
 def study_parameters(project: Any, document: Any, number: int) -> Mapping[str, Any]:
     """That the trial will have."""
-    from training.tuning.space import distributions, draw
+    from mlops.tuning.space import distributions, draw
 
     study = study_of(project, document)
     config = TuneConfig.of(document.config)

@@ -17,14 +17,14 @@ import pytest
 from committed_refs import commit_lineage
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.data.deprecation import deprecate
+from mlops.data.snapshots import Manifest, Snapshot, write_snapshot
+from mlops.data.window import Window
+from mlops.process import Deployment
+from mlops.steps.execution import execute
+from mlops.store import DamagedObjectError, Store
 from mlops_provider.refs import DatasetRef, Ref, ValidationRef
 from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
-from training.data.deprecation import deprecate
-from training.data.snapshots import Manifest, Snapshot, write_snapshot
-from training.data.window import Window
-from training.process import Deployment
-from training.steps.execution import execute
-from training.store import DamagedObjectError, Store
 
 FIRST = datetime(2013, 2, 7, tzinfo=UTC)
 NUM_DAYS = 3

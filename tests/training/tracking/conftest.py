@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 from tracking_server import Server
 
-from training.tracking.run import TrackedRun, open_run
+from mlops.tracking.run import TrackedRun, open_run
 
 
 @pytest.fixture(scope="session")

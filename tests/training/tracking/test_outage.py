@@ -15,11 +15,11 @@ from busy_server import busy_server
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
+from mlops.tracking.connection import DeniedError, TrackingAwayError, TrackingError, connect
+from mlops.tracking.model_registry import ModelRegistry
+from mlops.tracking.run import Point, TrackedRun
 from mlops_provider.outages import MLFLOW
-from mlops_provider.step import Failure
-from training.tracking.connection import DeniedError, TrackingAwayError, TrackingError, connect
-from training.tracking.model_registry import ModelRegistry
-from training.tracking.run import Point, TrackedRun
+from mlops_provider.step import Failure, python_path
 
 Attempt = Callable[..., TrackedRun]
 NO_SERVER = "http://127.0.0.1:9"
@@ -39,9 +39,9 @@ def program(body: str, uri: str, spool: Path, experiment: str) -> list[str]:
     """A process of its own that tracks the run of the test."""
     head = f"""
         import os, resource, signal, sys, time
-        sys.path[:0] = [{str(CHECKOUT)!r}, {str(CHECKOUT / "plugins")!r}]
+        sys.path[:0] = {python_path(CHECKOUT).split(":")!r}
         from pathlib import Path
-        from training.tracking.run import Point, open_run
+        from mlops.tracking.run import Point, open_run
 
         spool = Path({str(spool)!r})
         run = open_run({uri!r}, experiment={experiment!r}, run_key="key", name="n", params={{}}, tags={{}},
@@ -97,6 +97,7 @@ def test_training_starts_and_ends_while_the_server_is_away(
     assert not list((tmp_path / "machine").iterdir()), "what was sent does not stay on disk"
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("status", "expected"),
     [(429, TrackingAwayError), (503, TrackingAwayError), (401, DeniedError), (403, DeniedError), (500, TrackingError)],
@@ -119,6 +120,7 @@ def test_an_overload_is_told_from_a_refusal(
             connect(proxy.url)
 
 
+@pytest.mark.server
 def test_a_request_that_mlflow_itself_refuses_is_no_outage(server: Server) -> None:
     """Broken: a name that MLflow does not take would be tried for hours."""
     registry = ModelRegistry(client=connect(server.uri), name="a/b")

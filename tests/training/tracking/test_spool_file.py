@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from training.tracking.spool_file import Line, SpoolFile
+from mlops.tracking.spool_file import Line, SpoolFile
 
 
 def test_nobody_takes_over_a_file_that_is_just_being_made(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
 from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
-from training.tracking.run import TrackedRun
-from training.tracking.system_metrics import SystemMetrics, node_metrics
+from mlops.tracking.run import TrackedRun
+from mlops.tracking.system_metrics import SystemMetrics, node_metrics
 
 Attempt = Callable[..., TrackedRun]
 

@@ -13,10 +13,10 @@ import pytest
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
-from mlops_provider.step import BadConfigError
-from training.tracking.connection import TrackingError, check_reachable, connect
-from training.tracking.provenance import git_commit, lock_hashes
-from training.tracking.run import Point, TrackedRun, open_run, reopen_run
+from mlops.tracking.connection import TrackingError, check_reachable, connect
+from mlops.tracking.provenance import git_commit, lock_hashes
+from mlops.tracking.run import Point, TrackedRun, open_run, reopen_run
+from mlops_provider.step import BadConfigError, python_path
 
 Attempt = Callable[..., TrackedRun]
 
@@ -73,7 +73,7 @@ def test_a_metric_that_only_the_server_refuses_takes_no_other_with_it(
     client: MlflowClient, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken: a server with stricter rules than ours would hold up or lose all metrics after such a one."""
-    monkeypatch.setattr("training.tracking.journal.check_metric_name", lambda name: None)
+    monkeypatch.setattr("mlops.tracking.journal.check_metric_name", lambda name: None)
     run = attempt()
     for step in range(1, 301):
         run.log(Point(step=step, unix_time=float(step), metrics={"loss": step / 2}))
@@ -136,12 +136,12 @@ def test_a_server_that_is_not_there_is_named_with_the_fix(uri: str, error: type[
 def test_feast_is_not_imported_to_talk_to_mlflow(server: Server) -> None:
     """Broken: every step that ends at MLflow would take three seconds more."""
     program = (
-        "import sys; from training.tracking.connection import connect; "
+        "import sys; from mlops.tracking.connection import connect; "
         f"connect({server.uri!r}).search_experiments(); "
         "from mlflow.tracking.request_header.registry import _request_header_provider_registry as providers; "
         "print(len(list(providers)), 'feast' in sys.modules)"
     )
-    paths = {**os.environ, "PYTHONPATH": ".:plugins"}
+    paths = {**os.environ, "PYTHONPATH": python_path(Path())}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=paths)
     assert ended.stdout.split() == ["2", "False"], "MLflow's own two"
 

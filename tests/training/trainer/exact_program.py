@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from training.data.batch import Batch
-from training.data.feature_table import FeatureTable
-from training.data.loader import Loader, in_memory
-from training.trainer.layouts import build_layout
-from training.trainer.layouts.losses import sample_losses, weighted_backward
-from training.trainer.parallel import join, seed_everything
+from mlops.data.batch import Batch
+from mlops.data.feature_table import FeatureTable
+from mlops.data.loader import Loader, in_memory
+from mlops.trainer.layouts import build_layout
+from mlops.trainer.layouts.losses import sample_losses, weighted_backward
+from mlops.trainer.parallel import join, seed_everything
 
 NUM_FEATURES, GLOBAL_BATCH, NUM_SHARDS, NUM_STEPS = 93, 32, 8, 12
 State = dict[str, Any]

@@ -29,16 +29,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from mlops.data.loader import Batch
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.config import Parallel
+from mlops.trainer.layouts import Layout, build_layout
+from mlops.trainer.layouts.mesh import device_mesh, resolve
+from mlops.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state
+from mlops.trainer.parallel import Gang, join, leave, seed_everything
+from mlops.trainer.state import LOSS_UNITS
 from mlops_provider.step import StepError
-from training.data.loader import Batch
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.config import Parallel
-from training.trainer.layouts import Layout, build_layout
-from training.trainer.layouts.mesh import device_mesh, resolve
-from training.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state
-from training.trainer.parallel import Gang, join, leave, seed_everything
-from training.trainer.state import LOSS_UNITS
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 32, 8, 12
 

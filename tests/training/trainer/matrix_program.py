@@ -38,20 +38,20 @@ from matrix_cases import EQUAL, Case
 from matrix_models import NUM_FEATURES
 from torch import distributed
 
+from mlops.data.loader import Loader, in_memory
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.config import TrainConfig
+from mlops.trainer.health import DATA, Heartbeat
+from mlops.trainer.layouts import Layout, build_layout
+from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.objectives import DEFAULT_LOSSES
+from mlops.trainer.optimizer import build_optimizer
+from mlops.trainer.parallel import Gang, join, seed_everything
+from mlops.trainer.self_test import SelfTest
+from mlops.trainer.validation import Validation
 from mlops_provider.step import StepError
-from training.data.loader import Loader, in_memory
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.listing import read_listing
-from training.trainer.config import TrainConfig
-from training.trainer.health import DATA, Heartbeat
-from training.trainer.layouts import Layout, build_layout
-from training.trainer.loop import Trainer, TrainingJob
-from training.trainer.objectives import DEFAULT_LOSSES
-from training.trainer.optimizer import build_optimizer
-from training.trainer.parallel import Gang, join, seed_everything
-from training.trainer.self_test import SelfTest
-from training.trainer.validation import Validation
 
 SAMPLES, EPOCHS, PLACE = 30, 2, "train/matrix"
 REFUSED = 3

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from training.trainer import agreement as module
-from training.trainer.agreement import Agreement, Sigterm, Told
-from training.trainer.interval import SaveInterval
-from training.trainer.parallel import Reduced
+from mlops.trainer import agreement as module
+from mlops.trainer.agreement import Agreement, Sigterm, Told
+from mlops.trainer.interval import SaveInterval
+from mlops.trainer.parallel import Reduced
 
 
 class TwoRanks:

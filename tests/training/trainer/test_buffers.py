@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
-from training.trainer.layouts.buffers import align_buffers, saved_buffers
-from training.trainer.parallel import Gang, Parallel
+from mlops.trainer.layouts.buffers import align_buffers, saved_buffers
+from mlops.trainer.parallel import Gang, Parallel
 
 
 def model(rank: int) -> nn.Module:

@@ -9,14 +9,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed
 
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.generation import LostGenerationError
-from training.trainer.checkpoint.listing import read_listing
-from training.trainer.parallel import Gang
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.generation import LostGenerationError
+from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.parallel import Gang
 
 PLACE, LAST, BEST = "train", 240, 10
 
@@ -35,6 +36,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.gang
 def test_of_two_process_groups_the_older_one_ends_and_nothing_is_lost(tmp_path: Path) -> None:
     """Broken: the older one's save would remove the newer one's; a flipped bit in the best would cost all the rest."""
     store = Store(f"file://{tmp_path}/store")

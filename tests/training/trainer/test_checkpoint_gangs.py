@@ -22,12 +22,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.index import Index
-from training.trainer.checkpoint.listing import read_listing
-from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.parallel import Gang
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.index import Index
+from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.parallel import Gang
 
 pytestmark = pytest.mark.gang
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)

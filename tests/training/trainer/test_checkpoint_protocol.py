@@ -11,12 +11,12 @@ import pytest
 import torch
 from checkpoint_world import PromiseBrokenError, explore
 
-from training.trainer.checkpoint import writing
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.committed import Saved
-from training.trainer.checkpoint.generation import Generation
-from training.trainer.checkpoint.listing import read_listing, step_of, superseded
-from training.trainer.checkpoint.writing import Writer
+from mlops.trainer.checkpoint import writing
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.committed import Saved
+from mlops.trainer.checkpoint.generation import Generation
+from mlops.trainer.checkpoint.listing import read_listing, step_of, superseded
+from mlops.trainer.checkpoint.writing import Writer
 
 INTERLEAVINGS = int(os.environ.get("CHAOS_INTERLEAVINGS", "1000"))
 FIRST_SEED = int(os.environ.get("CHAOS_SEED", "0"))

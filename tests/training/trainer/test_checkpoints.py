@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.generation import LostGenerationError
+from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.checkpoint.weights import deserialise, export
+from mlops.trainer.parallel import Gang
 from mlops_provider.step import BadConfigError
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.generation import LostGenerationError
-from training.trainer.checkpoint.listing import read_listing
-from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.checkpoint.weights import deserialise, export
-from training.trainer.parallel import Gang
 
 PLACE = "pipelines/toy/train/x"
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
+from mlops.data.batch import Batch
+from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.checkpoint.staging import Staging
+from mlops.trainer.layouts import transfer
+from mlops.trainer.layouts.transfer import moved
+from mlops.trainer.outcome import Copied, packed
+from mlops.trainer.parallel import Gang, own_device
 from mlops_provider.step import BadConfigError
-from training.data.batch import Batch
-from training.store import Store
-from training.trainer.checkpoint.checkpoints import Checkpoints
-from training.trainer.checkpoint.planning import CheckpointError
-from training.trainer.checkpoint.staging import Staging
-from training.trainer.layouts import transfer
-from training.trainer.layouts.transfer import moved
-from training.trainer.outcome import Copied, packed
-from training.trainer.parallel import Gang, own_device
 
 
 class Cudart:

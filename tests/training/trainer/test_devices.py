@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training.trainer.devices import NoGpuError, check_gpus
+from mlops.trainer.devices import NoGpuError, check_gpus
 
 GIVEN = {"NVIDIA_VISIBLE_DEVICES": "GPU-8a56"}
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)."

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from training.features.token_set import FittedTokens, TokenSet
-from training.trainer.documents import score_documents
+from mlops.features.token_set import FittedTokens, TokenSet
+from mlops.trainer.documents import score_documents
 
 CPU = torch.device("cpu")
 END = 256

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.trainer.layouts.exact import Exchange, Flat, Node, TreeSum, complete, shards_of, subtrees
+from mlops.trainer.layouts.exact import Exchange, Flat, Node, TreeSum, complete, shards_of, subtrees
+from mlops_provider.step import python_path
 
 NUM_SHARDS = 16
 SHAPES = [(3, 4), (), (5, 1), (31,)]
@@ -116,7 +117,7 @@ def test_any_number_of_processes_trains_the_same_weights(tmp_path: Path) -> None
     memory lies; alone, in 2 to 4 processes, and stopped in mid-epoch to go on in another number.
     """
     results = tmp_path / "results.json"
-    path = os.pathsep.join(str(CHECKOUT / part) for part in (".", "plugins"))
+    path = python_path(CHECKOUT)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, PROGRAM, results], check=True, timeout=300, env=environment)
     found: dict[str, Any] = json.loads(results.read_text())

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from training.data.loader import Batch
-from training.trainer.flops import flops_per_sample
+from mlops.data.loader import Batch
+from mlops.trainer.flops import flops_per_sample
 
 
 def test_a_linear_layer_costs_six_operations_for_each_weight_and_row() -> None:

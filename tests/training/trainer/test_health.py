@@ -17,13 +17,13 @@ from gangs import started
 from torch.distributed import HashStore
 from turns import by_turns
 
+from mlops.elastic.diagnosis import Watch
+from mlops.elastic.peers import Peers
+from mlops.elastic.stacks import doing, main_thread, write_stacks
+from mlops.elastic.suspects import RankState, judge
+from mlops.trainer.health import Heartbeat, read_pulse, stacks_path
 from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure
-from training.elastic.diagnosis import Watch
-from training.elastic.peers import Peers
-from training.elastic.stacks import doing, main_thread, write_stacks
-from training.elastic.suspects import RankState, judge
-from training.trainer.health import Heartbeat, read_pulse, stacks_path
+from mlops_provider.step import Failure, python_path
 
 HANGS = {
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
@@ -136,15 +136,15 @@ WAITS = {
         "other ranks",
         [f"{TORCH}/_ops.py __call__", f"{TORCH}/distributed/_functional_collectives.py wait_tensor", "/r/m.py forward"],
     ),
-    "backward": ("the backward pass", [f"{TORCH}/autograd/graph.py _engine_run_backward", "/r/training/losses.py f"]),
+    "backward": ("the backward pass", [f"{TORCH}/autograd/graph.py _engine_run_backward", "/r/include/losses.py f"]),
     "a hook of the user": ("", ["/r/include/model.py hook", f"{TORCH}/autograd/graph.py _engine_run_backward"]),
     "a layer within DDP": (
         "", [f"{TORCH}/nn/modules/linear.py forward", f"{TORCH}/nn/parallel/distributed.py forward", "/r/loss.py loss"],
     ),
     "a sliced layer": ("", [f"{TORCH}/distributed/tensor/_dispatch.py dispatch", "/r/loss.py loss"]),
     "a lock": ("", ["/usr/threading.py wait", "/r/include/model.py forward"]),
-    "the store": ("the store", ["/r/training/store.py put", "/r/training/trainer/loop.py _save"]),
-    "the loader": ("data", ["/usr/threading.py wait", "/r/training/data/loader.py _ahead"]),
+    "the store": ("the store", ["/r/training/mlops/store.py put", "/r/training/mlops/trainer/loop.py _save"]),
+    "the loader": ("data", ["/usr/threading.py wait", "/r/training/mlops/data/loader.py _ahead"]),
 }  # fmt: skip
 
 
@@ -163,12 +163,14 @@ def test_a_stack_says_what_a_rank_waits_for(where: str, monkeypatch: pytest.Monk
 def test_a_heartbeat_outlives_its_process(tmp_path: Path) -> None:
     """Broken: nobody would know how far a killed rank was."""
     program = (
-        "import os, signal; from pathlib import Path; from training.trainer.health import Heartbeat\n"
+        "import os, signal; from pathlib import Path; from mlops.trainer.health import Heartbeat\n"
         f"heart = Heartbeat(Path({str(tmp_path)!r}), 3)\n"
         "heart.beat(4, 'forward'); heart.beat(5, 'a phase of more than twenty-four letters')\n"
         "os.kill(os.getpid(), signal.SIGUSR1); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": ".:plugins"}, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": python_path(Path())}, check=False
+    )
     assert ended.returncode == -signal.SIGKILL
     pulse = read_pulse(tmp_path, 3)
     assert pulse is not None
@@ -200,11 +202,11 @@ def test_stacks_are_read_when_they_are_whole(tmp_path: Path) -> None:
 def ranks(folder: Path, *does: str) -> Iterator[dict[int, int]]:
     """Processes with heartbeats, which do as they are told; their pids."""
     program = (
-        "import os, re, signal, sys, time; from pathlib import Path; from training.trainer.health import Heartbeat\n"
+        "import os, re, signal, sys, time; from pathlib import Path; from mlops.trainer.health import Heartbeat\n"
         "Heartbeat(Path(sys.argv[1]), int(sys.argv[2])); print(flush=True)\n"
     )
     command = [sys.executable, "-c"]
-    environment = {**os.environ, "PYTHONPATH": ".:plugins"}
+    environment = {**os.environ, "PYTHONPATH": python_path(Path())}
     processes = [
         subprocess.Popen([*command, program + do, folder, str(rank)], env=environment, stdout=subprocess.PIPE)
         for rank, do in enumerate(does)
@@ -276,7 +278,7 @@ def test_a_py_spy_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.
     program.write_text("#!/bin/sh\nexec sleep 100\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("training.elastic.stacks.PY_SPY_SECONDS", 0.2)
+    monkeypatch.setattr("mlops.elastic.stacks.PY_SPY_SECONDS", 0.2)
     assert write_stacks(tmp_path, 0, os.getpid()) == ""
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from training.store import Store
-from training.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError
-from training.trainer.checkpoint.index import Index, IndexWriter, Part
+from mlops.store import Store
+from mlops.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError
+from mlops.trainer.checkpoint.index import Index, IndexWriter, Part
 
 
 def cut(rows: int, ranks: int, rank: int) -> tuple[int, int]:

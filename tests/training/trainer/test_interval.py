@@ -5,7 +5,7 @@ import os
 import pytest
 
 from benchmarks.training.programs.goodput import BIG, Costs, FixedInterval, simulate
-from training.trainer.interval import MOST_SHARE, SaveInterval, optimal_interval
+from mlops.trainer.interval import MOST_SHARE, SaveInterval, optimal_interval
 
 FAILURES = int(os.environ.get("GOODPUT_FAILURES", "150"))
 """Here; 1,000 in ``make chaos``."""

@@ -13,14 +13,14 @@ from forked_ranks import run_ranks
 from torch import nn
 from turns import on_turn
 
+from mlops.trainer.config import Parallel
+from mlops.trainer.layouts import build_layout
+from mlops.trainer.layouts.blocks import blocks
+from mlops.trainer.layouts.cutting import cut_points, stage_of
+from mlops.trainer.layouts.mesh import coordinates, resolve
+from mlops.trainer.layouts.state import optimizer_state
+from mlops.trainer.parallel import Gang
 from mlops_provider.step import BadConfigError
-from training.trainer.config import Parallel
-from training.trainer.layouts import build_layout
-from training.trainer.layouts.blocks import blocks
-from training.trainer.layouts.cutting import cut_points, stage_of
-from training.trainer.layouts.mesh import coordinates, resolve
-from training.trainer.layouts.state import optimizer_state
-from training.trainer.parallel import Gang
 
 PROGRAM = Path(__file__).with_name("layout_program.py")
 TOLERANCE = 1e-6

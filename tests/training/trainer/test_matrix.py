@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from turns import SEED, WHOLE, by_turns
 
+from mlops_provider.step import python_path
+
 sys.path.insert(0, str(Path(__file__).parent))  # the program's own modules
 from matrix_cases import CASES, EQUAL, Case
 
@@ -32,7 +34,7 @@ def test_every_case_is_equal_to_the_bit_or_refused(tmp_path: Path, config: Any) 
     order = {"names": [case.name for case in chosen], "section": config()}
     (tmp_path / "order.json").write_text(json.dumps(order))
     command = [sys.executable, str(PROGRAM), str(SEED), str(tmp_path / "order.json"), str(tmp_path / "results.json")]
-    environment = os.environ | {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": python_path(CHECKOUT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((tmp_path / "results.json").read_text())

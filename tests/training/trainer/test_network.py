@@ -12,9 +12,9 @@ import psutil
 import pytest
 from torch import distributed
 
-from training.trainer.memory.neighbour import Neighbour
-from training.trainer.memory.seats import Note
-from training.trainer.network import choose_interface, interface_of, own_address
+from mlops.trainer.memory.neighbour import Neighbour
+from mlops.trainer.memory.seats import Note
+from mlops.trainer.network import choose_interface, interface_of, own_address
 
 INTERFACES = {"lo": ["127.0.0.1", "::1"], "eth1": ["10.0.0.5", "fe80::1%eth1"], "eth10": ["10.1.0.5"]}
 
@@ -88,9 +88,9 @@ def test_neighbours_find_each_other_on_any_network(
 ) -> None:
     """Broken: trainings of several nodes would not start where nodes have IPv6, or Debian's /etc/hosts."""
     store = distributed.HashStore()
-    monkeypatch.setattr("training.trainer.memory.neighbour._get_default_store", lambda: store)
-    monkeypatch.setattr("training.trainer.memory.neighbour._made", repeat(0))
-    monkeypatch.setattr("training.trainer.memory.neighbour.own_address", lambda: own)
+    monkeypatch.setattr("mlops.trainer.memory.neighbour._get_default_store", lambda: store)
+    monkeypatch.setattr("mlops.trainer.memory.neighbour._made", repeat(0))
+    monkeypatch.setattr("mlops.trainer.memory.neighbour.own_address", lambda: own)
     monkeypatch.setenv("MASTER_ADDR", master)
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(Neighbour, rank=rank, world_size=2, per_node=1, seconds=20) for rank in (0, 1)]

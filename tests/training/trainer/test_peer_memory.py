@@ -16,9 +16,9 @@ import psutil
 import pytest
 from noted_steps import RECIPE, Process, read_processes, steps_redone
 
+from mlops.trainer.memory.recovery import Found, choose
+from mlops.trainer.memory.seats import Header, Note, Notes, Slot
 from mlops_provider.refs import CheckpointRef, FeaturesRef
-from training.trainer.memory.recovery import Found, choose
-from training.trainer.memory.seats import Header, Note, Notes, Slot
 
 KILLS = int(os.environ.get("CHAOS_PEERS", "3"))
 """Of each case: 200 in ``make chaos``."""
@@ -136,7 +136,7 @@ def test_a_lost_node_costs_no_step(project: Any, train: Any) -> None:
         assert agent is not None
         agent = agent.parent()  # between them is the process that workers are forked from
         assert agent is not None
-        assert "training.steps.torchrun" in agent.cmdline()
+        assert "mlops.steps.torchrun" in agent.cmdline()
         agent.kill()
     assert trained(lost) == calm
     processes = read_processes(notes, num_steps, warm_up=False)

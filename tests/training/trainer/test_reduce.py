@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from training.trainer import parallel
-from training.trainer.config import Parallel
-from training.trainer.parallel import Gang, Reduced, from_words, to_words
+from mlops.trainer import parallel
+from mlops.trainer.config import Parallel
+from mlops.trainer.parallel import Gang, Reduced, from_words, to_words
 
 
 class Messages:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training.trainer.config import Schedule
-from training.trainer.schedule import LearningRate, factor
+from mlops.trainer.config import Schedule
+from mlops.trainer.schedule import LearningRate, factor
 
 
 def test_the_rate_rises_then_falls_to_what_was_asked_for() -> None:

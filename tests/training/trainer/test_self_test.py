@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mlops.data.loader import Batch, Loader, in_memory
+from mlops.store import Store
+from mlops.trainer.checkpoint.tree import contents_of, flatten
+from mlops.trainer.config import TrainConfig
+from mlops.trainer.layouts import Layout, build_layout
+from mlops.trainer.layouts.state import state_to_fill, training_state
+from mlops.trainer.optimizer import build_optimizer
+from mlops.trainer.parallel import Gang, seed_everything
+from mlops.trainer.self_test import WORTH_STEPS, SelfTest
 from mlops_provider.step import BadConfigError
-from training.data.loader import Batch, Loader, in_memory
-from training.store import Store
-from training.trainer.checkpoint.tree import contents_of, flatten
-from training.trainer.config import TrainConfig
-from training.trainer.layouts import Layout, build_layout
-from training.trainer.layouts.state import state_to_fill, training_state
-from training.trainer.optimizer import build_optimizer
-from training.trainer.parallel import Gang, seed_everything
-from training.trainer.self_test import WORTH_STEPS, SelfTest
 
 
 def loader(num_samples: int = 40) -> Loader:
@@ -114,7 +114,7 @@ def _slow() -> None:
 )
 def test_a_checkpoint_of_another_model_is_refused_in_both_directions(tmp_path: Path, change: Any, words: str) -> None:
     """Broken: weights would be left out silently, or stay as they were drawn."""
-    from training.trainer.checkpoint.checkpoints import Checkpoints
+    from mlops.trainer.checkpoint.checkpoints import Checkpoints
 
     def made(changed: bool) -> tuple[Layout, torch.optim.Optimizer]:
         model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from training.trainer.config import EarlyStopping
-from training.trainer.metrics import direction
-from training.trainer.state import Epoch, TrainingState
+from mlops.trainer.config import EarlyStopping
+from mlops.trainer.metrics import direction
+from mlops.trainer.state import Epoch, TrainingState
 
 
 def state_of(metric: str, values: list[float]) -> TrainingState:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from training.trainer.trail import MAX_LINKS, Trail
+from mlops.trainer.trail import MAX_LINKS, Trail
 
 
 def walked(num_steps: int, odd_step: int | None = None, trail: Trail | None = None, first: int = 1) -> Trail:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from training.trainer.checkpoint.weights import deserialise, serialise
+from mlops.trainer.checkpoint.weights import deserialise, serialise
 
 CPU = torch.device("cpu")
 

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from training.validation.baselines import Reference
-from training.validation.config import ValidateConfig
-from training.validation.drift import DriftConfig
-from training.validation.gate import Examined, Verdict, examine
-from training.validation.rows import Rows
-from training.validation.schema import Schema, read_schema
-from training.validation.volume import VolumeConfig
+from mlops.validation.baselines import Reference
+from mlops.validation.config import ValidateConfig
+from mlops.validation.drift import DriftConfig
+from mlops.validation.gate import Examined, Verdict, examine
+from mlops.validation.rows import Rows
+from mlops.validation.schema import Schema, read_schema
+from mlops.validation.volume import VolumeConfig
 
 DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
 DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.data.programs.drift import AT_MOST, compared, default_config, flights, halves, weather
-from training.validation.drift import DriftConfig
+from mlops.validation.drift import DriftConfig
 
 HOME = Path(__file__).parents[3]
 

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
-from training.validation.anomalies import ColumnDistance
-from training.validation.bins import Numbers, counts, is_point, reference_edges
-from training.validation.drift import DriftConfig, column_distance
-from training.validation.statistics import dataset_statistics, describe_column
-from training.validation.validator import validate_statistics
+from mlops.validation.anomalies import ColumnDistance
+from mlops.validation.bins import Numbers, counts, is_point, reference_edges
+from mlops.validation.drift import DriftConfig, column_distance
+from mlops.validation.statistics import dataset_statistics, describe_column
+from mlops.validation.validator import validate_statistics
 
 CONFIG = DriftConfig(numbers=0.1, values=0.1, columns={})
 

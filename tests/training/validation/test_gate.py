@@ -3,9 +3,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.validation import rows
+from mlops.validation.drift import DriftConfig
 from mlops_provider.step import BadConfigError
-from training.validation import rows
-from training.validation.drift import DriftConfig
 
 
 def found(verdict):

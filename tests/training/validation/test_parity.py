@@ -35,9 +35,9 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
-from training.validation.drift import DriftConfig, column_distance
-from training.validation.statistics import dataset_statistics, describe_column
-from training.validation.validator import infer_schema, validate_statistics
+from mlops.validation.drift import DriftConfig, column_distance
+from mlops.validation.statistics import dataset_statistics, describe_column
+from mlops.validation.validator import infer_schema, validate_statistics
 
 ROOT = Path(__file__).parents[3]
 FULL_TFDV = ROOT / ".venv/tfdv/bin/python"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mlops.validation.schema import count_checks, read_schema
 from mlops_provider.step import BadConfigError
-from training.validation.schema import count_checks, read_schema
 
 RECIPES = sorted(Path(__file__).parents[3].glob("include/*/schema.pbtxt"))
 INT_X = 'feature { name: "x" type: INT '

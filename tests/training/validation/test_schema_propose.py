@@ -16,11 +16,12 @@ from committed_snapshots import commit_snapshot, visits
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from training.store import Store
-from training.validation.proposal import propose_schema, revise_schema, write_schema
-from training.validation.schema import read_schema
-from training.validation.schema_text import revise_text
-from training.validation.statistics import dataset_statistics
+from mlops.store import Store
+from mlops.validation.proposal import propose_schema, revise_schema, write_schema
+from mlops.validation.schema import read_schema
+from mlops.validation.schema_text import revise_text
+from mlops.validation.statistics import dataset_statistics
+from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 PATH = "include/visits/schema.pbtxt"
@@ -63,11 +64,11 @@ def store(tmp_path: Path) -> Store:
 def propose(home: Path, store: Store) -> Run:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "training.commands", "schema", "propose", "visits", "--schema", PATH, *arguments],
+            [sys.executable, "-m", "mlops.commands", "schema", "propose", "visits", "--schema", PATH, *arguments],
             check=False,
             env={
                 **os.environ,
-                "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+                "PYTHONPATH": python_path(CHECKOUT),
                 "MLOPS_HOME": str(home),
                 "MLOPS_STORE": store.uri,
             },

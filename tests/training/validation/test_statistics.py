@@ -6,8 +6,7 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
-from mlops_provider.step import BadDataError
-from training.validation.statistics import (
+from mlops.validation.statistics import (
     GENERATOR,
     NUM_RANKED_VALUES,
     NUM_TOP_VALUES,
@@ -16,6 +15,7 @@ from training.validation.statistics import (
     dataset_statistics,
     generator,
 )
+from mlops_provider.step import BadDataError
 
 
 def describe(values: pl.Series):

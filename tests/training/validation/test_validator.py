@@ -10,8 +10,8 @@ import pytest
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
-from training.validation.statistics import dataset_statistics
-from training.validation.validator import infer_schema, validate_statistics
+from mlops.validation.statistics import dataset_statistics
+from mlops.validation.validator import infer_schema, validate_statistics
 
 PRESENT = "presence { min_count: 1 min_fraction: 0.9 }"
 
@@ -72,7 +72,7 @@ def test_inference_gives_few_strings_a_domain():
 def test_neither_tensorflow_nor_tfdv_is_imported():
     """Importing TFDV costs 18 s and needs packages that the runtime does not have."""
     code = (
-        "import sys; from training.validation.validator import _extension; _extension();"
+        "import sys; from mlops.validation.validator import _extension; _extension();"
         "print(sorted({'tensorflow', 'tensorflow_data_validation', 'apache_beam', 'pandas'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlops_provider.step import BadConfigError
-from training.validation.volume import (
+from mlops.validation.volume import (
     DAY_CHANGED,
     EMPTY_DAY,
     NOT_COMPARABLE,
@@ -14,6 +13,7 @@ from training.validation.volume import (
     check_days,
     check_volume,
 )
+from mlops_provider.step import BadConfigError
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
 DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from training.data.engine import Engine
-from training.data.sources import SourceTable, read_source
-from training.data.window import Window
+from mlops.data.engine import Engine
+from mlops.data.sources import SourceTable, read_source
+from mlops.data.window import Window
 
 AS_OF = datetime(2024, 1, 3, tzinfo=UTC)
 COMMON: Mapping[str, Any] = {"event_time": None, "created_time": None, "key": [], "history_days": None, "types": {}}

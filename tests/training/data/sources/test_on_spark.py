@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from turns import on_turn
 
+from mlops.data.engine import collect
 from mlops_provider.step import BadDataError
-from training.data.engine import collect
 
 from .conftest import Read
 

@@ -12,11 +12,11 @@ import adbc_driver_postgresql.dbapi as postgresql
 import polars as pl
 import pytest
 
+from mlops.data.connections import Connection
+from mlops.data.sources import SourceError
+from mlops.data.sources.postgres_query import PostgresQuery
+from mlops.data.sources.records import Records
 from mlops_provider.step import BadConfigError, BadDataError, StepError
-from training.data.connections import Connection
-from training.data.sources import SourceError
-from training.data.sources.postgres_query import PostgresQuery
-from training.data.sources.records import Records
 
 from .conftest import AS_OF, Read, rows
 

@@ -18,12 +18,12 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
+from mlops.data.connections import Connection
+from mlops.data.sources import SourceError, kafka_topic
+from mlops.data.sources.kafka_topic import KafkaTopic
+from mlops.data.sources.records import Records
+from mlops.data.sources.redis_stream import StreamPiece
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.connections import Connection
-from training.data.sources import SourceError, kafka_topic
-from training.data.sources.kafka_topic import KafkaTopic
-from training.data.sources.records import Records
-from training.data.sources.redis_stream import StreamPiece
 
 from .conftest import AS_OF, Read, rows
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mlops.data.engine import collect
 from mlops_provider.step import BadConfigError, BadDataError
-from training.data.engine import collect
 
 
 def put(folder: Path, **texts: str) -> None:
@@ -42,7 +42,7 @@ def test_each_file_is_a_row(tmp_path: Path, texts: Any) -> None:
 
 def test_many_files_are_read_in_a_few_pieces(tmp_path: Path, texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "library", **{f"f{number}": f"# {number}" for number in range(40)})
-    monkeypatch.setattr("training.data.sources.text_files.PIECE_BYTES", 30)
+    monkeypatch.setattr("mlops.data.sources.text_files.PIECE_BYTES", 30)
     rows = collect(texts().rows)
     assert sorted(rows["text"]) == sorted(f"# {number}" for number in range(40))
 

@@ -1,0 +1,113 @@
+"""Snapshots and their differences as people read them, 80 columns wide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from mlops.data.catalog import CommittedSnapshot
+from mlops.data.difference import ColumnsDifference, RowsDifference
+
+
+def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:
+    manifest = snapshot.manifest
+    console.print(f"[bold]{escape(snapshot.ref.name)}[/bold]  {snapshot.ref.version}", soft_wrap=True)
+    if mark := snapshot.deprecation:
+        console.print(f"DEPRECATED since {mark.at} by {mark.by}: {mark.reason}", style="red", markup=False)
+    facts = {
+        "interval": f"{snapshot.ref.interval_start} to {snapshot.ref.interval_end}, days of {manifest.timezone}",
+        "rows": f"{snapshot.ref.num_rows:,}",
+        "size": f"{decimal(snapshot.ref.num_bytes)} in {len(manifest.blobs)} blobs",
+        "committed": f"{snapshot.committed:%Y-%m-%d %H:%M:%S} UTC",
+        "place": snapshot.ref.place,
+        "created by": _inline(manifest.creator),
+        "engine": manifest.engine,
+        "event time": manifest.event_time,
+        "split": _inline(manifest.split),
+        "schema hash": manifest.schema_hash[:12],
+    }
+    grid = _grid()
+    for name, value in facts.items():
+        if value:
+            grid.add_row(name, escape(str(value)))
+    console.print(grid)
+
+    columns = _grid("column", "type")
+    for name, dtype in manifest.schema.items():
+        columns.add_row(escape(name), escape(dtype))
+    console.print("\n[bold]columns[/bold]", columns)
+
+    if manifest.splits:
+        splits = _grid("split", "rows", "days", "first day", "last day")
+        for name, part in manifest.splits.items():
+            first, last = (part.days[0], part.days[-1]) if part.days else ("", "")
+            splits.add_row(name, f"{part.num_rows:,}", str(len(part.days)), first, last)
+        console.print("\n[bold]splits[/bold]", splits)
+
+    days = _grid("day", "rows", "size", "blobs", "rows of a blob")
+    for partition in manifest.partitions:
+        rows = [blob.num_rows for blob in partition.blobs]
+        spread = f"{min(rows):,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
+        days.add_row(partition.day, f"{partition.num_rows:,}", decimal(partition.num_bytes), str(len(rows)), spread)
+    console.print("\n[bold]days[/bold]", days)
+
+    for name, source in manifest.sources.items():
+        console.print(f"\n[bold]source {escape(name)}[/bold]")
+        console.out(json.dumps(source, indent=1, ensure_ascii=False), highlight=False)
+
+
+def show_difference(
+    before: CommittedSnapshot,
+    after: CommittedSnapshot,
+    columns: ColumnsDifference,
+    days: Sequence[RowsDifference],
+    console: Console,
+) -> None:
+    console.print(f"[bold]{escape(before.name)}[/bold] to [bold]{escape(after.name)}[/bold]", soft_wrap=True)
+    if not columns and not days:
+        console.print("no difference")
+        return
+    if columns:
+        table = _grid("column", "", "type")
+        for name, dtype in columns.added.items():
+            table.add_row(escape(name), "added", escape(dtype))
+        for name, dtype in columns.removed.items():
+            table.add_row(escape(name), "removed", escape(dtype))
+        for name, (old, new) in columns.retyped.items():
+            table.add_row(escape(name), "retyped", escape(f"{old} to {new}"))
+        console.print("\n[bold]columns[/bold]", table)
+    # A column more or less is other bytes for each day, and no news of its rows.
+    days = [day for day in days if day.added or day.removed or day.changed]
+    held = {part.day for part in before.manifest.partitions} | {part.day for part in after.manifest.partitions}
+    console.print(f"\n[bold]rows[/bold] ({len(held) - len(days)} of {len(held)} days have equal rows)")
+    if not days:
+        return
+    table = _grid("day", "added", "removed", "changed", "columns that changed")
+    for day in days:
+        changed = ", ".join(f"{name} ({count:,})" for name, count in day.columns.items())
+        table.add_row(day.day, f"{day.added:,}", f"{day.removed:,}", f"{day.changed:,}", escape(changed))
+    console.print(table)
+    for day in days:
+        for example in day.examples:
+            console.print(f"\n{day.day}  {_inline(example['key'])}", markup=False)
+            for name, value in example["before"].items():
+                console.print(f"  {name}: {value!r} -> {example['after'][name]!r}", markup=False)
+
+
+def _grid(*headers: str) -> Table:
+    """Numbers to the right; the last column takes what room is left."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(headers))
+    for header in headers or ("", ""):
+        numeric = header in ("rows", "days", "size", "blobs", "added", "removed", "changed")
+        table.add_column(header, justify="right" if numeric else "left", overflow="fold")
+    return table
+
+
+def _inline(document: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (document or {}).items() if value is not None)

@@ -1,0 +1,206 @@
+"""
+Sources: tables in files, databases, table formats and streams, as they were known at the end of the data interval.
+
+Whatever the kind, :func:`read_source` settles exactly what is read, leaves out what was not yet known, gives columns
+their types from what is left, and hands out one table for Polars or Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import narwhals as nw
+import polars as pl
+
+from mlops.data.engine import Engine, Table, on_polars, on_spark, spark_session
+from mlops.data.sources.records import Records
+from mlops.data.sources.source import Piece, Source, SourceError, reading
+from mlops.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
+from mlops.data.window import Window
+from mlops_provider.step import BadDataError, StepError
+
+__all__ = ["SourceError", "SourceTable", "read_source"]
+
+KINDS: Mapping[str, str] = {
+    "files": "mlops.data.sources.files:Files",
+    "text": "mlops.data.sources.text_files:TextFiles",
+    "sql": "mlops.data.sources.sql:sql_query",
+    "delta": "mlops.data.sources.tables:Delta",
+    "iceberg": "mlops.data.sources.tables:Iceberg",
+    "redis": "mlops.data.sources.redis_stream:RedisStream",
+    "kafka": "mlops.data.sources.kafka_topic:KafkaTopic",
+}
+"""Imported by name: a step waits for the libraries of its own source only."""
+_PIECES_AT_ONCE = 4
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceTable:
+    """A source read as of an instant."""
+
+    rows: Table
+    columns: tuple[str, ...]
+    provenance: dict[str, Any]
+    """``kind``, ``position`` (exactly what was read) and ``num_rows`` that were known."""
+    finish: Callable[[], None] = field(repr=False)
+    """To be called when the rows have been read for the last time: lets go of the source, and raises
+    :class:`SourceError` where it changed meanwhile."""
+
+
+def read_source(
+    name: str, config: Mapping[str, Any], *, home: Path, scratch: Path, window: Window, engine: Engine
+) -> SourceTable:
+    """
+    Read a source without what was not yet known at the end of the window.
+
+    :param config: its section of ``ingest.sources``, see :class:`mlops_provider.source_spec.Source`
+    :param home: folder where relative paths start
+    :param scratch: folder for what is fetched or converted; needed as long as the rows are
+    :raises BadDataError: where something is missing, unreadable, or no instant
+    :raises BadConfigError: where the settings do not fit the source
+    :raises SourceError: where a server does not answer, or the source changes while it is read
+    """
+    settings = dict(config)
+    kind, types = settings.pop("kind"), settings.pop("types")
+    history_days = settings.pop("history_days")
+    records = Records(
+        source=name,
+        event_time=settings.pop("event_time"),
+        created_time=settings.pop("created_time"),
+        key=tuple(settings.pop("key")),
+        as_of=window.end,
+        since=None if history_days is None else window.start - timedelta(days=history_days),
+    )
+    make: Callable[..., Source] = pkgutil.resolve_name(KINDS[kind])
+    source = make(name=name, home=home, records=records, **settings)
+    position = source.position()
+    folder = scratch / f"source-{name}"
+    pieces = source.pieces(position, folder)
+    known, num_rows = _known(source, pieces, records, types, engine)
+    if engine == "polars":
+        rows = on_polars(known if source.local else _stored(known, records, folder))
+    else:
+        rows = on_spark(known, spark_session())
+    if records.key:
+        rows = records.latest(rows)
+        if engine == "polars":
+            rows = on_polars(_stored([_Rows(name, rows.to_native())], records, folder / "latest"))
+        num_rows = rows.select(nw.len()).collect("polars").item()
+    return SourceTable(
+        rows=rows,
+        columns=tuple(rows.collect_schema().names()),
+        provenance={"kind": kind, "position": dict(position), "num_rows": num_rows},
+        finish=functools.partial(source.finish, position),
+    )
+
+
+def _known(
+    source: Source, pieces: Sequence[Piece], records: Records, types: Mapping[str, str], engine: Engine
+) -> tuple[list[Piece], int]:
+    """The pieces with their known rows only, all of the same columns and types; and how many rows that are."""
+    if source.documents:
+        schemas = _each(functools.partial(fields_of, records=records), pieces, engine)
+        schema = by_name(functools.reduce(merged, schemas))
+        if not len(schema):
+            times = " and ".join(map(repr, records.instants))
+            why = f"no row has an earlier instant in {times}" if times else "it has no rows"
+            raise BadDataError(f"source {records.source!r}: nothing was known at {records.as_of.isoformat()}: {why}")
+        pieces = [Decoded(piece, records, schema) for piece in pieces]
+    look = functools.partial(survey, records=records, types=types, text=source.text)
+    surveys = _each(look, pieces, engine)
+    shown = functools.reduce(common, (found.shown for found in surveys))
+    wanted = {name: "string" if kind == "null" else str(kind) for name, kind in shown.items()} | dict(types)
+    _check_alike(records.source, pieces, surveys, types)
+    columns = tuple(surveys[0].schema)
+    return [_Known(piece, records, wanted, columns) for piece in pieces], sum(found.num_rows for found in surveys)
+
+
+def _check_alike(name: str, pieces: Sequence[Piece], surveys: Sequence[Survey], types: Mapping[str, str]) -> None:
+    first, place = surveys[0].schema, pieces[0].place
+    for piece, found in zip(pieces, surveys, strict=True):
+        if lacking := [c for c in first if c not in found.schema] or [c for c in found.schema if c not in first]:
+            has, lacks = (place, piece.place) if lacking[0] in first else (piece.place, place)
+            raise BadDataError(f"source {name!r}: {has} has a column {lacking[0]!r}, and {lacks} has not")
+        for column, dtype in first.items():
+            if found.schema[column] != dtype and column not in types:
+                raise BadDataError(
+                    f"source {name!r}: column {column!r} is {dtype} in {place} and {found.schema[column]} in "
+                    f"{piece.place}; say in types which it shall be"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The known rows of a piece, in their types."""
+
+    piece: Piece
+    records: Records
+    types: Mapping[str, str]
+    columns: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        return self.piece.place
+
+    def __call__(self) -> pl.LazyFrame:
+        rows = self.piece().select(self.columns)
+        schema = rows.collect_schema()
+        rows = self.records.known(rows)
+        return rows.with_columns(
+            converted(name, schema[name], wanted).alias(name)
+            for name, wanted in self.types.items()
+            if name not in self.records.instants
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that are there already, as a piece."""
+
+    place: str
+    rows: pl.LazyFrame
+
+    def __call__(self) -> pl.LazyFrame:
+        return self.rows
+
+
+def _stored(pieces: Sequence[Piece], records: Records, folder: Path) -> list[Piece]:
+    """Pieces converted once, to be read by all that follows: at most a batch of rows is in memory."""
+
+    def store(numbered: tuple[int, Piece]) -> Piece:
+        number, piece = numbered
+        path = folder / f"rows-{number:05d}.parquet"
+        with reading(records.source, piece.place):
+            piece().sink_parquet(path, compression="lz4", mkdir=True)
+        return _Rows(piece.place, pl.scan_parquet(path, glob=False))
+
+    with ThreadPoolExecutor(_PIECES_AT_ONCE) as threads:
+        return list(threads.map(store, enumerate(pieces)))
+
+
+def _each(function: Callable[[Piece], Result], pieces: Sequence[Piece], engine: Engine) -> list[Result]:
+    """Call a function on each piece, where it would be read: in threads, or in Spark's executors."""
+
+    def attempt(piece: Piece) -> Result | StepError:
+        try:
+            return function(piece)
+        except StepError as error:  # as a value: Spark would wrap what is raised
+            return error
+
+    if engine == "polars":
+        with ThreadPoolExecutor(_PIECES_AT_ONCE) as threads:
+            found = list(threads.map(attempt, pieces))
+    else:
+        found = spark_session().sparkContext.parallelize(pieces, len(pieces)).map(attempt).collect()
+    for result in found:
+        if isinstance(result, StepError):
+            raise result
+    return [result for result in found if not isinstance(result, StepError)]

@@ -1,0 +1,115 @@
+"""Which records of a source count, as of an instant: known by then, and of several of one thing the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import narwhals as nw
+import polars as pl
+
+from mlops.data.engine import Table
+from mlops_provider.step import BadDataError
+
+# After a time of day: without it, the year of 02-01-2024 would pass for an offset.
+_OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Records:
+    """The rule, for one source."""
+
+    source: str
+    """Name of the source, for messages."""
+    event_time: str | None
+    """Column with the instant to which a row belongs."""
+    created_time: str | None
+    """Column with the instant at which a record was written."""
+    key: Sequence[str]
+    """Columns that name a thing; of its records the one created last counts."""
+    as_of: datetime
+    """Neither event nor creation may be at or after this instant, UTC."""
+    since: datetime | None
+    """Events before this instant are left out."""
+
+    @property
+    def instants(self) -> list[str]:
+        return [name for name in (self.event_time, self.created_time) if name is not None]
+
+    def check(self, schema: pl.Schema) -> None:
+        """:raises BadDataError: where a column is not there, or holds no instants"""
+        wanted = {"event_time": self.event_time, "created_time": self.created_time}
+        named = [(setting, column) for setting, column in wanted.items() if column is not None]
+        for setting, column in [*named, *(("key", column) for column in self.key)]:
+            if column not in schema:
+                raise BadDataError(
+                    f"source {self.source!r} has no column {column!r}, which its {setting} names; "
+                    f"it has {', '.join(schema)}"
+                )
+        for setting, column in named:
+            dtype = schema[column]
+            if dtype != pl.String and not (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None):
+                raise BadDataError(
+                    f"source {self.source!r}: {setting} {column!r} is {dtype}, not an instant; make it a datetime "
+                    "with a time zone, or text in ISO 8601 with an offset"
+                )
+
+    def known(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """
+        Leave out what was not known, before anything else sees it: what is not read cannot leak. A record without an
+        instant is not known either.
+        """
+        schema = rows.collect_schema()
+        rows = rows.with_columns(instant(name, schema[name]).alias(name) for name in self.instants)
+        if self.created_time is not None:
+            rows = rows.filter(pl.col(self.created_time) < self.as_of)
+        # A correction may move a thing's event time: which record counts is settled first, see `latest`.
+        return rows if self.key else rows.filter(*self._in_time(pl.col))
+
+    def latest(self, table: Table) -> Table:
+        """
+        Of the known records of each key, the last; then those in time.
+
+        :raises BadDataError: where two records of a key were created at the same instant and differ
+        """
+        if not self.key:
+            return table
+        assert self.created_time is not None, "the spec asks for it"
+        by, created = list(self.key), self.created_time
+        newest = table.group_by(*by).agg(nw.col(created).max())
+        rows = table.join(newest, on=[*by, created], how="semi")
+        twice = _several(rows, by).head(1).collect("polars")
+        if len(twice):
+            # One record delivered twice is still one.
+            rows = rows.unique()
+            if len(example := _several(rows, by).head(1).collect("polars")):
+                which = ", ".join(f"{name} = {example[name][0]!r}" for name in by)
+                raise BadDataError(
+                    f"source {self.source!r}: {example['records'][0]} different records with {which} have the same "
+                    f"{created!r}, so that none is the last; make created_time finer, or the key longer"
+                )
+        return rows.filter(*self._in_time(nw.col))
+
+    def _in_time(self, col: Callable[[str], Any]) -> list[Any]:
+        """The conditions on the event time, in expressions of Polars or of narwhals."""
+        if self.event_time is None:
+            return []
+        event = col(self.event_time)
+        return [event < self.as_of, *([event >= self.since] if self.since is not None else [])]
+
+
+def _several(rows: Table, by: list[str]) -> Table:
+    return rows.group_by(*by).agg(nw.len().alias("records")).filter(nw.col("records") > 1)
+
+
+def instant(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column as instants in UTC, in microseconds; text without an offset, or that is none, as null."""
+    column = pl.col(name)
+    if dtype == pl.String:
+        # Polars would take a text without an offset for UTC.
+        return pl.when(column.str.contains(_OFFSET)).then(
+            column.str.to_datetime(time_zone="UTC", time_unit="us", strict=False)
+        )
+    return column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")

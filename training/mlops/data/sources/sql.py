@@ -1,0 +1,25 @@
+"""The rows of a SQL query: the connection's type says from what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mlops.data.connections import Connection
+from mlops.data.sources.postgres_query import PostgresQuery
+from mlops.data.sources.source import Source
+from mlops.data.sources.sqlite_query import SqliteQuery
+from mlops_provider.step import BadConfigError
+
+DATABASES: dict[str, Callable[..., Source]] = {"postgres": PostgresQuery, "sqlite": SqliteQuery}
+
+
+def sql_query(*, name: str, connection: str, **settings: Any) -> Source:
+    """:raises BadConfigError: where the connection is to another kind of database"""
+    found = Connection.from_environment(connection, f"source {name!r}")
+    if found.conn_type not in DATABASES:
+        raise BadConfigError(
+            f"source {name!r}: connection {connection!r} is of type {found.conn_type!r}; "
+            f"sources can be {' and '.join(DATABASES)}"
+        )
+    return DATABASES[found.conn_type](name=name, connection=found, **settings)

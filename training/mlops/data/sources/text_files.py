@@ -1,0 +1,119 @@
+"""Text files, on a disk or in an object store: a row each."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import accumulate, groupby
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import polars as pl
+
+from mlops.data.sources.files import FilePiece, Files
+from mlops.data.sources.source import Piece, Position
+from mlops_provider.refs import digest_of
+from mlops_provider.step import BadConfigError, BadDataError
+
+PIECE_BYTES: Final = 32 * 1024 * 1024
+"""Of the files that are read as one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFiles(Files):
+    """
+    Rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
+    :class:`mlops_provider.source_spec.TextSource`.
+    """
+
+    null_values: Sequence[str] = ()
+    sha256: str | None
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.path).suffix
+
+    @property
+    def documents(self) -> bool:
+        return False
+
+    @property
+    def text(self) -> bool:
+        return False
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    def position(self) -> Position:
+        position = super().position()
+        if self.sha256 is not None:
+            self._check(position)
+        return position
+
+    def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
+        files = [piece for piece in super().pieces(position, scratch) if isinstance(piece, FilePiece)]
+        ends = accumulate(piece.entry["num_bytes"] for piece in files)
+        parts = groupby(zip(ends, files, strict=True), key=lambda part: part[0] // PIECE_BYTES)
+        folder, as_of = _folder(self.path), self.records.as_of - timedelta(microseconds=1)
+        return [TextPiece(tuple(file for _, file in part), folder, as_of) for _, part in parts]
+
+    def _check(self, position: Position) -> None:
+        if "files" not in position:
+            raise BadConfigError(
+                f"source {self.name!r}: ingest.sources.{self.name}.sha256 is of files on a disk, and {self.path} are "
+                "objects; remove it"
+            )
+        folder = _folder(self.path)
+        found = digest_of({_below(folder, entry["path"]): entry["sha256"] for entry in position["files"]})
+        if found != self.sha256:
+            raise BadDataError(
+                f"source {self.name!r}: the {len(position['files'])} files of {self.path} are not those that the "
+                f"pipeline is made for: ingest.sources.{self.name}.sha256 is {self.sha256}, and theirs is {found}; "
+                "if they are meant, write that"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some files."""
+
+    files: tuple[FilePiece, ...]
+    folder: str
+    as_of: datetime
+
+    @property
+    def place(self) -> str:
+        return self.files[0].place if len(self.files) == 1 else f"{len(self.files)} files from {self.files[0].place} on"
+
+    def __call__(self) -> pl.LazyFrame:
+        rows: dict[str, list[Any]] = {
+            "path": [_below(self.folder, file.entry["path"]) for file in self.files],
+            "text": [_text(file) for file in self.files],
+        }
+        as_of = pl.lit(self.as_of, pl.Datetime("us", "UTC"))
+        return pl.LazyFrame(rows, schema={"path": pl.String, "text": pl.String}).with_columns(as_of=as_of)
+
+
+def _text(file: FilePiece) -> str:
+    try:
+        return file.on_disk().read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise BadDataError(
+            f"source {file.source!r}: {file.place} is not text in UTF-8: {error}; leave it out of the pattern"
+        ) from error
+
+
+def _folder(path: str) -> str:
+    """The folder of a name, or that a pattern begins with; of an object, within its store."""
+    scheme, separator, rest = path.partition("://")
+    parts = PurePosixPath(rest if separator else path).parts
+    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    # The store of objects is the fixed part itself; see Files.
+    return "" if separator and scheme != "file" else str(PurePosixPath(*parts[:fixed]))
+
+
+def _below(folder: str, path: str) -> str:
+    return str(PurePosixPath(path).relative_to(folder))

@@ -1,0 +1,241 @@
+"""From what is written to values: JSON objects to columns, and text to the types that its values show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import polars as pl
+
+from mlops.data.sources.records import Records, instant
+from mlops.data.sources.source import DOCUMENT, Piece, reading
+from mlops_provider.step import BadDataError
+
+TYPES: Mapping[str, pl.DataType] = {
+    "string": pl.String(),
+    "boolean": pl.Boolean(),
+    **{f"int{bits}": getattr(pl, f"Int{bits}")() for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": getattr(pl, f"UInt{bits}")() for bits in (8, 16, 32, 64)},
+    "float32": pl.Float32(),
+    "float64": pl.Float64(),
+    "date": pl.Date(),
+    "datetime": pl.Datetime("us", "UTC"),
+}
+"""What the names in ``types`` stand for."""
+Shown = Literal["null", "boolean", "int64", "float64", "string"]
+"""What the values of a column of text are; ``null`` where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The known rows of a piece of JSON objects, as columns."""
+
+    piece: Piece
+    records: Records
+    schema: pl.Schema
+
+    @property
+    def place(self) -> str:
+        return self.piece.place
+
+    def __call__(self) -> pl.LazyFrame:
+        # A field that is null throughout is text, as it is in CSV.
+        fields = pl.Struct({name: pl.String() if dtype == pl.Null else dtype for name, dtype in self.schema.items()})
+        known = _known_documents(self.piece(), self.records)
+        return known.with_columns(pl.col(DOCUMENT).str.json_decode(fields)).unnest(DOCUMENT)
+
+
+def fields_of(piece: Piece, records: Records) -> pl.Schema:
+    """
+    The fields of a piece's JSON objects, and the types that hold all their known values.
+
+    :raises BadDataError: where a document is no JSON object, or its instant is none
+    """
+    with reading(records.source, piece.place):
+        rows = piece()
+        columns = rows.collect_schema()
+        _refuse_broken(rows, records, piece.place)
+        outside = _with_instants(rows, records)
+        for name in records.instants:
+            _refuse_unreadable(outside, records, name)
+        schema = pl.Schema()
+        for batch in _known_documents(rows, records).select(DOCUMENT).collect_batches():
+            dtype = batch[DOCUMENT].str.json_decode(infer_schema_length=None).dtype
+            assert isinstance(dtype, pl.Struct), "other documents were refused"
+            schema = merged(schema, pl.Schema(dtype))
+    if taken := sorted(set(schema) & (set(columns) - {DOCUMENT})):
+        raise BadDataError(
+            f"source {records.source!r}: {piece.place} has a field {taken[0]!r}, which is the name of a column that "
+            "the source adds; rename the field"
+        )
+    return schema
+
+
+def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
+    """:raises BadDataError: where a document is no JSON object: without an instant it would pass for not yet known"""
+    document = pl.col(DOCUMENT)
+    whole = document.str.contains(r"^\s*\{") & document.str.json_path_match("$").is_not_null()
+    broken = rows.select(document.filter(~whole).first().str.slice(0, 80)).collect(engine="streaming").item()
+    if broken is not None:
+        raise BadDataError(
+            f"source {records.source!r}: cannot read {place}: {broken!r} is no JSON object; was it written to the end?"
+        )
+
+
+def _with_instants(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
+    """With the instants that stand inside the documents as columns of text."""
+    inside = [name for name in records.instants if name not in rows.collect_schema()]
+    return rows.with_columns(pl.col(DOCUMENT).str.json_path_match(f"$['{name}']").alias(name) for name in inside)
+
+
+def _known_documents(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
+    """Only the known rows may decide the types: one of the future would make the past look different."""
+    columns = rows.collect_schema().names()
+    return records.known(_with_instants(rows, records)).select(columns)
+
+
+def merged(one: pl.Schema, other: pl.Schema) -> pl.Schema:
+    """The columns of both, of types that hold the values of both."""
+    return pl.concat([pl.DataFrame(schema=one), pl.DataFrame(schema=other)], how="diagonal_relaxed").schema
+
+
+def by_name(schema: pl.Schema) -> pl.Schema:
+    """
+    Fields in the order of their names, nested ones too: those of a JSON object have none, and the order in which
+    documents happen to show them must not decide the snapshot's version.
+    """
+
+    def ordered(dtype: pl.DataType) -> pl.DataType:
+        match dtype:
+            case pl.Struct(fields=fields):
+                return pl.Struct({f.name: ordered(f.dtype) for f in sorted(fields, key=lambda f: f.name)})  # type: ignore[arg-type]
+            case pl.List(inner=inner):
+                return pl.List(ordered(inner))  # type: ignore[arg-type]
+        return dtype
+
+    return pl.Schema({name: ordered(schema[name]) for name in sorted(schema)})
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a piece holds."""
+
+    schema: pl.Schema
+    num_rows: int
+    """Known ones, of whatever key."""
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+    """Of the columns of text whose type is to be told from their known values."""
+
+
+def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool) -> Survey:
+    """
+    Look at a piece before it is read for good.
+
+    :param types: the types that the user gave
+    :param text: whether columns of text are to get the types that their values show
+    :raises BadDataError: where a column is missing, an instant is none, a key is null, or a value is not of its type
+    """
+    with reading(records.source, piece.place):
+        rows = piece()
+        schema = rows.collect_schema()
+        records.check(schema)
+        for name in set(types) - set(schema):
+            raise BadDataError(
+                f"source {records.source!r}: {piece.place} has no column {name!r}, which types names; "
+                f"it has {', '.join(schema)}"
+            )
+        for name in records.instants:
+            _refuse_unreadable(rows, records, name)
+        known = records.known(rows)
+        open_columns = [c for c in schema if text and schema[c] == pl.String and c not in (*types, *records.instants)]
+        found = known.select(
+            pl.len().alias("rows"),
+            *(pl.col(name).null_count().alias(f"null {name}") for name in records.key),
+            *(_unfit(name, schema[name], wanted).alias(f"unfit {name}") for name, wanted in types.items()),
+            *(count for name in open_columns for count in _counts(name)),
+        )
+        counted = found.collect(engine="streaming").row(0, named=True)
+    for name in records.key:
+        if nulls := counted[f"null {name}"]:
+            raise BadDataError(f"source {records.source!r}: {piece.place} has {nulls} rows whose key {name!r} is null")
+    for name, wanted in types.items():
+        if (example := counted[f"unfit {name}"]) is not None:
+            raise BadDataError(
+                f"source {records.source!r}: {piece.place} has {example!r} in column {name!r}, which is no {wanted}; "
+                "correct it, or types"
+            )
+    return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns})
+
+
+def converted(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
+    """A column as another type; null where a value does not fit."""
+    column, target = pl.col(name), TYPES[wanted]
+    if wanted == "datetime":
+        return instant(name, dtype)
+    if dtype == pl.String and wanted == "date":
+        return column.str.to_date(strict=False)
+    if dtype == pl.String and wanted == "boolean":
+        lower = column.str.to_lowercase()
+        return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
+    return column.cast(target, strict=False)
+
+
+def common(shown: Mapping[str, Shown], other: Mapping[str, Shown]) -> dict[str, Shown]:
+    """For each column what holds the values of both pieces."""
+    result = dict(shown)
+    for name, kind in other.items():
+        before = result.get(name, "null")
+        if "null" in (before, kind):
+            result[name] = kind if before == "null" else before
+        elif before != kind:
+            result[name] = "float64" if {before, kind} == {"int64", "float64"} else "string"
+    return result
+
+
+def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> None:
+    """:raises BadDataError: where a column of text holds something that is no instant"""
+    dtype = rows.collect_schema()[name]
+    if dtype != pl.String:
+        return
+    column = pl.col(name)
+    unreadable = rows.select(column.filter(instant(name, dtype).is_null() & column.is_not_null()).first())
+    if (example := unreadable.collect(engine="streaming").item()) is not None:
+        setting = "event_time" if name == records.event_time else "created_time"
+        raise BadDataError(
+            f"source {records.source!r}: {setting} {name!r} holds {example!r}, which is not an instant; "
+            "write it in ISO 8601 with its offset, e.g. 2013-01-31T10:00:00Z"
+        )
+
+
+def _unfit(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
+    """The first value that is not of the wanted type, as text."""
+    column = pl.col(name)
+    unfit = column.is_not_null() & converted(name, dtype, wanted).is_null()
+    if dtype.is_float() and TYPES[wanted].is_integer():
+        unfit |= column != column.round()  # a cast would cut the fraction off
+    return column.filter(unfit).first().cast(pl.String, strict=False)
+
+
+def _counts(name: str) -> list[pl.Expr]:
+    column = pl.col(name)
+    return [
+        column.count().alias(f"values {name}"),
+        column.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
+        column.cast(pl.Int128, strict=False).count().alias(f"whole {name}"),
+        column.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
+        column.is_in(["true", "false", "True", "False", "TRUE", "FALSE"]).sum().alias(f"boolean {name}"),
+    ]
+
+
+def _shown(name: str, counted: Mapping[str, int]) -> Shown:
+    values = counted[f"values {name}"]
+    if values == 0:
+        return "null"
+    if counted[f"int64 {name}"] == values:
+        return "int64"
+    # Whole numbers too long for 64 bits are names of something: as floats they would lose digits.
+    too_long = counted[f"whole {name}"] > counted[f"int64 {name}"]
+    if counted[f"float64 {name}"] == values and not too_long:
+        return "float64"
+    return "boolean" if counted[f"boolean {name}"] == values else "string"

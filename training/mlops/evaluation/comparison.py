@@ -1,0 +1,197 @@
+"""The candidate and the champion on the same held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mlops.evaluation.bias import group_differences
+from mlops.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
+from mlops.evaluation.gate import Measured, Rule, Verdict, judge
+from mlops.evaluation.rules import rule_of
+from mlops.evaluation.scoring import Scored, aligned
+from mlops.evaluation.serving import Serving
+from mlops.evaluation.slices import slice_columns, slices
+from mlops.trainer.metrics import OBJECTIVE_METRICS, IntArray, check_metric, fits
+from mlops_provider.step import BadConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateConfig:
+    """The ``evaluate`` section of a pipeline; meanings and defaults are in ``mlops_provider.spec.Evaluate``."""
+
+    registered_model: str
+    metric: str
+    metrics: Sequence[str]
+    metric_function: str | None
+    rules: Sequence[Rule]
+    slices: Sequence[str]
+    fairness: Sequence[str]
+    price_per_gpu_hour: float | None
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> EvaluateConfig:
+        """Read the section from a step's input document."""
+        return cls(**{**section, "rules": [rule_of(rule) for rule in section["rules"]]})
+
+    def check(self, objective: str, *, grouped: bool) -> None:
+        """:raises BadConfigError: where something does not fit the model's objective"""
+        for metric in (self.metric, *self.metrics):
+            check_metric(metric, objective, grouped=grouped)
+        if self.fairness and objective != "binary":
+            raise BadConfigError(
+                f"evaluate.fairness compares predicted classes, and the objective is {objective!r}; remove it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """All that was measured, and what follows; N rows. Where there is no champion its parts are None."""
+
+    grouped: bool
+    labels: npt.NDArray[np.float32]
+    offsets: IntArray
+    candidate: npt.NDArray[np.float32]
+    """``[N]`` scores"""
+    champion: npt.NDArray[np.float32] | None
+    measured: Measured
+    verdict: Verdict
+    num_apart: int
+    """Rows that only the candidate's feature set keeps, left out."""
+
+    @property
+    def metric(self) -> str:
+        return self.measured.metric
+
+    @property
+    def objective(self) -> str:
+        return next(objective for objective in OBJECTIVE_METRICS if fits(self.metric, objective))
+
+    @property
+    def rows_are(self) -> str:
+        """For people."""
+        return "documents" if self.objective == "language_model" else "rows"
+
+    @property
+    def samples_are(self) -> str:
+        """For people."""
+        return "queries" if self.grouped else self.rows_are
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_unmeasured(self) -> int:
+        """Queries without any relevant document, left out of the mean."""
+        return self.num_samples - self.measured.estimate(None).num_samples
+
+    def metrics(self) -> dict[str, float]:
+        """Flat numbers, for the ref and for MLflow."""
+        found = {self.metric: self.measured.estimate(None).candidate.value}
+        for metric, each in self.measured.estimates.items():
+            for name, interval in each.intervals().items():
+                found |= {
+                    f"{name}.{metric}": interval.value,
+                    f"{name}.{metric}.low": interval.low,
+                    f"{name}.{metric}.high": interval.high,
+                }
+        return found
+
+    def latency(self) -> dict[str, float]:
+        """Apart from :meth:`metrics`: it is another each time it is measured."""
+        serving = self.measured.serving
+        return {"latency_p50_ms": serving.latency_p50_ms, "latency_p99_ms": serving.latency_p99_ms}
+
+    def document(self) -> dict[str, Any]:
+        """JSON of all but the scores."""
+        measured = self.measured
+        return {
+            "metric": self.metric,
+            "verdict": asdict(self.verdict),
+            "champion": measured.champion_version,
+            "metrics": {name: _intervals(each) for name, each in measured.estimates.items()},
+            "num_rows": len(self.labels),
+            "num_samples": self.num_samples,
+            "num_unmeasured": self.num_unmeasured,
+            "slices": [
+                {"column": each.column, "value": each.value, "num_samples": each.num_samples}
+                | (_intervals(each.estimate) if each.estimate else {})
+                for each in measured.slices
+            ],
+            "fairness": [asdict(each) for each in measured.groups],
+            "serving": asdict(measured.serving),
+        }
+
+
+def compare(
+    config: EvaluateConfig,
+    rows: pl.DataFrame,
+    scored: Scored,
+    champion: Scored | None,
+    champion_version: str | None,
+    serving: Serving,
+    *,
+    grouped: bool,
+    own_metrics: MetricFunction | None = None,
+    days_seen: int = 0,
+) -> Comparison:
+    """
+    Measure, resample, slice and decide.
+
+    :param rows: the raw held-out rows that ``scored.rows`` points into
+    :param own_metrics: the recipe's function
+    :param days_seen: held-out days that the champion was trained on
+    :raises BadDataError: where a metric cannot be measured on these rows
+    :raises BadConfigError: where a rule or a slice is about something that is not there
+    """
+    num_rows, champion_scores = len(scored.rows), None
+    if champion is not None:
+        scored, champion_scores = aligned(scored, champion)
+    labels, offsets, kept = scored.labels, scored.offsets, rows[scored.rows]
+    estimates: dict[str, Estimate] = {
+        metric: estimate(metric, labels, offsets, scored.scores, champion_scores)
+        for metric in dict.fromkeys([config.metric, *config.metrics])
+    }
+    if own_metrics is not None:
+        own = estimate_own(own_metrics, labels, offsets, scored.scores, champion_scores)
+        if twice := sorted(estimates.keys() & {each.metric for each in own}):
+            raise BadConfigError(f"evaluate.metric_function returns {twice[0]!r}, which is measured already; rename it")
+        estimates |= {each.metric: each for each in own}
+    measured = Measured(
+        metric=config.metric,
+        champion_version=champion_version,
+        estimates=estimates,
+        slices=slices(
+            config.metric,
+            kept,
+            config.slices or slice_columns(kept),
+            labels=labels,
+            offsets=offsets,
+            candidate=scored.scores,
+            champion=champion_scores,
+        ),
+        groups=group_differences(
+            kept, config.fairness, labels=labels, candidate=scored.scores, champion=champion_scores
+        ),
+        serving=serving,
+    )
+    return Comparison(
+        grouped=grouped,
+        labels=labels,
+        offsets=offsets,
+        candidate=scored.scores,
+        champion=champion_scores,
+        measured=measured,
+        verdict=judge(config.rules, measured, days_seen),
+        num_apart=num_rows - len(scored.rows),
+    )
+
+
+def _intervals(found: Estimate) -> dict[str, Any]:
+    return {name: asdict(interval) for name, interval in found.intervals().items()}

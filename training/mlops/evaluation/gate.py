@@ -1,0 +1,86 @@
+"""Whether a candidate may replace the model in production: pure functions of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlops.evaluation.bias import GroupDifference
+from mlops.evaluation.bootstrap import Estimate
+from mlops.evaluation.serving import Serving
+from mlops.evaluation.slices import Slice
+from mlops_provider.step import BadConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """All that rules are about."""
+
+    metric: str
+    """The first of ``estimates``, which slices are about too."""
+    champion_version: str | None
+    estimates: Mapping[str, Estimate]
+    slices: Sequence[Slice]
+    groups: Sequence[GroupDifference]
+    serving: Serving
+
+    def estimate(self, metric: str | None) -> Estimate:
+        """:raises BadConfigError: where that metric is not measured"""
+        name = metric or self.metric
+        if name not in self.estimates:
+            raise BadConfigError(
+                f"evaluate.rules: a rule is about {name!r}, but measured are {', '.join(self.estimates)}; add it to "
+                "evaluate.metrics, or have evaluate.metric_function return it"
+            )
+        return self.estimates[name]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of one rule."""
+
+    title: str
+    passed: bool
+    sentence: str
+    """For people: value, threshold, and what follows."""
+    note: str = ""
+    """What the rule does not see."""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Where the value may lie; None where it is what it is."""
+    threshold: float | None = None
+    must_exceed: bool = True
+    """Whether the good side of the threshold is above it."""
+    asked: str = ""
+    """Which of the numbers must be on that side."""
+
+
+class Rule(Protocol):
+    def outcome(self, measured: Measured) -> Outcome:
+        """:raises BadConfigError: where the rule is about something that is not measured"""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    passed: bool
+    reason: str
+    outcomes: Sequence[Outcome]
+
+
+def judge(rules: Sequence[Rule], measured: Measured, days_seen: int = 0) -> Verdict:
+    """
+    All rules must hold. The reason tells those that do not, or the first and how many more there are.
+
+    :param days_seen: held-out days that the champion was trained on, as when an old night is run again
+    """
+    outcomes = [rule.outcome(measured) for rule in rules]
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    reason = " ".join(outcome.sentence for outcome in failed or outcomes[:1])
+    if not failed and len(outcomes) > 1:
+        reason += f" All {len(outcomes)} rules hold."
+    if days_seen:
+        reason += f" The champion was trained on {days_seen} of the held-out days, which favours it."
+    return Verdict(passed=not failed, reason=reason, outcomes=outcomes)

@@ -1,0 +1,165 @@
+"""Trained models out of the store: their own features, their own code, their own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+from torch import nn
+
+from mlops.code import load_bundled
+from mlops.data.feature_table import FeatureTable
+from mlops.evaluation.scoring import ModelDescription, Scored, TrainedModel, describe
+from mlops.features.applied import FittedFeatures
+from mlops.features.fitted import load_fitted
+from mlops.features.token_set import FittedTokens
+from mlops.features.tokenise import load_tokens
+from mlops.registry.champion import Champion
+from mlops.store import DamagedObjectError, Store
+from mlops.trainer.checkpoint.weights import deserialise
+from mlops.trainer.config import build_model
+from mlops.trainer.documents import score_documents
+from mlops.trainer.metrics import IntArray
+from mlops.trainer.objectives import score
+from mlops_provider.refs import CheckpointRef, FeaturesRef
+from mlops_provider.stages import CHAMPION
+from mlops_provider.step import BadConfigError, BadDataError
+
+ROW: Final = "__row"
+CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableModel:
+    """Scores the rows of a table. A sample is a query where they are grouped, else a row."""
+
+    description: ModelDescription
+    fitted: FittedFeatures
+    model: nn.Module
+    num_bytes: int
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.fitted.columns.names()
+
+    def score(self, rows: pl.DataFrame) -> Scored:
+        table = self.fitted.apply(rows)
+        return Scored(
+            rows=self.fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
+            scores=self._score(table),
+            labels=table.labels,
+            offsets=table.offsets,
+        )
+
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
+        return self._score(self.fitted.serve(request))
+
+    def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
+        return self.fitted.arranged(rows)
+
+    def _score(self, table: FeatureTable) -> npt.NDArray[np.float32]:
+        if table.num_features != self.description.num_features:
+            raise BadDataError(
+                f"the model takes {self.description.num_features} features, its feature set gives "
+                f"{table.num_features}; train it again"
+            )
+        return score(self.model, table, CPU, grouped=self.description.grouped)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageModel:
+    """Scores documents, each a row and a sample of its own."""
+
+    description: ModelDescription
+    tokens: FittedTokens
+    model: nn.Module
+    num_bytes: int
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.tokens.columns.names()
+
+    def score(self, rows: pl.DataFrame) -> Scored:
+        num_tokens, losses = score_documents(self.model, self.tokens, rows, CPU)
+        offsets = np.arange(rows.height + 1)
+        return Scored(rows=offsets[:-1], scores=losses, labels=num_tokens, offsets=offsets)
+
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
+        return self.score(pl.DataFrame(request, schema=self.tokens.columns)).scores
+
+    def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
+        return rows, np.arange(rows.height + 1)
+
+
+def open_model(store: Store, checkpoint: CheckpointRef, scratch: Path) -> TableModel | LanguageModel:
+    """
+    :param scratch: folder for the unpacked code; must stay as long as the model is in use
+    :raises BadConfigError: where its features or its code cannot be used here
+    """
+    description, features = describe(store, checkpoint), checkpoint.ancestor(FeaturesRef)
+    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
+    model = build_model(
+        factory, description.model, description.num_features, description.model_args, description.vocab_size
+    )
+    model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), CPU))
+    served = [checkpoint.artifacts[name] for name in ("weights", "code")]
+    served += [features.artifacts[name] for name in ("state", "code")]
+    num_bytes = sum({artifact.sha256: artifact.num_bytes for artifact in served}.values())
+    if description.vocab_size is not None:
+        tokens = load_tokens(store, features, scratch)
+        return LanguageModel(description=description, tokens=tokens, model=model, num_bytes=num_bytes)
+    fitted = load_fitted(store, features, scratch)
+    return TableModel(description=description, fitted=fitted, model=model, num_bytes=num_bytes)
+
+
+def score_champion(
+    store: Store, champion: Champion, name: str, candidate: TrainedModel, rows: pl.DataFrame, scratch: Path
+) -> Scored:
+    """
+    Score raw rows with the model in production.
+
+    :param name: under which it is registered, for the message
+    :param candidate: that it is compared with
+    :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
+    :raises DamagedObjectError: where the store no more has what it is made of
+    """
+    named = f"the model in production, {name} version {champion.version} ({CHAMPION}),"
+    replace = (
+        f"put another version in its place: mlops models rollback {name} --why ..., or "
+        f"mlops models promote {name} VERSION --why ..."
+    )
+    try:
+        model = open_model(store, champion.checkpoint, scratch)
+        _check_comparable(candidate, model)
+        scored = model.score(rows)
+        scored.check_finite(f"the champion, version {champion.version},")
+        return scored
+    except DamagedObjectError as error:
+        raise DamagedObjectError(
+            f"{named} cannot be read, so there is nothing to compare with: {error}. Meanwhile {replace}"
+        ) from error
+    except (BadConfigError, BadDataError) as error:
+        raise BadDataError(
+            f"{named} cannot be scored on this data, so there is nothing to compare with: {error}. Give the data what "
+            f"that model needs, or {replace}"
+        ) from error
+
+
+def _check_comparable(candidate: TrainedModel, champion: TrainedModel) -> None:
+    """:raises BadConfigError: where one's tokens are not the other's: then a perplexity by token says nothing"""
+    models = [model for model in (candidate, champion) if isinstance(model, LanguageModel)]
+    if len(models) == 1:
+        other, own = champion.description.objective, candidate.description.objective
+        raise BadConfigError(f"its objective is {other!r}, and the candidate's is {own!r}")
+    states = [{part: model.tokens.state[part] for part in ("format", "tokenizer", "fitted")} for model in models]
+    if models and states[0] != states[1]:
+        raise BadConfigError(
+            f"its tokens are those of {states[1]['tokenizer']} as it was then, and the candidate's are of "
+            f"{states[0]['tokenizer']}: perplexities of different tokens cannot be compared"
+        )

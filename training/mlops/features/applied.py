@@ -1,0 +1,266 @@
+"""A feature set with the state it was fitted to: raw rows in, model inputs out, for training and serving alike."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from polars.exceptions import PolarsError
+
+from mlops.data.dtypes import dtype_of
+from mlops.data.feature_table import FeatureTable
+from mlops.features.derivation import Arranged, Derivation
+from mlops.features.protocol import Encoder, State, described
+from mlops_provider.step import BadConfigError, BadDataError
+
+if TYPE_CHECKING:
+    from mlops.features.feature_set import FeatureSet
+
+_BLOCK_ROWS: Final = 16384
+"""Encoded at a time by one thread: few enough that what lies between a column and its features stays in its cache."""
+_TAKES: Final[Mapping[type[pl.DataType], tuple[type, ...]]] = {
+    pl.Boolean: (bool,), pl.String: (str,), pl.Date: (date,), pl.Datetime: (datetime,)
+}  # fmt: skip
+STATE_FORMAT: Final = 1
+"""Of the state, and of what each transform makes of it: raised when either changes its meaning."""
+
+
+class FittedFeatures:
+    """
+    Ready once, used for as many rows as there are.
+
+    :raises BadConfigError: where the state is another feature set's, or two features have one name
+    """
+
+    def __init__(self, feature_set: FeatureSet, state: State) -> None:
+        if state.get("format") != STATE_FORMAT:
+            raise BadConfigError(
+                f"the state of these features has format {state.get('format')}, this release reads {STATE_FORMAT}; "
+                "run the features step and train again"
+            )
+        self.feature_set = feature_set
+        self.state = state
+        self.columns = pl.Schema({name: dtype_of(text) for name, text in state["columns"]})
+        """Raw columns that a request must have, with their types."""
+        self._derivation = Derivation.of(feature_set, self.columns)
+        self._encoders = _encoders(feature_set, state)
+        self.feature_names = [name for encoder in self._encoders for name in encoder.names]
+        self._dates = [name for name, dtype in self.columns.items() if dtype in (pl.Date, pl.Datetime)]
+        self._takes = {name: kinds for name, dtype in self.columns.items() if (kinds := _kinds(dtype))}
+
+    def __reduce__(self) -> tuple[type[FittedFeatures], tuple[FeatureSet, State]]:
+        return FittedFeatures, (self.feature_set, self.state)
+
+    def apply(self, frame: pl.DataFrame, keys: Mapping[str, str] = MappingProxyType({})) -> FeatureTable:
+        """
+        Raw rows to model inputs; the same for training and serving.
+
+        :param frame: whole groups
+        :param keys: raw columns to keep beside the features, by the name that they shall have
+        :return: features [N, F]; labels [N], NaN where the frame has no label column
+        :raises BadDataError: naming the feature or label that is missing or not finite
+        """
+        rows = self._derivation.conform(frame)
+        others = [column for column in keys.values() if column not in rows.columns]
+        arranged = self._derivation.arrange(rows.hstack(frame.select(others)) if others else rows)
+        return FeatureTable(
+            features=self._features(arranged),
+            labels=self._labels(arranged.rows),
+            offsets=arranged.offsets,
+            ids=self.ids(*arranged),
+            keys=arranged.rows.select(pl.col(column).alias(name) for name, column in keys.items()) if keys else None,
+        )
+
+    def apply_batches(self, frames: Iterable[pl.DataFrame]) -> Iterator[FeatureTable]:
+        """
+        Apply to a stream that need not fit into memory: a table for each frame.
+
+        A group may go on from the end of one frame at the start of the next; it is then made whole.
+
+        :raises BadDataError: where a group comes again after others: the stream must have groups together
+        """
+        group_by = list(self.feature_set.group_by)
+        if not group_by:
+            yield from map(self.apply, frames)
+            return
+        held: pl.DataFrame | None = None
+        done: set[int] = set()
+        for frame in frames:
+            rows = frame if held is None else pl.concat([held, frame])
+            last = rows.select(pl.struct(group_by).eq_missing(pl.struct(group_by).last())).to_series()
+            held = rows.filter(last)
+            yield self._once(rows.filter(~last), done)
+        if held is not None:
+            yield self._once(held, done)
+
+    def serve(self, request: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FeatureTable:
+        """
+        The features of one request: a row, or the rows of a group (of several groups, too).
+
+        :param request: raw columns by name, None where a value is missing; dates also as ISO 8601. Others are ignored
+        :return: rows in the order of ``order_by``
+        :raises BadDataError: naming the column that is not there or has a value of another type
+        """
+        requests = [request] if isinstance(request, Mapping) else list(request)
+        for row in requests:
+            if lacking := self.columns.keys() - row.keys():
+                raise BadDataError(
+                    f"the request has no {', '.join(sorted(lacking))}; give None where a value is not known"
+                )
+        if any(isinstance(row[name], str) for name in self._dates for row in requests):
+            requests = [self._with_dates(row) for row in requests]
+        for row in requests:
+            self._check_types(row)
+        try:
+            frame = pl.from_dicts(requests, schema=self.columns) if requests else pl.DataFrame(schema=self.columns)
+        except (PolarsError, TypeError, OverflowError, UnicodeError) as error:
+            raise BadDataError(f"the request does not have the columns' types: {error}") from error
+        arranged = self._derivation.arrange(frame)
+        labels = np.full(arranged.rows.height, np.nan, dtype=np.float32)
+        return FeatureTable(features=self._features(arranged), labels=labels, offsets=arranged.offsets)
+
+    def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The raw rows in exactly the number and order of ``apply``'s rows."""
+        return self.arranged(frame).rows
+
+    def arranged(self, frame: pl.DataFrame) -> Arranged:
+        """:meth:`rows`, and where samples begin and end."""
+        return self._derivation.arrange(frame)
+
+    def ids(self, rows: pl.DataFrame, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Of arranged rows' samples; see :attr:`FeatureTable.ids`."""
+        return _hashes(rows[offsets[:-1]] if self.feature_set.grouped else rows, self._id_columns)
+
+    def with_ids(self, frame: pl.DataFrame, ids: npt.NDArray[np.uint64]) -> pl.DataFrame:
+        """The raw rows of the samples that have one of these ids."""
+        return frame.filter(np.isin(_hashes(self._derivation.conform(frame), self._id_columns), ids))
+
+    @property
+    def _id_columns(self) -> Sequence[str]:
+        return self.feature_set.group_by or self.feature_set.order_by
+
+    def _once(self, frame: pl.DataFrame, done: set[int]) -> FeatureTable:
+        table = self.apply(frame)
+        ids = set(_hashes(frame, self._id_columns).tolist())
+        if ids & done:
+            raise BadDataError(
+                f"a group of equal {', '.join(self.feature_set.group_by)} comes again after others; "
+                "sort the stream by group_by"
+            )
+        done |= ids
+        return table
+
+    def _features(self, arranged: Arranged) -> npt.NDArray[np.float32]:
+        rows = self._derivation.derive(arranged.rows)
+        features = np.empty((rows.height, len(self.feature_names)), dtype=np.float32)
+        blocks = range(0, rows.height, _BLOCK_ROWS)
+        if len(blocks) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                list(threads.map(lambda first: self._encode(rows, features, first), blocks))
+        else:
+            self._encode(rows, features, 0)
+        return features
+
+    def _encode(self, rows: pl.DataFrame, features: npt.NDArray[np.float32], first: int) -> None:
+        """Fill the block of rows that starts there."""
+        part, block = rows[first : first + _BLOCK_ROWS], features[first : first + _BLOCK_ROWS]
+        start = 0
+        for encoder in self._encoders:
+            stop = start + len(encoder.names)
+            encoder.write(part, block[:, start:stop].T)
+            start = stop
+        if not (finite := np.isfinite(block)).all():
+            row, column = np.argwhere(~finite)[0]
+            count = len(block) - int(finite[:, column].sum())
+            raise BadDataError(
+                f"feature {self.feature_names[column]!r} is {block[row, column]} in {count} of {len(block)} rows; "
+                "check how it is derived"
+            )
+
+    def _labels(self, rows: pl.DataFrame) -> npt.NDArray[np.float32]:
+        name = self.feature_set.label
+        if name not in rows.columns:
+            return np.full(rows.height, np.nan, dtype=np.float32)
+        label = rows.get_column(name)
+        if not (label.dtype.is_numeric() or label.dtype == pl.Boolean):
+            raise BadConfigError(f"label {name!r} is {label.dtype}, not a number")
+        if count := label.null_count():
+            raise BadDataError(f"label {name!r} is missing in {count} rows; leave them out with FeatureSet.where")
+        labels = label.cast(pl.Float32).to_numpy()
+        if not np.isfinite(labels).all():
+            raise BadDataError(f"label {name!r} has values that are not finite; leave them out with FeatureSet.where")
+        return labels
+
+    def _with_dates(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        parsed = dict(row)
+        for name in self._dates:
+            if isinstance(text := row[name], str):
+                kind = date if self.columns[name] == pl.Date else datetime
+                try:
+                    parsed[name] = kind.fromisoformat(text)
+                except ValueError as error:
+                    raise BadDataError(f"the request's {name!r} is {text!r}, not ISO 8601: {error}") from error
+        return parsed
+
+    def _check_types(self, row: Mapping[str, Any]) -> None:
+        """Polars would make another value of it: 5 of 5.7, an hour of UTC of one without an offset."""
+        for name, kinds in self._takes.items():
+            value = row[name]
+            kind = type(value.item() if isinstance(value, np.generic) else value)
+            if value is None or (kind in kinds and kind is not datetime):
+                continue
+            if kind is float and int in kinds and value.is_integer():
+                continue  # JSON has but one kind of number
+            said = f"of type {kind.__name__}"
+            if kind in kinds:
+                if (value.tzinfo is None) == (_zone(self.columns[name]) is None):
+                    continue
+                said = "without an offset from UTC" if value.tzinfo is None else "with an offset from UTC"
+            raise BadDataError(f"the request's {name!r} is {value!r}, {said}; the column is {self.columns[name]}")
+
+
+def _kinds(dtype: pl.DataType) -> tuple[type, ...]:
+    """Python's types for a column's; none for those that are left to Polars."""
+    if dtype.is_integer():
+        return (int,)
+    return (float, int) if dtype.is_float() else _TAKES.get(dtype.base_type(), ())
+
+
+def _zone(dtype: pl.DataType) -> str | None:
+    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
+
+
+def _encoders(features: FeatureSet, state: State) -> list[Encoder]:
+    encoders = []
+    for transform, fitted in zip(features.transforms, state["transforms"], strict=True):
+        if (fitted["transform"], fitted["inputs"]) != (type(transform).__name__, list(transform.inputs)):
+            raise BadConfigError(
+                f"{described(transform)}: the state was fitted by {fitted['transform']} {fitted['inputs']}"
+            )
+        encoders.append(transform.encoder(fitted))
+    counts = Counter(name for encoder in encoders for name in encoder.names)
+    for transform, encoder in zip(reversed(features.transforms), reversed(encoders), strict=True):
+        if twice := [name for name in encoder.names if counts[name] > 1]:
+            raise BadConfigError(
+                f"{described(transform)}: there is already a feature {twice[0]!r}; derive a second column under its "
+                "own name"
+            )
+    return encoders
+
+
+def _hashes(rows: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """``[N]``; the same for equal values, with this version of Polars."""
+    bits = rows.select(pl.struct(columns).hash(seed=0)).to_series().to_numpy().copy()
+    # Shards follow from the upper bits: spread what the hash leaves (splitmix64's last steps).
+    bits ^= bits >> np.uint64(30)
+    bits *= np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(27)
+    return bits

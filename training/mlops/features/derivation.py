@@ -1,0 +1,237 @@
+"""From raw rows to the columns that transforms read: a feature set's expressions, compiled for a table's columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from narwhals.exceptions import NarwhalsError
+from polars.exceptions import PolarsError
+
+from mlops.features.protocol import described
+from mlops.features.source_line import no_column
+from mlops_provider.step import BadConfigError, BadDataError
+
+if TYPE_CHECKING:
+    from mlops.features.feature_set import FeatureSet
+
+# How Polars prints a selection of columns by type, by a pattern, or of all.
+_SELECTOR = re.compile(r'(?<!["\w])cs\.')
+
+
+class Arranged(NamedTuple):
+    """Raw rows in the order of the model's inputs."""
+
+    rows: pl.DataFrame
+    offsets: npt.NDArray[np.int64]
+    """``[S + 1]``; sample i is rows ``offsets[i]:offsets[i + 1]``."""
+
+
+class _Compiled(NamedTuple):
+    expr: pl.Expr
+    reads: frozenset[str]
+
+
+class _Part(NamedTuple):
+    """A part of a definition; its text, for a message, has the line that it stands on."""
+
+    features: FeatureSet
+    argument: str
+    key: str | None = None
+
+    def __str__(self) -> str:
+        name = f"derived column {self.key!r}" if self.key else f"FeatureSet.{self.argument}"
+        return f"{self.features.line.argument(self.argument, self.key)}: {name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Derivation:
+    """
+    Made for tables of certain columns and types, used for as many tables as there are.
+
+    Polars runs the expressions wherever the rows are, in this process or in an executor of Spark: the narwhals
+    expressions of a recipe are turned into Polars' once, and those that do not use each other's results run together.
+    """
+
+    features: FeatureSet
+    columns: pl.Schema
+    """The raw columns that features are made of."""
+    stages: tuple[tuple[pl.Expr, ...], ...]
+    where: _Compiled | None
+
+    @classmethod
+    def of(cls, features: FeatureSet, schema: Mapping[str, pl.DataType]) -> Derivation:
+        """
+        :param schema: raw columns; label and outcomes may be among them
+        :raises BadConfigError: with the line of the definition that does not fit these columns
+        """
+        unknown = {features.label, *features.outcomes}
+        # The label and outcomes go first: a feature that uses them fails here, and not as a leak in production.
+        known = {name: dtype for name, dtype in schema.items() if name not in unknown}
+        for argument in ("group_by", "order_by", "entity"):
+            for column in getattr(features, argument):
+                if column not in known:
+                    _refuse(_Part(features, argument), column, known, unknown)
+        where = None
+        if features.where is not None:
+            where = _compile(_Part(features, "where"), features.where)
+            if features.label in schema:
+                _check(_Part(features, "where"), where, pl.DataFrame(schema=schema), frozenset())
+        stages, derived, raw = _stages(features, pl.DataFrame(schema=known), unknown)
+        for transform in features.transforms:
+            for column in transform.inputs:
+                if column not in derived:
+                    _refuse(described(transform), column, derived, unknown)
+            transform.check(derived)
+            raw |= set(transform.inputs) - set(features.derived)
+        raw |= {*features.group_by, *features.order_by, *features.entity}
+        columns = pl.Schema({name: dtype for name, dtype in known.items() if name in raw})
+        return cls(features=features, columns=columns, stages=stages, where=where)
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """
+        Only the columns that are needed, in the types that the features were fitted to.
+
+        :raises BadDataError: naming the column that is not there, or does not hold values of its type
+        """
+        wanted = list(self.columns)
+        if self.features.label in frame.columns:
+            wanted += {self.features.label, *(self.where.reads if self.where else ())} - set(wanted)
+        if frame.columns != wanted:
+            if lacking := [column for column in wanted if column not in frame.columns]:
+                raise BadDataError(f"features are made of {lacking[0]!r}: {no_column(lacking[0], frame.columns)}")
+            frame = frame.select(wanted)
+        for column, dtype in self.columns.items():
+            if frame.get_column(column).dtype != dtype:
+                try:
+                    cast = frame.with_columns(pl.col(column).cast(dtype))
+                except PolarsError as error:
+                    raise BadDataError(f"column {column!r} does not hold {dtype}: {_first_line(error)}") from error
+                if dtype.is_integer() and frame.schema[column].is_float():
+                    # Polars cuts fractions off without a word.
+                    cut = frame.get_column(column).filter(cast.get_column(column) != frame.get_column(column))
+                    if len(cut):
+                        raise BadDataError(f"column {column!r} does not hold {dtype}: {cut[0]} is no whole number")
+                frame = cast
+        return frame
+
+    def arrange(self, frame: pl.DataFrame) -> Arranged:
+        """
+        The rows to make features of, sorted, groups together; all columns stay.
+
+        :raises BadDataError: where a key is null, or the order is not decided
+        """
+        features = self.features
+        keys = [*features.group_by, *features.order_by]
+        if self.where is not None and features.label in frame.columns:
+            frame = frame.filter(self.where.expr)
+        for key in keys:
+            if frame.get_column(key).null_count():
+                raise BadDataError(
+                    f"column {key!r} of group_by or order_by has missing values; drop them in the dataset"
+                )
+        if frame.height > 1:
+            frame = frame.sort(keys)
+        offsets = self._offsets(frame, keys)
+        sizes = np.diff(offsets)
+        if (small := sizes < features.min_group_size).any():
+            frame = frame.filter(np.repeat(~small, sizes))
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[~small])])
+        return Arranged(frame, offsets)
+
+    def derive(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add the derived columns to arranged rows; the label and outcomes go."""
+        if unknown := {self.features.label, *self.features.outcomes}.intersection(rows.columns):
+            rows = rows.drop(unknown)
+        for stage in self.stages:
+            try:
+                rows = rows.with_columns(stage)
+            except PolarsError as error:
+                raise BadDataError(f"{self._failing(rows, stage)}: {_first_line(error)}") from error
+        return rows
+
+    def _failing(self, rows: pl.DataFrame, stage: Iterable[pl.Expr]) -> _Part:
+        """Which of the expressions cannot be run on these rows."""
+        for expr in stage:
+            try:
+                rows.select(expr)
+            except PolarsError:
+                return _Part(self.features, "derived", expr.meta.output_name())
+        return _Part(self.features, "derived")
+
+    def _offsets(self, rows: pl.DataFrame, keys: list[str]) -> npt.NDArray[np.int64]:
+        if rows.height <= 1:
+            return np.arange(rows.height + 1, dtype=np.int64)
+        # The first row has nothing before it, and no key is null: it always starts a group.
+        same = {key: pl.col(key).eq_missing(pl.col(key).shift(1)) for key in keys}
+        grouped = [same[key] for key in self.features.group_by] or [pl.lit(False)]
+        table = rows.select(within=pl.all_horizontal(grouped), tied=pl.all_horizontal(same.values()).any())
+        if table["tied"][0]:
+            raise BadDataError(f"rows with equal {', '.join(keys)}: the order is not decided; add a column to order_by")
+        if not self.features.group_by:
+            return np.arange(rows.height + 1, dtype=np.int64)
+        return np.append(np.flatnonzero(~table["within"].to_numpy()), rows.height).astype(np.int64)
+
+
+def _stages(
+    features: FeatureSet, rows: pl.DataFrame, unknown: set[str]
+) -> tuple[tuple[tuple[pl.Expr, ...], ...], pl.Schema, set[str]]:
+    """
+    :param rows: no rows, of the raw columns
+    :return: the derived columns in as few steps as may be, the columns there are then, the raw columns that were read
+    """
+    stages: list[dict[str, pl.Expr]] = [{}]
+    raw: set[str] = set()
+    seen: set[str] = set()
+    for name, expr in features.derived.items():
+        part = _Part(features, "derived", name)
+        compiled = _compile(part, expr)
+        _check(part, compiled, rows, unknown)
+        rows = rows.with_columns(compiled.expr.alias(name))
+        raw |= compiled.reads - seen
+        seen.add(name)
+        if stages[-1].keys() & {name, *compiled.reads}:
+            stages.append({})
+        stages[-1][name] = compiled.expr.alias(name)
+    return tuple(tuple(stage.values()) for stage in stages if stage), rows.schema, raw
+
+
+def _compile(part: _Part, expr: nw.Expr) -> _Compiled:
+    # narwhals has no public way to a backend's expression; its version is pinned, and tests hold this.
+    namespace = nw.from_native(pl.DataFrame())._compliant_frame.__narwhals_namespace__()
+    try:
+        native: pl.Expr = expr._to_compliant_expr(namespace).native  # type: ignore[attr-defined]
+    except NarwhalsError as error:
+        raise BadConfigError(f"{part}: {_first_line(error)}") from error
+    if _SELECTOR.search(str(native)):
+        raise BadConfigError(
+            f"{part} takes columns by a pattern or several at once, so that a new column could change it; "
+            "name each in a nw.col of its own"
+        )
+    return _Compiled(native, frozenset(native.meta.root_names()))
+
+
+def _check(part: _Part, compiled: _Compiled, rows: pl.DataFrame, unknown: Collection[str]) -> None:
+    """Try an expression on no rows."""
+    for column in sorted(compiled.reads - set(rows.columns)):
+        _refuse(part, column, rows.columns, unknown)
+    try:
+        rows.select(compiled.expr)
+    except PolarsError as error:
+        raise BadConfigError(f"{part}: {_first_line(error)}") from error
+
+
+def _refuse(part: object, column: str, columns: Iterable[str], unknown: Collection[str]) -> None:
+    if column in unknown:
+        raise BadConfigError(f"{part}: {column!r} is the label or an outcome, unknown when the model is asked")
+    raise BadConfigError(f"{part}: {no_column(column, columns)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,72 @@
+"""Stored features opened again: the code they were made with, their fitted state, their version, the rows held out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from mlops.code import load_bundled
+from mlops.data.snapshots import Snapshot
+from mlops.features.applied import FittedFeatures
+from mlops.features.feature_set import FeatureSet
+from mlops.features.release import check_engine, engine
+from mlops.store import Store
+from mlops_provider.refs import DatasetRef, FeaturesRef, digest_of
+from mlops_provider.step import BadConfigError
+
+
+def as_feature_set(value: object, import_path: str) -> FeatureSet:
+    """:raises BadConfigError: where what was imported is something else"""
+    if not isinstance(value, FeatureSet):
+        raise BadConfigError(
+            f"{import_path!r} is a {type(value).__name__}, not a FeatureSet; "
+            "write FEATURES = FeatureSet(...) from mlops.features.feature_set, or for text "
+            "TokenSet(...) from mlops.features.token_set"
+        )
+    return value
+
+
+def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures:
+    """
+    Open the features of a ref with the code that made them, whatever the checkout holds now.
+
+    :param scratch: folder for the unpacked code; must stay as long as the features are in use
+    :raises DamagedObjectError: where a stored object is missing or not the one that was written
+    :raises BadConfigError: where they were made with another engine or release, so that values could differ
+    """
+    manifest = read_manifest(store, ref)
+    check_engine(f"the features at {ref.place}", manifest.get("engine", {}))
+    import_path = manifest["feature_set"]
+    code = ref.artifacts["code"]
+    features = as_feature_set(load_bundled(store.read(code), import_path, scratch), import_path)
+    fitted = FittedFeatures(features, json.loads(store.read(ref.artifacts["state"])))
+    if version(code.sha256, fitted) != ref.version:
+        raise BadConfigError(
+            f"the features at {ref.place} are version {ref.version[:12]}, but their code and state make "
+            f"{version(code.sha256, fitted)[:12]} with this release; run the features step and train again"
+        )
+    return fitted
+
+
+def version(code_sha256: str, fitted: FittedFeatures) -> str:
+    """SHA-256 of what decides the meaning of a feature column: code, state schema, engine."""
+    schema = [[part["transform"], sorted(part)] for part in fitted.state["transforms"]]
+    return digest_of([code_sha256, fitted.feature_names, fitted.state["columns"], schema, engine()])
+
+
+def held_out(store: Store, ref: FeaturesRef, split: str = "test") -> pl.DataFrame:
+    """
+    Raw rows of a split, from the snapshot that the features were made of.
+
+    :raises BadDataError: where the snapshot has no such split
+    """
+    return Snapshot.open(store, ref.ancestor(DatasetRef)).read_split(split)
+
+
+def read_manifest(store: Store, ref: FeaturesRef) -> dict[str, Any]:
+    """The features' manifest: feature names, grouping, splits with their shards."""
+    manifest: dict[str, Any] = json.loads(store.read(ref.artifacts["manifest"]))
+    return manifest

@@ -1,0 +1,119 @@
+"""Make and store the features of every split, and hold some of what was stored against what a server makes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from mlops.data.engine import Table
+from mlops.data.shard_files import map_shards
+from mlops.data.shard_writing import SplitWriter
+from mlops.features.applied import FittedFeatures
+from mlops.features.batches import Batches, batches_of
+from mlops.features.feature_set import FeatureSet
+from mlops.features.fitted import version
+from mlops.features.fitting import fit
+from mlops.features.parity import check_served
+from mlops.features.protocol import State
+from mlops.features.release import engine
+from mlops.store import Store
+from mlops_provider.refs import Artifact
+from mlops_provider.step import BadDataError
+
+CHECKED_SAMPLES: Final = 16
+"""Of each split, by the serving gate. They lie first in its shards, hence are drawn at random."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Materialised:
+    """What came of a feature set, or of a token set."""
+
+    manifest: Mapping[str, Any]
+    """What its kind has to say, and ``splits`` with their shards."""
+    state: State
+    version: str
+    num_features: int
+
+
+def materialise(
+    store: Store, place: str, features: FeatureSet, tables: Mapping[str, Table], code: Artifact, event_time: str,
+    scratch: Path,
+) -> Materialised:  # fmt: skip
+    """
+    Fit on the training split, and store every split.
+
+    :param place: folder of the step
+    :param tables: rows by split
+    :param code: of the feature set
+    :param event_time: column that is kept with the keys of an entity
+    :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
+    """
+    with ExitStack() as stack:
+        splits = {name: stack.enter_context(batches_of(table, features.group_by)) for name, table in tables.items()}
+        fitted = FittedFeatures(features, fit(features, splits["train"]))
+        keys = {f"key.{column}": column for column in features.entity}
+        if keys:
+            keys["event_time"] = event_time
+        parts, num_checked = {}, 0
+        for name, batches in splits.items():
+            parts[name] = write_features(store, place, name, fitted, batches, keys)
+            num_checked += check_stored(store, parts[name], fitted, batches, scratch)
+    logger.info("serving parity: %d samples of all splits, served alone, equal the stored ones", num_checked)
+    names = fitted.feature_names
+    return Materialised(
+        manifest={"feature_names": names, "grouped": features.grouped, "engine": engine(), "splits": parts},
+        state=fitted.state,
+        version=version(code.sha256, fitted),
+        num_features=len(names),
+    )
+
+
+def write_features(
+    store: Store, place: str, name: str, fitted: FittedFeatures, batches: Batches, keys: Mapping[str, str]
+) -> dict[str, Any]:
+    """
+    Apply features to a split, batch by batch, and store its shards.
+
+    :param place: folder of the step
+    :param name: of the split
+    :param keys: raw columns that are kept beside the features, by the name that they have in the shards
+    :return: the split's part of the manifest
+    :raises BadDataError: where the split has no samples, or two of them have the same keys
+    """
+    num_features = len(fitted.feature_names)
+    with SplitWriter(store, place, name, num_bytes=4 * num_features * batches.num_rows) as writer:
+        for table in batches.map(partial(fitted.apply, keys=keys)):
+            writer.add(table)
+        part = writer.finish()
+    if not part["num_samples"]:
+        raise BadDataError(
+            f"no samples in the split {name!r} of {batches.num_rows} rows; check where and min_group_size"
+        )
+    logger.info(
+        "%s: %d samples, %d of %d rows, %d features, %d shards", name, part["num_samples"], part["num_rows"],
+        batches.num_rows, num_features, len(part["shards"]),
+    )  # fmt: skip
+    return part
+
+
+def check_stored(store: Store, part: Mapping[str, Any], fitted: FittedFeatures, batches: Batches, cache: Path) -> int:
+    """
+    The serving gate on samples of a stored split; see :func:`mlops.features.parity.check_served`.
+
+    :param part: the split's part of the manifest
+    :return: samples compared
+    """
+    stored = map_shards(store, part["shards"][:1], cache)
+    stored = stored.samples(0, min(CHECKED_SAMPLES, stored.num_samples))
+    assert stored.ids is not None, "shards hold ids"
+    frames = batches.map(partial(fitted.with_ids, ids=stored.ids))
+    return check_served(fitted, pl.concat(frames), stored)

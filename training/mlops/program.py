@@ -1,0 +1,111 @@
+"""
+For a torchrun script of one's own (``train.program``): what it is given, and how it hands back its model::
+
+    from mlops.program import Program
+
+    program = Program.start()
+    model = program.build_model()
+    for step in program.loader("train").epoch(1):
+        ...
+    program.finish(model.state_dict(), epoch=1, metrics={"ndcg@10": 0.8})
+
+It may do without: the input document is its argument, and what it leaves are two files in ``MLOPS_OUTPUT``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from torch import nn
+
+from mlops.code import load_attribute
+from mlops.data.feature_table import FeatureTable
+from mlops.data.loader import Loader
+from mlops.data.shard_cache import node_folder
+from mlops.data.shards import open_source, open_split
+from mlops.features.fitted import read_manifest
+from mlops.process import Deployment
+from mlops.store import Store
+from mlops.trainer.checkpoint.weights import serialise
+from mlops.trainer.config import TrainConfig, build_model
+from mlops.trainer.program import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE, WEIGHTS
+from mlops_provider.refs import FeaturesRef
+from mlops_provider.step import BadConfigError, StepInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """One rank's view of the training it is to do."""
+
+    config: TrainConfig
+    """The ``train`` section."""
+    features: FeaturesRef
+    rank: int
+    world_size: int
+    checkpoints: str
+    """URI of the place for its checkpoints, the same for each try; ``file://`` or ``s3://``."""
+    output: Path
+    """Local folder."""
+    _home: Path
+    _store: Store
+
+    @classmethod
+    def start(cls) -> Self:
+        """:raises BadConfigError: where this is not the script of a train step"""
+        if OUTPUT_VARIABLE not in os.environ:
+            raise BadConfigError(f"{OUTPUT_VARIABLE} is not set: run {sys.argv[0]} by train.program")
+        document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), Deployment.from_environment()
+        assert isinstance(document.ref, FeaturesRef)
+        return cls(
+            config=TrainConfig.of(document.config),
+            features=document.ref,
+            rank=deployment.rank,
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            checkpoints=os.environ[CHECKPOINTS_VARIABLE],
+            output=Path(os.environ[OUTPUT_VARIABLE]),
+            _home=deployment.home,
+            _store=Store(deployment.store),
+        )
+
+    def build_model(self) -> nn.Module:
+        """As evaluation will build it."""
+        factory = load_attribute(self.config.model, self._home)
+        vocab_size = read_manifest(self._store, self.features).get("vocab_size")
+        return build_model(factory, self.config.model, self.features.num_features, self.config.model_args, vocab_size)
+
+    def table(self, split: str) -> FeatureTable:
+        """All rows of ``train``, ``validation`` or ``test``."""
+        # Of a remote store, fetched into the step's own scratch folder, which the output lies in.
+        cache = Path(tempfile.mkdtemp(prefix="shards-", dir=self.output.parent))
+        return open_split(self._store, self.features, split, cache)
+
+    def loader(self, split: str = "train") -> Loader:
+        """This rank's share of each global batch, in the order of ``train.seed``."""
+        return Loader(
+            source=open_source(self._store, self.features, split, node_folder()),
+            global_batch=self.config.global_batch,
+            seed=self.config.seed,
+            rank=self.rank,
+            world_size=self.world_size,
+            micro_batch=self.config.micro_batch,
+            micro_batch_rows=self.config.micro_batch_rows,
+        )
+
+    def finish(self, weights: Mapping[str, Any], *, epoch: int, metrics: Mapping[str, float]) -> None:
+        """
+        Leave the result; does nothing on other ranks than 0.
+
+        :param weights: state dict of what :meth:`build_model` builds
+        :param epoch: that they are of
+        :param metrics: on the validation split, ``train.metric`` among them
+        """
+        if self.rank == 0:
+            (self.output / WEIGHTS).write_bytes(serialise(dict(weights)))
+            (self.output / METRICS).write_text(json.dumps({"epoch": epoch, "metrics": dict(metrics)}))

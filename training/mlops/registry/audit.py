@@ -1,0 +1,247 @@
+"""
+The audit trail of a model: every transition between stages, append-only, in the object store.
+
+``models/<name>/audit/<number>.json`` is written by a conditional put: entry N exists once, which puts all transitions
+in one order, whoever makes them. An entry is written before the registry's aliases are moved;
+``models/<name>/applied/<number>`` says that they were. Each entry holds the digest of the one before, and the marker
+its own, so that no entry can be changed or taken away unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self
+
+from mlops.registry.stages import Stages
+from mlops.store import Store
+from mlops_provider.envelope import EnvelopeError
+from mlops_provider.refs import Artifact
+from mlops_provider.seals import ENTRY, Seal, entry_key, seal_key
+from mlops_provider.step import BadDataError
+
+_NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
+"""Of an entry or a marker; what else lies there is somebody's copy."""
+
+
+class AuditError(BadDataError):
+    """An entry of the audit trail is missing, or is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One transition, and the stages of the whole model after it."""
+
+    number: int
+    at: str
+    """ISO 8601, UTC, by the clock of the machine that wrote it; the number is the order."""
+    model: str
+    version: str
+    action: str
+    """``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback`` or ``adopt``."""
+    from_stage: str | None
+    """None for a version that is new."""
+    to_stage: str
+    former_champion: str | None
+    """The version in production before."""
+    who: str
+    """The Airflow task, and the user where one started its run; or a user of the machine."""
+    why: str
+    report: str | None
+    """Key of the gate's report in the store."""
+    approver: str | None
+    previous: str | None
+    """SHA-256 of the bytes of the entry before."""
+    stages: Stages
+    writer: str = ""
+    """Names who wrote it, so that of two processes which would write equal entries at once only one believes it has.
+    Empty in entries of releases before there were writers."""
+    digest: str = field(default="", compare=False)
+    """SHA-256 of the entry's own bytes; not among them."""
+
+    @property
+    def artifact(self) -> Artifact:
+        """The entry as an object of the store."""
+        data = self.dump()
+        return Artifact(
+            key=entry_key(self.model, self.number), sha256=hashlib.sha256(data).hexdigest(), num_bytes=len(data)
+        )
+
+    def dump(self) -> bytes:
+        wire = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name != "digest"}
+        if not self.writer:
+            del wire["writer"]
+        return json.dumps({**wire, "stages": self.stages.to_wire()}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        wire: Mapping[str, Any] = json.loads(data)
+        values = {**wire, "stages": Stages.from_wire(wire["stages"])}
+        return cls(**values, digest=hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flaw:
+    """An object of the trail that is missing, or not what was written."""
+
+    key: str
+    missing: bool
+    expected: str | None
+    """SHA-256 of what was written, where the entry after it or its marker tells."""
+    found: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTrail:
+    """
+    The entries of one model. Calls of who makes a transition, in order: ``last``, ``append``, ``mark_applied``.
+
+    :param model: its name in the registry
+    """
+
+    store: Store
+    model: str
+
+    def last(self) -> Entry | None:
+        """
+        The newest entry.
+
+        :raises AuditError: where it was taken away or changed
+        """
+        numbers = [*self._numbers("audit"), *self._numbers("applied")]
+        return self._as_applied(self.read(max(numbers))) if numbers else None
+
+    def last_applied(self) -> Entry | None:
+        """The newest entry that aliases and tags were set by."""
+        numbers = self._numbers("applied")
+        return self._as_applied(self.read(max(numbers))) if numbers else None
+
+    def read(self, number: int) -> Entry:
+        """:raises AuditError: where it is missing or cannot be read"""
+        key = self._key(number)
+        try:
+            return Entry.load(self.store.get(key))
+        except FileNotFoundError:
+            raise AuditError(f"{key} is missing from {self.store.uri}: restore it from a backup") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
+
+    def append(self, entry: Entry) -> bool:
+        """:return: False where another process has written an entry of that number"""
+        return self.store.put_new(self._key(entry.number), entry.dump())
+
+    def has(self, number: int) -> bool:
+        return self.store.exists(self._key(number))
+
+    def mark_applied(self, entry: Entry) -> None:
+        """Note that aliases and tags are as the entry says."""
+        self.store.put_new(self.marker_key(entry.number), hashlib.sha256(entry.dump()).hexdigest().encode())
+
+    def is_applied(self, number: int) -> bool:
+        return self.store.exists(self.marker_key(number))
+
+    def newest_first(self) -> Iterator[Entry]:
+        """
+        The entries, each checked against the one after it and against its own marker.
+
+        :raises AuditError: at the first that is missing or was changed
+        """
+        entry = self.last()
+        while entry is not None:
+            yield entry
+            before = self._as_applied(self.read(entry.number - 1)) if entry.number > 1 else None
+            if before is not None:
+                self._check(before, entry.previous)
+            entry = before
+
+    def check_signed(self, entry: Entry, trusted: Sequence[str]) -> None:
+        """
+        :param trusted: public keys
+        :raises AuditError: where none of them has signed it
+        """
+        what = (
+            f"{self._key(entry.number)} in {self.store.uri} ({entry.action} of version {entry.version} by {entry.who})"
+        )
+        try:
+            seal = Seal.unsealed(self.store.get(seal_key(self.model, entry.number)), trusted)
+        except FileNotFoundError:
+            why = "nobody has signed it"
+        except EnvelopeError as error:
+            why = f"its signature does not hold: {error}"
+        else:
+            if (seal.model, seal.number, seal.sha256) == (self.model, entry.number, entry.digest):
+                return
+            why = f"its signature is that of entry {seal.number} of {seal.model}, with SHA-256 {seal.sha256[:12]}..."
+        raise AuditError(
+            f"{what} was written and not carried out, and {why}. Clear the task that made it; where nobody did, record "
+            f"the aliases as they are: mlops models adopt {self.model} --why ..."
+        )
+
+    def flaws(self) -> Iterator[Flaw]:
+        """Everything that is missing or was changed, where :meth:`newest_first` ends at the first."""
+        known = {*self._numbers("audit"), *self._numbers("applied")}
+        after: Entry | None = None
+        # Of a gap, which a number far away makes long, the last one stands for all.
+        for number in sorted(known | {number - 1 for number in known if number > 1}, reverse=True):
+            key, marker = self._key(number), self._read_marker(number)
+            expected = after.previous if after and after.number == number + 1 else marker
+            try:
+                entry = self.read(number)
+            except AuditError as error:
+                after = None
+                yield Flaw(key=key, missing=not self.has(number), expected=expected, found=None, detail=str(error))
+                continue
+            if expected is not None and entry.digest != expected:
+                yield Flaw(key=key, missing=False, expected=expected, found=entry.digest, detail="")
+            elif marker is not None and entry.digest != marker:
+                detail = f"it holds {marker[:64]!r}, and the entry has the SHA-256 {entry.digest}"
+                yield Flaw(key=self.marker_key(number), missing=False, expected=None, found=None, detail=detail)
+            after = entry
+
+    def removal_of(self, version: str) -> Entry | None:
+        """The newest entry by which a version that was live is so no more."""
+        after: Entry | None = None
+        for entry in self.newest_first():
+            if version in entry.stages.live:
+                return after
+            after = entry
+        return None
+
+    def _as_applied(self, entry: Entry) -> Entry:
+        if self.is_applied(entry.number):
+            self._check(entry, self.store.get(self.marker_key(entry.number)).decode())
+        return entry
+
+    def _read_marker(self, number: int) -> str | None:
+        try:
+            return self.store.get(self.marker_key(number)).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def _check(self, entry: Entry, expected: str | None) -> None:
+        if expected is not None and entry.digest != expected:
+            raise AuditError(
+                f"{self._key(entry.number)} in {self.store.uri} was changed after it was written: its SHA-256 is "
+                f"{entry.digest[:12]}..., and was {expected[:12]}...; restore it from a backup"
+            )
+
+    def _numbers(self, folder: str) -> list[int]:
+        found = map(_NAME.fullmatch, self.store.list(f"models/{self.model}/{folder}"))
+        return [int(match[1]) for match in found if match]
+
+    def written_by(self, who: str, action: str) -> dict[str, Artifact]:
+        """The newest entry of one author and action, for whoever signs it; empty where there is none."""
+        for entry in self.newest_first():
+            if (entry.who, entry.action) == (who, action):
+                return {ENTRY: entry.artifact}
+        return {}
+
+    def _key(self, number: int) -> str:
+        return entry_key(self.model, number)
+
+    def marker_key(self, number: int) -> str:
+        return f"models/{self.model}/applied/{number:012}"

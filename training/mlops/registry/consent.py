@@ -1,0 +1,74 @@
+"""Whether enough people have approved a version: their signed records, checked again before it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlops.registry.stages import Live
+from mlops.store import Store
+from mlops_provider.decision import Decision, consents
+from mlops_provider.envelope import EnvelopeError
+from mlops_provider.refs import ModelVersionRef
+from mlops_provider.step import BadConfigError, BadDataError
+
+
+class ApprovalMissingError(BadConfigError):
+    """The pipeline asks for an approval that nobody has given."""
+
+
+class ForgedDecisionError(BadDataError):
+    """The record of a decision is missing, was changed, is about another version, or is signed by another key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consent:
+    """What a version needs before it goes into production."""
+
+    store: Store
+    version: ModelVersionRef
+    trusted: Sequence[str]
+    """Public keys of those who decide."""
+    minimum: int
+    """How many people must have approved."""
+
+    def check(self, live: Live) -> None:
+        """
+        :param live: the version, as the audit trail has it
+        :raises ApprovalMissingError: where too few people approved
+        :raises ForgedDecisionError: where a record does not hold
+        """
+        self.require(self.read(live.decisions))
+
+    def require(self, decisions: Sequence[Decision]) -> None:
+        """
+        :param decisions: of :meth:`read`
+        :raises ApprovalMissingError: where too few people approved
+        """
+        found = consents(decisions)
+        if found is not None and found < self.minimum:
+            given = f"{found} of {self.minimum} approvals are" if found else "an approval is missing that would be"
+            raise ApprovalMissingError(
+                f"version {self.version.version} of {self.version.name} waits for an approval: {given} in the audit "
+                "trail; wire promote to the output of an ApproveOperator"
+            )
+
+    def read(self, keys: Sequence[str]) -> list[Decision]:
+        """
+        Records of decisions about the version.
+
+        :param keys: in the store
+        :raises ForgedDecisionError: where one does not hold
+        """
+        return [self._read(key) for key in keys]
+
+    def _read(self, key: str) -> Decision:
+        try:
+            decision = Decision.unsealed(self.store.get(key), self.trusted)
+        except FileNotFoundError:
+            raise ForgedDecisionError(f"the decision {key} is missing from {self.store.uri}") from None
+        except EnvelopeError as error:
+            raise ForgedDecisionError(f"the decision {key} in {self.store.uri} does not hold: {error}") from error
+        if (difference := decision.difference(self.version)) is not None:
+            raise ForgedDecisionError(f"the decision {key} is about another version: {difference}")
+        return decision

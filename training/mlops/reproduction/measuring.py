@@ -1,0 +1,37 @@
+"""What an evaluation measured, measured again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mlops.evaluation.models import open_model
+from mlops.features.fitted import held_out
+from mlops.store import Store
+from mlops.trainer.metrics import measure
+from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
+from mlops_provider.step import BadConfigError, StepInput
+
+
+def compare_metric(store: Store, report: ReportRef, checkpoint: CheckpointRef, scratch: Path) -> tuple[str | None, str]:
+    """
+    Score the rows that were held out, and measure the metric that the model was judged by.
+
+    :param checkpoint: the model as it was made again
+    :param scratch: folder for the unpacked code
+    :return: the difference, if any, and in a sentence what was compared
+    """
+    metric = str(StepInput.load(store.read(report.artifacts[INPUT]).decode()).config["metric"])
+    try:
+        rows = held_out(store, checkpoint.ancestor(FeaturesRef))
+        scored = open_model(store, checkpoint, scratch).score(rows)
+    except BadConfigError as error:  # with another engine than then, features are not served at all
+        return None, f"{metric} is not compared: {error}"
+    num_rows = json.loads(store.read(report.artifacts["metrics"]))["num_rows"]
+    if len(scored.rows) != num_rows:
+        # Against a champion whose feature set keeps other rows.
+        return None, f"{metric} is not compared: the report has it of {num_rows} of the {len(scored.rows)} rows"
+    then, now = report.metrics[metric], measure(metric, scored.labels, scored.scores, scored.offsets)
+    if then != now:
+        return f"{metric} on the {num_rows} held-out rows was {then} then and is {now} now", metric
+    return None, f"{metric} {now:.6g} on {num_rows} held-out rows, as in the report"

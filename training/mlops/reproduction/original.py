@@ -1,0 +1,72 @@
+"""A training as it was, read back out of the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mlops.store import Store
+from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, Ref
+from mlops_provider.step import BadConfigError, StepInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Original:
+    """A checkpoint, with what its steps were told and what they ran on."""
+
+    checkpoint: CheckpointRef
+    features: FeaturesRef
+    train_input: StepInput
+    features_input: StepInput
+    environment: Mapping[str, Any]
+    """See :func:`read_environment`."""
+    patch: bytes
+    """Of the code that was not committed; empty where all was, or where it was too much to be kept."""
+
+    @classmethod
+    def read(cls, store: Store, checkpoint: CheckpointRef) -> Self:
+        """
+        :raises DamagedObjectError: naming the object that is missing or not what was written
+        :raises BadConfigError: where a release made it that did not keep all of this
+        """
+        features = checkpoint.ancestor(FeaturesRef)
+        patch = checkpoint.artifacts.get("patch")
+        return cls(
+            checkpoint=checkpoint,
+            features=features,
+            train_input=_input(store, checkpoint),
+            features_input=_input(store, features),
+            environment=read_environment(store, checkpoint),
+            patch=store.read(patch) if patch else b"",
+        )
+
+    @property
+    def commit(self) -> str:
+        """The commit, whether or not the code was that; ``unknown`` where it ran outside of a repository."""
+        return str(self.environment["git_commit"]).removesuffix("-dirty")
+
+    @property
+    def changed_files(self) -> list[str]:
+        """Code that was not committed, by its path in the repository."""
+        return list(self.environment["changed_files"])
+
+
+def read_environment(store: Store, checkpoint: CheckpointRef) -> Mapping[str, Any]:
+    """See :func:`mlops.trainer.environment.gang_environment`."""
+    found: Mapping[str, Any] = json.loads(_read(store, checkpoint, "environment"))
+    return found
+
+
+def _input(store: Store, ref: Ref) -> StepInput:
+    return StepInput.load(_read(store, ref, INPUT).decode())
+
+
+def _read(store: Store, ref: Ref, name: str) -> bytes:
+    if name not in ref.artifacts:
+        raise BadConfigError(
+            f"{ref.place} holds no {name}: an earlier release made it, which did not keep what it takes to make it "
+            "again. Run the pipeline once more; the model of that run can be reproduced"
+        )
+    return store.read(ref.artifacts[name])

@@ -1,0 +1,101 @@
+"""Run a step once more: in real processes, at a place of its own in the store, which is removed afterwards."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from mlops.reproduction.processes import Processes
+from mlops.reproduction.workplace import Workplace
+from mlops.store import Store
+from mlops_provider.refs import Ref
+from mlops_provider.step import StepInput
+
+SUFFIX: Final = "_reproductions"
+"""Of the pipeline's name: their folder in the store, and their experiment in MLflow."""
+_KEY: Final = "reproduce-"
+_LEFT_AFTER: Final = timedelta(days=7)
+"""Without a write: a step that still runs writes its checkpoints every few minutes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reruns:
+    """Runs steps for one reproduction."""
+
+    store: Store
+    tracking_uri: str
+    workplace: Workplace
+    scratch: Path
+    """For all that the processes keep locally: they begin with empty caches."""
+    of: str
+    """``MODEL/VERSION``, told to MLflow."""
+    key: str
+
+    def run(
+        self,
+        document: StepInput,
+        ref: Ref,
+        *,
+        config: Mapping[str, Any],
+        world_size: int,
+        num_threads: int | None,
+        on_line: Callable[[str], None],
+    ) -> Ref:
+        """
+        :param document: what the step was told then
+        :param ref: its input
+        :param config: its settings, as far as they are not those of then
+        :param world_size: processes, all on this machine; 0: of a step that does not train
+        :param num_threads: of each process; None: as many as there are cores
+        :param on_line: called with each line of output
+        :raises RerunError: with what the step said
+        """
+        step = document.step
+        run = replace(
+            document.run,
+            pipeline=document.run.pipeline + SUFFIX,
+            run_key=self.key,
+            dag_id="mlops reproduce",
+            task_id=step,
+            run_id=self.of,
+            try_number=1,
+        )
+        settings = {**document.config, **config}
+        again = replace(document, run=run, ref=ref, config=settings, baselines={}, reproduces=self.of)
+        processes = Processes(
+            store=self.store, tracking_uri=self.tracking_uri, workplace=self.workplace, scratch=self.scratch
+        )
+        return processes.run(again, world_size=world_size, num_threads=num_threads, on_line=on_line)
+
+
+@contextmanager
+def reruns(
+    store: Store, tracking_uri: str, workplace: Workplace, scratch: Path, *, of: str, pipeline: str
+) -> Iterator[Reruns]:
+    """
+    What the steps store is removed at the end, below ``pipelines/<pipeline>_reproductions``; what others left there
+    that were killed, when it is old.
+    """
+    folder = f"pipelines/{pipeline}{SUFFIX}"
+    _clean_up(store, folder)
+    key = f"{_KEY}{uuid.uuid4().hex[:12]}"
+    try:
+        yield Reruns(store=store, tracking_uri=tracking_uri, workplace=workplace, scratch=scratch, of=of, key=key)
+    finally:
+        for step in store.folders(folder):
+            if keys := list(store.list(f"{folder}/{step}/{key}")):
+                store.delete(keys)
+
+
+def _clean_up(store: Store, folder: str) -> None:
+    places = [f"{folder}/{step}/{key}" for step in store.folders(folder) for key in store.folders(f"{folder}/{step}")]
+    # A pipeline may be called so, too.
+    for place in (place for place in places if f"/{_KEY}" in place):
+        left = store.stored(place)
+        if left and datetime.now(UTC) - max(entry.modified for entry in left) > _LEFT_AFTER:
+            store.delete([entry.key for entry in left])

@@ -1,0 +1,51 @@
+"""Documents, scored by a token set and a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+from torch import nn
+
+from mlops.features.token_set import FittedTokens, TokenSet
+from mlops.trainer.documents import score_documents
+from mlops_provider.step import BadDataError
+
+EXAMPLE_DOCUMENTS: Final = 5
+
+
+class ServedDocuments:
+    """
+    :param stored: the features' part of the document: ``state``
+    :param described: the model's part, of which nothing is needed
+    """
+
+    def __init__(
+        self, token_set: TokenSet, stored: Mapping[str, Any], module: nn.Module, described: Mapping[str, Any]
+    ) -> None:
+        self._fitted, self._module = FittedTokens(token_set, stored["state"]), module
+        self.columns = self._fitted.columns
+
+    def answer(self, rows: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
+        """
+        A document does not depend on the others of its request.
+
+        :return: ``loss``, of a token on average, in nats; ``num_tokens``, with the document's end; ``perplexity``, the
+            exponential of ``loss``
+        """
+        num_tokens, losses = score_documents(self._module, self._fitted, rows, torch.device("cpu"))
+        loss = losses.astype(np.float64) / num_tokens
+        with np.errstate(over="ignore"):
+            perplexity = np.exp(loss)
+        if len(wrong := np.flatnonzero(~np.isfinite(perplexity))):
+            raise BadDataError(f"the model's loss of document {wrong[0]} is {loss[wrong[0]]:g} nats a token")
+        return {"loss": loss, "num_tokens": num_tokens.astype(np.int64), "perplexity": perplexity}
+
+    def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
+        """The shortest documents: they are stored with the model."""
+        lengths = [pl.col(name).str.len_bytes() for name in self.columns]
+        return held_out.select(self.columns.names()).sort(*lengths, *self.columns).head(EXAMPLE_DOCUMENTS)

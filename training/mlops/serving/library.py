@@ -1,0 +1,124 @@
+"""The part of this library, and of what is installed, that a model needs where it is served."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import mlops
+import mlops_provider
+from mlops.code import ZIP_DATE
+from mlops.process import lock_file
+from mlops_provider.step import BadConfigError
+
+LOCK: Final = lock_file("requirements.txt")
+_ROOTS: Final = {package.__name__: Path(package.__path__[0]) for package in (mlops, mlops_provider)}
+_ALWAYS: Final = ("mlflow", "pandas")
+
+
+def imports_of(text: str, *, lazily: bool) -> set[str]:
+    """
+    The modules that a file imports from elsewhere; of ``from a import b`` both ``a`` and ``a.b``, which may be one.
+
+    :param lazily: also those that its functions import
+    """
+
+    def walk(node: ast.AST) -> Iterator[str]:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+                return
+            case ast.ImportFrom(module=str() as module, names=names, level=0):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in names)
+                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not lazily:
+                return
+            case ast.If(test=test, orelse=orelse) if "TYPE_CHECKING" in ast.unparse(test):
+                children: Iterable[ast.AST] = orelse
+            case _:
+                children = ast.iter_child_nodes(node)
+        for child in children:
+            yield from walk(child)
+
+    return set(walk(ast.parse(text)))
+
+
+def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
+    """
+    What modules of this library import, however far.
+
+    :return: files by their module; packages of others
+    """
+    found: dict[str, Path] = {}
+    others: set[str] = set()
+    todo = list(modules)
+    while todo:
+        name = todo.pop()
+        package, *inner = name.split(".")
+        if package not in _ROOTS:
+            others.add(package)
+        elif name not in found and (path := _file(_ROOTS[package].joinpath(*inner))):
+            found[name] = path
+            text = path.read_text()
+            own = {imported for imported in imports_of(text, lazily=True) if imported.split(".")[0] in _ROOTS}
+            todo += [name.rpartition(".")[0] or name, *own, *imports_of(text, lazily=False)]
+    return found, others - set(sys.stdlib_module_names)
+
+
+def packed(modules: dict[str, Path]) -> bytes:
+    """A zip that Python imports from; equal files give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(modules.items()):
+            parents = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+            entry = zipfile.ZipInfo("/".join([*parents, path.name]), ZIP_DATE)
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def requirements(packages: Collection[str]) -> list[str]:
+    """
+    What has to be installed for packages to be imported, pinned as in the lock file; torch, and what a recipe adds to
+    the image, as they are installed here.
+
+    :param packages: of which some may be missing: the model has just scored rows without them
+    :raises BadConfigError: where one is a file of this machine
+    """
+    pins = dict(re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
+    found = {}
+    for package in {*packages, *_ALWAYS}:
+        names = _distributions(package)
+        if not names and (spec := find_spec(package)) is not None:
+            raise BadConfigError(
+                f"the recipe imports {package!r} from {spec.origin or spec.submodule_search_locations}, which a server "
+                "does not have: move it into the recipe's folder and import it relatively, or install it as a package"
+            )
+        for name in names:
+            canonical = re.sub(r"[-_.]+", "-", name).lower()
+            # Without the build (+cpu, +cu130): the server's machine may have another.
+            found[canonical] = pins.get(canonical) or version(name).partition("+")[0]
+    return [f"{name}=={pin}" for name, pin in sorted(found.items())]
+
+
+def _distributions(package: str) -> set[str]:
+    """What is installed that holds a package; none where it is not."""
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        # Reads the lists of files of all that is installed: half a second.
+        return set(packages_distributions().get(package, ()))
+    return {package}
+
+
+def _file(path: Path) -> Path | None:
+    """Of a module; None where it is a name within one."""
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)

@@ -1,0 +1,147 @@
+"""A checkpoint as a folder that MLflow serves."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from mlops.features.fitted import held_out, read_manifest
+from mlops.registry.semantic_version import Contract
+from mlops.serving import model
+from mlops.serving.library import closure, imports_of, packed, requirements
+from mlops.serving.model import ServedModel, write_document
+from mlops.store import Store
+from mlops.tracking.model_folder import Column, write_model_folder
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
+from mlops_provider.step import BadConfigError
+
+_OUTPUTS: Final = {
+    "ranking": {"score": "float"},
+    "binary": {"score": "float", "probability": "float"},
+    "language_model": {"loss": "double", "num_tokens": "long", "perplexity": "double"},
+}
+"""Columns of an answer, with MLflow's types."""
+
+
+def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
+    features = checkpoint.ancestor(FeaturesRef)
+    state = json.loads(store.read(features.artifacts["state"]))
+    described = json.loads(store.read(checkpoint.artifacts["model"]))
+    codes = [checkpoint.artifacts["code"].sha256, features.artifacts["code"].sha256]
+    return Contract(
+        signature=digest_of([state["columns"], _OUTPUTS[described["objective"]]]),
+        raw_schema=checkpoint.ancestor(DatasetRef).schema_hash,
+        architecture=digest_of([described, read_manifest(store, features)["feature_set"], codes]),
+    )
+
+
+def served_example(store: Store, checkpoint: CheckpointRef, scratch: Path) -> bytes:
+    """
+    Ask the model for some of the held-out rows, as a server will have it. This runs code of the recipe.
+
+    :return: these rows, in Arrow's IPC format, for :func:`package`
+    :raises BadConfigError: where a server could not load the model, or the model cannot score these rows
+    """
+    data = scratch / "asked"
+    _write_data(store, checkpoint, data)
+    buffer = io.BytesIO()
+    _asked(data, held_out(store, checkpoint.ancestor(FeaturesRef)), checkpoint).write_ipc(buffer)
+    return buffer.getvalue()
+
+
+def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Path) -> Path:
+    """
+    Write the folder. No code of the recipe is run, for who makes a version may change others.
+
+    :param example: of :func:`served_example`
+    :return: a folder below ``scratch``; equal checkpoints and examples give equal bytes
+    :raises BadConfigError: where a server would lack something that the recipe imports
+    """
+    data = scratch / "model"
+    document = _write_data(store, checkpoint, data)
+    rows = pl.read_ipc(io.BytesIO(example))
+    recipes = {data / document[part]["code"] for part in ("model", "features")}
+    modules, packages = closure({model.__name__, *_imported(recipes)})
+    folder = scratch / "served"
+    write_model_folder(
+        folder,
+        loader_module=model.__name__,
+        data=data,
+        library=packed(modules),
+        requirements=requirements(packages),
+        inputs=[Column(name=name, type=_type(dtype)) for name, dtype in rows.schema.items()],
+        outputs=[Column(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()],
+        example=rows.to_pandas(),
+        metadata={
+            "mlops.checkpoint_digest": checkpoint.digest(),
+            "mlops.columns": {name: str(dtype) for name, dtype in rows.schema.items()},
+        },
+    )
+    return folder
+
+
+def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[str, Any]:
+    """The files that :class:`ServedModel` is made of."""
+    features = checkpoint.ancestor(FeaturesRef)
+    manifest = read_manifest(store, features)
+    description = json.loads(store.read(checkpoint.artifacts["model"]))
+    # Most often one recipe has both: its code is there once.
+    code = {ref.kind: f"{ref.artifacts['code'].sha256[:12]}.zip" for ref in (checkpoint, features)}
+    document = {
+        "model": {**description, "path": description["model"], "code": code["checkpoint"]},
+        "features": {
+            "path": manifest["feature_set"],
+            "code": code["features"],
+            "state": json.loads(store.read(features.artifacts["state"])),
+            "engine": manifest.get("engine", {}),
+        },
+    }
+    folder.mkdir()
+    for ref in (checkpoint, features):
+        (folder / code[ref.kind]).write_bytes(store.read(ref.artifacts["code"]))
+    (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
+    write_document(folder, document)
+    return document
+
+
+def _imported(recipes: Iterable[Path]) -> set[str]:
+    """Modules that recipes import from elsewhere."""
+    found: set[str] = set()
+    for recipe in recipes:
+        with zipfile.ZipFile(recipe) as archive:
+            for name in archive.namelist():
+                if name.endswith(".py"):
+                    found |= imports_of(archive.read(name).decode(), lazily=True)
+    return found
+
+
+def _type(dtype: pl.DataType) -> str:
+    """
+    MLflow's type for a raw column that may have missing values. It has none for integers and booleans, of which it
+    would refuse the column or make null a False, nor for times with an offset: those are checked by the model alone.
+    """
+    if dtype.is_float():
+        return "double"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return "string"
+    return "datetime" if dtype == pl.Datetime(time_zone=None) or dtype == pl.Date else "any"
+
+
+def _asked(data: Path, rows: pl.DataFrame, checkpoint: CheckpointRef) -> pl.DataFrame:
+    """Some held-out rows that the model has scored."""
+    try:
+        model = ServedModel(data)
+        example = model.served.example(rows)
+        model.predict(example.to_pandas())
+    except Exception as error:  # the recipe's code may raise anything
+        raise BadConfigError(
+            f"the model of {checkpoint.place} cannot be served, and must not be registered: asked for held-out rows "
+            f"it fails with {type(error).__name__}: {error}"
+        ) from error
+    return example

@@ -1,0 +1,47 @@
+"""One thin module per step: read refs, call the library, return a ref. Started by ``python -m mlops.steps``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlops.process import Deployment
+from mlops.store import Store
+from mlops_provider.refs import Artifact, FeaturesRef
+from mlops_provider.step import RunIdentity, StepInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepContext:
+    """What a step module's ``run`` is given."""
+
+    input: StepInput
+    deployment: Deployment
+    store: Store
+    scratch: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    """A local folder that is removed when the step ends."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.input.config
+
+    @property
+    def run(self) -> RunIdentity:
+        return self.input.run
+
+    @property
+    def place(self) -> str:
+        return self.input.place
+
+    @property
+    def features(self) -> FeaturesRef:
+        """What is trained on, whether or not a study lies between."""
+        assert self.input.ref is not None, "a training has an input"
+        return self.input.ref.ancestor(FeaturesRef)
+
+    def publish(self, name: str, data: bytes | Path) -> Artifact:
+        """Store a file of this step."""
+        return self.store.put_artifact(self.place, name, data)

@@ -1,0 +1,108 @@
+"""Evaluate: a checkpoint in, a report and a verdict out."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from mlops.data.snapshots import Snapshot
+from mlops.evaluation.comparison import Comparison, EvaluateConfig, compare
+from mlops.evaluation.drift import ColumnDrift, column_drifts
+from mlops.evaluation.models import open_model, score_champion
+from mlops.evaluation.own_metrics import load_own
+from mlops.evaluation.report import Background, render
+from mlops.evaluation.scoring import days_seen, describe
+from mlops.evaluation.serving import measure_serving
+from mlops.features.fitted import held_out
+from mlops.registry.champion import Champion
+from mlops.serving.package import served_example
+from mlops.steps import StepContext
+from mlops.tracking.connection import allowed, connect
+from mlops.tracking.provenance import git_commit
+from mlops.tracking.run import EVALUATION_FOLDER, EXAMPLE, reopen_run
+from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
+from mlops_provider.step import BadDataError
+
+logger = logging.getLogger(__name__)
+
+
+def run(context: StepContext) -> ReportRef:
+    config = EvaluateConfig.of(context.config)
+    checkpoint = context.input.ref
+    assert isinstance(checkpoint, CheckpointRef)
+    client = connect(context.deployment.tracking_uri)
+    tracked = reopen_run(client, checkpoint.tracking_run)
+    # The operator looks it up: code of a recipe runs here, and the registry is not for it to see.
+    baseline = context.input.baselines.get("champion")
+    champion = None if baseline is None else Champion.of(baseline.ancestor(ModelVersionRef))
+    comparison, drifts = _compared(context, config, checkpoint, champion)
+    verdict = comparison.verdict
+    logger.info("%s: %s", "passed" if verdict.passed else "not passed", verdict.reason)
+
+    background = Background(
+        run=context.run,
+        checkpoint=checkpoint,
+        history=json.loads(context.store.read(checkpoint.artifacts["history"])),
+        training_metric=describe(context.store, checkpoint).metric,
+        drifts=drifts,
+        gpu=tracked.tag("mlops.hardware.gpu") or "none",
+        price_per_gpu_hour=config.price_per_gpu_hour,
+        git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
+        tracking_uri=context.deployment.tracking_uri,
+        registered_model=config.registered_model,
+    )
+    report, metrics = render(comparison, background).encode(), canonical_json(comparison.document())
+    files = {"report.html": report, "metrics.json": metrics}
+    if verdict.passed:
+        # Here, for the step that registers may change what is in production: it must run no code of a recipe.
+        files[f"{EXAMPLE}.arrow"] = served_example(context.store, checkpoint, context.scratch)
+    tracked.log_bytes(EVALUATION_FOLDER, files)
+    tracked.log_values(
+        {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},
+        {"mlops.evaluation.passed": str(verdict.passed), "mlops.evaluation.reason": verdict.reason},
+    )
+    return ReportRef(
+        place=context.place,
+        artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},
+        passed=verdict.passed,
+        reason=verdict.reason,
+        metrics=comparison.metrics(),
+        champion=champion.version if champion else None,
+        parent=checkpoint,
+    )
+
+
+def _compared(
+    context: StepContext, config: EvaluateConfig, checkpoint: CheckpointRef, champion: Champion | None
+) -> tuple[Comparison, list[ColumnDrift]]:
+    """Both models on the rows that are held out, and how these differ from the champion's own."""
+    store, scratch = context.store, context.scratch
+    candidate = open_model(store, checkpoint, scratch)
+    config.check(candidate.description.objective, grouped=candidate.description.grouped)
+    rows = held_out(store, checkpoint.ancestor(FeaturesRef))
+    scored = candidate.score(rows)
+    if not len(scored.rows):
+        raise BadDataError(
+            f"nothing to evaluate on: of {rows.height} held-out rows the feature set keeps none; "
+            "hold out more by ingest.split, or look at the feature set's where and min_group_size"
+        )
+    scored.check_finite("the candidate")
+    champion_scores, seen, drifts = None, 0, []
+    if champion is not None:
+        logger.info("the champion is version %s of %s", champion.version, config.registered_model)
+        champion_scores = score_champion(store, champion, config.registered_model, candidate, rows, scratch)
+        seen = days_seen(store, champion.checkpoint, checkpoint)
+        before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
+        drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []
+    comparison = compare(
+        config,
+        rows,
+        scored,
+        champion_scores,
+        champion.version if champion else None,
+        measure_serving(candidate, rows),
+        grouped=candidate.description.grouped,
+        own_metrics=load_own(config.metric_function, context.deployment.home) if config.metric_function else None,
+        days_seen=seen,
+    )
+    return comparison, drifts

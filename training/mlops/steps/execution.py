@@ -1,0 +1,149 @@
+"""Run one step in this process: find what is committed, else work, commit, and write the result document."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from mlops.data.deprecation import refuse_deprecated
+from mlops.process import Deployment
+from mlops.steps import StepContext
+from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
+from mlops.steps.verification import verify_inputs
+from mlops.store import Store
+from mlops_provider.refs import INPUT, Ref
+from mlops_provider.step import (
+    INTERRUPTED,
+    STEPS,
+    Failure,
+    StepError,
+    StepInput,
+    code_digest,
+    scratch_parent,
+    write_result,
+)
+
+logger = logging.getLogger("mlops")
+
+
+def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
+    """
+    The ref of an earlier attempt at the same work, if all that it names is there.
+
+    Where something is committed this costs a listing of its place and, for what lies elsewhere, :meth:`Store.lacking`.
+
+    :raises BadDataError: where there is none, and the input is not what its step committed, or the work would start
+        from a deprecated snapshot
+    """
+    store = Store(deployment.store)
+    done = store.committed(document.place)
+    if done is not None:
+        if not (gone := store.lacking(done)):
+            logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
+            return done
+        logger.warning(
+            "%s is committed at %s, but %s: it is made again", document.step, document.place, gone_from(store, gone)
+        )
+    if deployment.rank == 0:  # for the whole gang
+        verify_inputs(store, document)
+    # What was committed before the deprecation is put back.
+    if done is None and document.ref is not None and not document.reproduces and not _takes_back(document):
+        refuse_deprecated(store, document.ref)
+    return None
+
+
+def _takes_back(document: StepInput) -> bool:
+    """Whether it is about getting rid of what was made of the snapshot."""
+    return document.step == "promote" and document.config["action"] in ("archive", "rollback")
+
+
+def execute(document: StepInput, deployment: Deployment) -> Ref | None:
+    """
+    Run the step and commit its ref, or return the ref that is already committed.
+
+    :return: the committed ref; None on the ranks other than 0
+    :raises LostObjectsError: where something that was committed is gone, and cannot be made again
+    """
+    if (done := find_committed(document, deployment)) is not None:
+        return done
+    store = Store(deployment.store)
+    work = document
+    if (committed := store.committed(document.place)) is not None:
+        document = as_told(store, committed, document)
+        if document.step in ONCE:
+            return put_back(store, committed, document, deployment.tracking_uri)
+        work = work_of(document)
+    _check_code(document, deployment)
+    step = importlib.import_module(f"mlops.steps.{document.step}")
+    with tempfile.TemporaryDirectory(prefix=f"{document.step}-", dir=scratch_parent()) as scratch:
+        context = StepContext(input=work, deployment=deployment, store=store, scratch=Path(scratch))
+        ref: Ref | None = step.run(context)
+    if ref is None:
+        assert deployment.rank != 0, f"step {document.step} returned no ref"
+        return None
+    assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
+    made = _with_input(store, document, ref)
+    found = store.commit(made)
+    if found != made:
+        check_whole(store, found, made)
+    return found
+
+
+def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
+    """What the step was told belongs to what it made: with it, and its parents, the work can be done again."""
+    told = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
+    return replace(ref, artifacts={**ref.artifacts, INPUT: told})
+
+
+def _check_code(document: StepInput, deployment: Deployment) -> None:
+    """:raises StepError: where the run key names other code than this process would run"""
+    if document.code and document.code != code_digest([deployment.home / path for path in document.code_paths]):
+        raise StepError(
+            f"the code in {', '.join(document.code_paths)} is not what the run was started with: it changed meanwhile, "
+            f"or Airflow and the image of this runtime hold different versions; deploy both from one commit"
+        )
+
+
+class ExitedError(StepError):
+    """Code of the recipe ended the process in the middle of the work."""
+
+
+def _exited(end: SystemExit) -> ExitedError:
+    where = traceback.extract_tb(end.__traceback__)[-1]
+    code = "" if end.code is None else repr(end.code)
+    return ExitedError(
+        f"sys.exit({code}) was called in the middle of the step, in {where.name} ({where.filename}:{where.lineno})"
+    )
+
+
+def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure | None:
+    """
+    Do the work of the document that the last argument of the process names, and write its outcome where there is one.
+
+    :return: the outcome
+    """
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    deployment = Deployment.from_environment()
+    sys.path.insert(0, str(deployment.home))  # include/ is imported from there
+    outcome: Ref | Failure | None
+    try:
+        outcome = work(StepInput.load(Path(sys.argv[-1]).read_text()), deployment)
+    except Exception as error:
+        # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
+        if not isinstance(error, StepError):
+            traceback.print_exc(file=sys.stdout)
+        outcome = Failure.of(error)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            raise
+        outcome = Failure.of(_exited(end))
+        traceback.print_exc(file=sys.stdout)
+    if outcome is not None:
+        write_result(deployment.result_path, outcome)
+    return outcome

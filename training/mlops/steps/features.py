@@ -1,0 +1,74 @@
+"""Features: fit the feature or token set on the training split, store every split as shards, with state and code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mlops.code import bundle, load_attribute, recipe_folder
+from mlops.data.engine import Engine, read_snapshot
+from mlops.data.snapshots import Snapshot
+from mlops.data.splits import SPLITS
+from mlops.features.fitted import as_feature_set
+from mlops.features.materialise import materialise
+from mlops.features.token_set import TokenSet
+from mlops.steps import StepContext
+from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from mlops_provider.step import BadConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeaturesConfig:
+    """The section ``features`` of the pipeline."""
+
+    feature_set: str
+    online: Mapping[str, Any] | None
+
+
+def run(context: StepContext) -> FeaturesRef:
+    config = FeaturesConfig(**context.config)
+    parent = context.input.ref
+    assert isinstance(parent, ValidationRef), "features follow a validation"
+    home = context.deployment.home
+    definition = load_attribute(config.feature_set, home)
+    if isinstance(definition, TokenSet) and config.online is not None:
+        raise BadConfigError(
+            f"features.online: {config.feature_set} is a TokenSet, which has no rows to look up; remove online"
+        )
+    code = context.publish("code.zip", bundle(recipe_folder(home, config.feature_set)))
+
+    snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
+    made_by = cast(Engine, snapshot.manifest.engine)
+    tables = {name: read_snapshot(snapshot, name, engine=made_by, cache=context.scratch) for name in SPLITS}
+    if isinstance(definition, TokenSet):
+        from mlops.features.tokenise import tokenise  # and with it torch, two seconds
+
+        made = tokenise(context.store, context.place, definition, tables, code)
+    else:
+        features, event_time = as_feature_set(definition, config.feature_set), snapshot.manifest.event_time
+        made = materialise(context.store, context.place, features, tables, code, event_time, context.scratch)
+
+    manifest = {
+        "feature_set": config.feature_set,
+        "event_time": snapshot.manifest.event_time,
+        "timezone": snapshot.manifest.timezone,
+        **made.manifest,
+    }
+    ref = FeaturesRef(
+        place=context.place,
+        artifacts={
+            "manifest": context.publish("manifest.json", canonical_json(manifest)),
+            "state": context.publish("state.json", canonical_json(made.state)),
+            "code": code,
+        },
+        version=made.version,
+        num_features=made.num_features,
+        num_samples={name: part["num_samples"] for name, part in made.manifest["splits"].items()},
+        parent=parent,
+    )
+    if config.online is not None:
+        from mlops.feature_store.repository import OnlineConfig, publish  # Feast takes a second to import
+
+        publish(context.store, ref, pipeline=context.run.pipeline, online=OnlineConfig(**config.online))
+    return ref

@@ -1,0 +1,67 @@
+"""Ingest: read the sources as they were known at the end of the interval, transform, store a snapshot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mlops.data.engine import Engine
+from mlops.data.garbage import confirm_blobs
+from mlops.data.snapshots import write_snapshot
+from mlops.data.sources import read_source
+from mlops.data.transform import explained, rows_in_window, transform_sources
+from mlops.data.window import Window
+from mlops.steps import StepContext
+from mlops_provider.refs import DatasetRef
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestConfig:
+    """The section ``ingest`` of the pipeline."""
+
+    sources: Mapping[str, Mapping[str, Any]]
+    transform: str | None
+    event_time: str
+    window_days: int
+    split: Mapping[str, Any]
+    engine: Engine
+
+
+def run(context: StepContext) -> DatasetRef:
+    config = IngestConfig(**context.config)
+    run, home = context.run, context.deployment.home
+    window = Window.before(datetime.fromisoformat(run.interval_end), config.window_days, run.timezone)
+    sources = {
+        name: read_source(name, source, home=home, scratch=context.scratch, window=window, engine=config.engine)
+        for name, source in config.sources.items()
+    }
+    for name, source in sources.items():
+        logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
+    table = transform_sources(sources, config.transform, home)
+    rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
+    with explained(config.transform, sources):
+        manifest = write_snapshot(
+            context.store,
+            rows,
+            name=run.pipeline,
+            window=window,
+            event_time=config.event_time,
+            sources={name: source.provenance for name, source in sources.items()},
+            split=config.split,
+            creator={
+                "dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id, "try_number": run.try_number,
+            },
+            engine=config.engine,
+            scratch=context.scratch,
+        )  # fmt: skip
+    for source in sources.values():
+        source.finish()
+    artifact = context.publish("manifest.json", manifest.to_json())
+    # After the manifest is written: only then does garbage collection spare the blobs it names.
+    confirm_blobs(context.store, manifest)
+    return manifest.ref(context.place, artifact)

@@ -1,0 +1,119 @@
+"""
+``python -m mlops.steps.pod COMMAND...``: the first process of a step's container.
+
+It runs the command, hands signals on to it, and leaves what failed where the launcher finds it after the pod is gone:
+in the store, and in the container's termination message. A ref is in the store already: that is the commit.
+
+A node that lost the rendezvous joins again, for as long as the Job lives: the pod that held it is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from mlops.store import Store, StoreError
+from mlops_provider.step import (
+    ATTEMPT_VARIABLE,
+    FAILED,
+    INTERRUPTED,
+    LOST,
+    RESULT_PATH_VARIABLE,
+    STORE_VARIABLE,
+    TERMINATION_MESSAGE_BYTES,
+    Failure,
+    StepInput,
+    failure_key,
+    read_result,
+)
+
+logger = logging.getLogger("mlops")
+
+LOST_RENDEZVOUS = "NodesLostError"
+_TERMINATION_MESSAGE = Path("/dev/termination-log")
+_REJOIN_SECONDS = 1.0
+
+
+class Container:
+    """The command, and what is asked of this process while it runs."""
+
+    def __init__(self, command: Sequence[str], result: Path) -> None:
+        self._command = command
+        self._environment = os.environ | {RESULT_PATH_VARIABLE: str(result)}
+        self._child: subprocess.Popen[bytes] | None = None
+        self.told_to_end = False
+        # The first process of a PID namespace gets only signals that it has a handler for.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._hand_on)
+
+    def run(self) -> int:
+        """:return: exit code of the command, as a shell gives it"""
+        self._child = child = subprocess.Popen(self._command, env=self._environment)
+        if self.told_to_end:  # between two commands
+            os.kill(child.pid, signal.SIGTERM)
+        # What the command leaves behind when it ends becomes this process's child: a zombie unless it is waited for.
+        while (ended := os.wait())[0] != child.pid:
+            pass
+        code = os.waitstatus_to_exitcode(ended[1])
+        child.returncode = code
+        return code if code >= 0 else 128 - code
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        self.told_to_end = True
+        if self._child is not None and self._child.returncode is None:
+            # Popen's own would look first whether the child has ended, and so take its status from run.
+            os.kill(self._child.pid, number)
+
+
+def main() -> int:
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    command = sys.argv[1:]
+    result = Path(tempfile.mkdtemp(prefix="step-"), "result.json")
+    container = Container(command, result)
+    while True:
+        code = container.run()
+        outcome = read_result(result)
+        if isinstance(outcome, Failure) and outcome.type != LOST_RENDEZVOUS:
+            _leave(outcome, Path(command[-1]))
+            return FAILED
+        if container.told_to_end:
+            return INTERRUPTED if code else 0
+        if not isinstance(outcome, Failure):
+            # A step's process has nothing to say beyond its code where it was killed, or where it is not the rank 0.
+            return LOST if 0 < code < 128 else code
+        logger.warning("%s; joining again", outcome.message)
+        result.unlink()
+        time.sleep(_REJOIN_SECONDS)
+
+
+def _leave(failure: Failure, document: Path) -> None:
+    _TERMINATION_MESSAGE.write_bytes(_shortened(failure))
+    key = failure_key(StepInput.load(document.read_text()).place, os.environ[ATTEMPT_VARIABLE])
+    try:
+        # The first node to fail has the word.
+        Store(os.environ[STORE_VARIABLE]).put_new(key, json.dumps(asdict(failure), default=str).encode())
+    except StoreError as error:  # the message is left all the same
+        logger.warning("what failed could not be stored: %s", error)
+
+
+def _shortened(failure: Failure) -> bytes:
+    """A document without details, whose message fits into what Kubernetes keeps: 4,096 bytes."""
+    fields = asdict(failure) | {"details": {}}
+    message = failure.message
+    while len(document := json.dumps(fields | {"message": message}).encode()) > TERMINATION_MESSAGE_BYTES:
+        message = message[: len(message) * 9 // 10]
+    return document
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Promote: move a model version between its stages. Also what approval, canary and rollback run when they decided."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+
+from mlops.registry.consent import Consent
+from mlops.registry.promotion import Promotion
+from mlops.registry.semantic_version import VERSION_TAG
+from mlops.registry.stages import ChampionChangedError
+from mlops.registry.transitions import Author
+from mlops.steps import StepContext
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import REF_TAG, ModelRegistry
+from mlops_provider.refs import ModelVersionRef, ReportRef
+from mlops_provider.step import BadConfigError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromoteConfig:
+    """What an operator asks for."""
+
+    action: str
+    """``promote``, ``approve``, ``canary``, ``archive`` or ``rollback``."""
+    why: str
+    """In a sentence; empty takes the gate's."""
+    decisions: list[str]
+    """Keys of the signed records of those who approved, for ``approve``."""
+    approvals: int
+    """How many people must have approved, for ``approve`` and ``promote``; 0: nobody is asked."""
+    keys: list[str]
+    """Public keys that those records, and entries of others, must be signed by. They come from Airflow: a step has no
+    say in them."""
+    request: str | None
+    """Makes equal work of two runs different work; else a second rollback would be taken for the first."""
+
+
+def run(context: StepContext) -> ModelVersionRef:
+    config = PromoteConfig(**context.config)
+    ref = context.input.ref
+    assert isinstance(ref, ModelVersionRef)
+    registry = ModelRegistry(client=connect(context.deployment.tracking_uri), name=ref.name)
+    promotion = Promotion.of(registry, context.store, config.keys)
+    consent = Consent(store=context.store, version=ref, trusted=config.keys, minimum=config.approvals)
+    by = Author(who=context.run.author, why=config.why or ref.parent.reason)
+    match config.action:
+        case "promote":
+            try:
+                promotion.promote(
+                    ref.version, by, judged_against=ref.parent.champion, consent=consent if config.approvals else None
+                )
+            except ChampionChangedError as error:
+                # A canary that cannot become the champion would be sent requests for ever.
+                promotion.end_canary(ref.version, Author(who=by.who, why=str(error)))
+                for name, entry in promotion.trail.written_by(by.who, "archive").items():
+                    error.details[name] = asdict(entry)
+                raise
+        case "approve":
+            decisions = consent.read(config.decisions)
+            approver = " and ".join(decision.by for decision in decisions if decision.approved)
+            consent.require(decisions)
+            promotion.approve(ref.version, by, approver=approver, decisions=config.decisions)
+        case "canary":
+            promotion.canary(ref.version, by)
+        case "archive":
+            promotion.archive(ref.version, by)
+        case "rollback":
+            champion = promotion.roll_back(by, taken_back=ref.version).stages.champion
+            assert champion is not None, "a rollback ends with a champion"
+            ref = _version(registry, champion)
+        case _:
+            raise BadConfigError(f"promote knows no action {config.action!r}")
+    return replace(ref, place=context.place, artifacts=promotion.trail.written_by(by.who, config.action))
+
+
+def _version(registry: ModelRegistry, version: str) -> ModelVersionRef:
+    tags = registry.tags_of(version)
+    document = json.loads(tags.get(REF_TAG, "null"))
+    if document is None:
+        raise BadConfigError(
+            f"version {version} of {registry.name} is in production again, but was not registered by a pipeline: "
+            f"it has no tag {REF_TAG}, hence no ref that could be handed on"
+        )
+    return ModelVersionRef(
+        place="",
+        name=registry.name,
+        version=version,
+        semantic_version=tags.get(VERSION_TAG, ""),  # an adopted one has none
+        parent=ReportRef.from_wire(document),
+    )

@@ -1,0 +1,75 @@
+"""Register: a passed evaluation in, a model version in staging out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlops.registry.promotion import Promotion
+from mlops.registry.registration import RegisterConfig, register_once
+from mlops.registry.transitions import Author
+from mlops.serving.package import contract, package
+from mlops.serving.verified import files_of
+from mlops.steps import StepContext
+from mlops.tracking.connection import connect
+from mlops.tracking.model_registry import ModelRegistry
+from mlops.tracking.provenance import git_commit
+from mlops.tracking.run import EXAMPLE, reopen_run
+from mlops.tracking.stored_model import StoredModel, store_model
+from mlops_provider.packages import PACKAGE
+from mlops_provider.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
+from mlops_provider.step import BadConfigError
+
+
+def run(context: StepContext) -> ModelVersionRef:
+    config = RegisterConfig(**context.config)
+    report = context.input.ref
+    assert isinstance(report, ReportRef)
+    example = report.artifacts.get(EXAMPLE)
+    if report.passed and example is None:
+        raise BadConfigError(
+            f"the evaluation at {report.place} does not show that its model can be served: it was made by an earlier "
+            "release. Trigger the night with another setting (a seed, say), so that it is made again"
+        )
+    client = connect(context.deployment.tracking_uri)
+    tracked = reopen_run(client, report.parent.tracking_run)
+    registry = ModelRegistry(client=client, name=config.registered_model)
+
+    files: list[list[str]] = []
+
+    def pack() -> Path:
+        assert example is not None, "what did not pass is refused"
+        folder = package(context.store, report.parent, context.store.read(example), context.scratch)
+        files.extend(files_of(folder))
+        return folder
+
+    def store() -> StoredModel:
+        folder = pack()
+        return store_model(tracked, config.registered_model, folder, digest_of(files))
+
+    registered = register_once(
+        registry,
+        report,
+        contract=contract(context.store, report.parent),
+        store=store,
+        git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
+        run_key=context.run.run_key,
+    )
+    if not files:  # an earlier try has stored them: equal checkpoints give equal packages
+        pack()
+    artifact = report.artifacts.get("report")
+    promotion, by = (
+        Promotion.of(registry, context.store, config.keys),
+        Author(who=context.run.author, why=report.reason),
+    )
+    promotion.stage(registered.version, by, report=artifact.key if artifact else None)
+    return ModelVersionRef(
+        place=context.place,
+        artifacts={
+            **promotion.trail.written_by(by.who, "register"),
+            PACKAGE: context.store.put_artifact(context.place, f"{PACKAGE}.json", canonical_json(files)),
+        },
+        name=config.registered_model,
+        version=registered.version,
+        semantic_version=registered.semantic_version,
+        parent=report,
+    )

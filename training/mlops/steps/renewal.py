@@ -1,0 +1,109 @@
+"""
+What was committed, and is not there any more: a step's work done again to the same bits.
+
+Every object's name holds its digest, so that a step which is done again at its own place puts back what it makes to
+the same bits, and can replace nothing else; its ``ref.json`` stays. Whatever comes out otherwise is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from mlops.store import REF_FILE, Store
+from mlops_provider.refs import INPUT, Artifact, Ref, ReportRef, canonical_json
+from mlops_provider.step import BadDataError, StepInput
+
+ONCE: Final = frozenset({"evaluate", "register", "promote"})
+"""Steps that say or do what held at their time: other results would come out today, or other models be live."""
+
+
+class LostObjectsError(BadDataError):
+    """Objects of a committed ref are gone, and its step does not make them again."""
+
+
+def input_bytes(document: StepInput) -> bytes:
+    """The artifact :data:`~mlops_provider.refs.INPUT`."""
+    return canonical_json(json.loads(document.dump()))
+
+
+def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:
+    """
+    What the attempt that committed was told: the number of its try is in what it made.
+
+    :param document: what this attempt is told
+    """
+    artifact = committed.artifacts.get(INPUT)
+    if artifact is None:
+        return document
+    if store.size(artifact.key) == artifact.num_bytes:
+        return StepInput.load(store.read(artifact).decode())
+    for number in range(document.run.try_number, 0, -1):
+        earlier = replace(document, run=replace(document.run, try_number=number))
+        if hashlib.sha256(input_bytes(earlier)).hexdigest() == artifact.sha256:
+            return earlier
+    return document
+
+
+def work_of(document: StepInput) -> StepInput:
+    """What is done again: the same, but for what serves a model in production, which is left alone."""
+    online = {"online": None} if document.step == "features" else {}
+    return replace(document, config={**document.config, **online})
+
+
+def put_back(store: Store, committed: Ref, document: StepInput, tracking_uri: str) -> Ref:
+    """
+    Take what is gone from where there is a copy: its input is known, and MLflow has an evaluation's files.
+
+    :raises LostObjectsError: where something is still gone
+    """
+    for artifact in store.lacking(committed):
+        name = next(name for name, other in committed.artifacts.items() if other == artifact)
+        data = input_bytes(document) if name == INPUT else _copy_in_tracking(committed, name, tracking_uri)
+        if data is not None and hashlib.sha256(data).hexdigest() == artifact.sha256:
+            store.put(artifact.key, data)
+    check_whole(store, committed, None)
+    return committed
+
+
+def _copy_in_tracking(committed: Ref, name: str, tracking_uri: str) -> bytes | None:
+    from mlops.tracking.connection import connect
+    from mlops.tracking.run import EVALUATION, reopen_run
+
+    if not isinstance(committed, ReportRef) or name not in EVALUATION:
+        return None
+    return reopen_run(connect(tracking_uri), committed.parent.tracking_run).read(EVALUATION[name])
+
+
+def check_whole(store: Store, committed: Ref, made: Ref | None) -> None:
+    """
+    :param committed: what stays, whatever was made
+    :param made: what came out now; None where the step is not done again
+    :raises LostObjectsError: where something that was committed is gone
+    """
+    if not (gone := store.lacking(committed)):
+        return
+    if made is None:
+        why = "this step is not done again, for its result would be another one today"
+    else:
+        others = [
+            f"{name} is now {other.sha256[:12]}... and was {artifact.sha256[:12]}..."
+            for name, artifact in committed.artifacts.items()
+            if (other := made.artifacts.get(name)) is not None and other.sha256 != artifact.sha256
+        ]
+        why = f"done again, the step made something else: {', '.join(others) or 'without these objects'}"
+    raise LostObjectsError(
+        f"{gone_from(store, gone)}, which was committed at {committed.place}; {why}. Nothing was replaced. Restore it "
+        f"from a backup (SHA-256 {gone[0].sha256}). To go on with a new result instead, delete {committed.place}/"
+        f"{REF_FILE} and clear this task and those after it",
+        objects=[artifact.key for artifact in gone],
+    )
+
+
+def gone_from(store: Store, gone: Sequence[Artifact]) -> str:
+    """The beginning of a sentence."""
+    more = f" and {len(gone) - 1} more objects are" if len(gone) > 1 else " is"
+    return f"{gone[0].key}{more} gone from {store.uri}, or cut short"

@@ -1,0 +1,93 @@
+"""Trial: train once with settings that a study chooses. Run by every process of the torchrun gang."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from optuna.trial import FrozenTrial, TrialState
+
+from mlops.steps import StepContext
+from mlops.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
+from mlops.trainer.config import TrainConfig
+from mlops.trainer.parallel import Gang, leave
+from mlops.trainer.state import TrainingState
+from mlops.tuning.config import TuneConfig
+from mlops.tuning.study import RUN, Study
+from mlops.tuning.tracked import STATES, trial_tags
+from mlops_provider.refs import TrialRef
+from mlops_provider.step import replaced_settings, settings_text
+
+SECONDS_PER_HOUR: Final = 3600
+
+logger = logging.getLogger(__name__)
+
+
+def run(context: StepContext) -> TrialRef | None:
+    """:return: on rank 0 what came of the trial; None on the others"""
+    config, number = TuneConfig.of(context.config), context.config["number"]
+    given = TrainConfig.of(config.train)
+    manifest = checked_manifest(context, given)
+    gang = join_gang(given)
+    study = Study.open(context.input, context.store.uri, config) if gang.leads else None
+    trial = gang.from_leader(study.begin(number) if study else None)
+    assert trial is not None, "rank 0 has it"
+    if trial.state is TrialState.RUNNING:
+        trial = _train(context, config, gang, study, trial, manifest)
+    leave(gang)
+    if study is None:
+        return None
+    # Only the study's best settings are used any further.
+    if left := list(context.store.list(f"{context.place}/checkpoints")):
+        context.store.delete(left)
+    assert trial.value is not None, "it has ended"
+    return TrialRef(
+        place=context.place,
+        number=number,
+        state=STATES[trial.state],
+        value=trial.value,
+        parameters=trial.params,
+        tracking_run=trial.user_attrs[RUN],
+        parent=context.features,
+    )
+
+
+def _train(
+    context: StepContext,
+    config: TuneConfig,
+    gang: Gang,
+    study: Study | None,
+    trial: FrozenTrial,
+    manifest: Mapping[str, Any],
+) -> FrozenTrial:
+    """:return: as it ended, on rank 0"""
+    number: int = context.config["number"]
+    settings = TrainConfig.of(replaced_settings(config.train, trial.params))
+    gpus = gang.world_size if gang.device.type == "cuda" else 0
+    tags: Mapping[str, str] = {}
+    if study is not None:
+        verb = "goes on" if trial.intermediate_values else "begins"
+        logger.info("trial %d %s: %s", number, verb, settings_text(trial.params))
+        tags = trial_tags(study, number, context.deployment, context.input, config)
+
+    def gives_up(state: TrainingState) -> bool:
+        assert study is not None, "rank 0 is asked"
+        epoch = state.history[-1]
+        gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
+        return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
+
+    with train_model(context, settings, gang, manifest, gives_up=gives_up, tags=tags) as (_, state, tracked):
+        run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and gang.leads else ""
+    if study is None:
+        return trial
+    assert state.best is not None, "epochs >= 1"
+    # After MLflow has it all: a trial that has ended is not looked at again.
+    trial = study.end(number, None if state.given_up else state.best.validation_metric, run_id)
+    best = study.best()
+    logger.info(
+        "trial %d is %s: %s %.6g; %s",
+        *(number, STATES[trial.state], settings.metric, trial.value),
+        f"best so far: {best.value:.6g} with {settings_text(best.params)}" if best else "none is complete yet",
+    )
+    return trial

@@ -1,0 +1,86 @@
+"""Tune: all trials of a study in, the best settings out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from optuna.trial import TrialState
+
+from mlops.steps import StepContext
+from mlops.tracking.connection import allowed
+from mlops.tuning.config import TuneConfig, study_name
+from mlops.tuning.plots import draw_plots
+from mlops.tuning.space import NUMBER
+from mlops.tuning.study import Study
+from mlops.tuning.tracked import STATES, files, open_study_run, settle_runs, table
+from mlops_provider.refs import INPUT, StudyRef, TrialRef
+from mlops_provider.step import StepError, StepInput
+
+logger = logging.getLogger(__name__)
+
+
+class NoCompleteTrialError(StepError):
+    """Nothing to choose from."""
+
+    retryable = False
+
+
+def run(context: StepContext) -> StudyRef:
+    config = TuneConfig.of(context.config)
+    study = Study.open(context.input, context.store.uri, config)
+    study.settle()
+    _restore(context, study, config)
+    best, rows = study.best(), table(study)
+    states = Counter(row["state"] for row in rows)
+    counts = {state: states[state] for state in STATES.values()} | {"not begun": config.trials - len(rows)}
+    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    if best is None:
+        raise NoCompleteTrialError(
+            f"none of the {config.trials} trials of {study.name} came to its end ({told}): look at their logs; a "
+            "pruner may be too strict, or the budget too small"
+        )
+    metric = config.train["metric"]
+    number, value = best.user_attrs[NUMBER], best.value
+    assert value is not None, "it is complete"
+    logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric, value, best.params)
+    tracked = open_study_run(context.deployment, context.input, config, study.name)
+    stored, written = tracked.stored, files(rows)
+    settle_runs(stored, study)
+    stored.log_bytes("study", {**written, **draw_plots(study, metric)})
+    stored.log_values(
+        {
+            allowed(f"best_{metric}"): value,
+            "best_trial": number,
+            **{f"trials_{name}": n for name, n in counts.items()},
+        },
+        {f"mlops.best.{name}": str(value) for name, value in best.params.items()},
+    )
+    tracked.finish()
+    return StudyRef(
+        place=context.place,
+        artifacts={"trials": context.publish("trials.json", written["trials.json"])},
+        name=study.name,
+        trials=counts,
+        best_trial=number,
+        best_value=value,
+        parameters=best.params,
+        tracking_run=stored.run_id,
+        parent=context.features,
+    )
+
+
+def _restore(context: StepContext, study: Study, config: TuneConfig) -> None:
+    """Trials are committed to the store: a database that is lost or set back does not take them along."""
+    known = {number for number, trial in study.trials().items() if trial.state is not TrialState.FAIL}
+    lacking = set(range(config.trials)) - known
+    folder = f"pipelines/{context.run.pipeline}/trial"
+    night = context.run.run_key.rpartition("-")[0]  # with which the run keys of its trials begin, too
+    for run_key in context.store.folders(folder) if lacking else ():
+        ref = context.store.committed(f"{folder}/{run_key}") if run_key.startswith(night) else None
+        if not isinstance(ref, TrialRef) or ref.number not in lacking:
+            continue
+        told = StepInput.load(context.store.read(ref.artifacts[INPUT]).decode())
+        if study_name(told) == study.name:
+            logger.warning("the database of studies lacks trial %d: taken from %s", ref.number, ref.place)
+            study.restore(ref)

@@ -1,0 +1,118 @@
+"""Hold the snapshot against all that is expected of it; stop the pipeline, with a report, where it does not fit."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import NoReturn
+
+from mlops.data.snapshots import Snapshot
+from mlops.steps import StepContext
+from mlops.validation.baselines import WINDOW, find_references
+from mlops.validation.config import ValidateConfig
+from mlops.validation.gate import Examined, Verdict, examine
+from mlops.validation.proposal import propose_schema, write_schema
+from mlops.validation.report import Subject, render
+from mlops.validation.rows import Rows
+from mlops.validation.schema import Schema, read_schema
+from mlops.validation.serving import read_serving_log
+from mlops.validation.volume import calendar_days
+from mlops_provider.refs import DatasetRef, ValidationRef
+from mlops_provider.step import BadConfigError, BadDataError
+
+logger = logging.getLogger("mlops")
+
+
+def run(context: StepContext) -> ValidationRef:
+    """
+    Publish ``report.html`` and ``statistics.pb``, whatever the verdict.
+
+    :raises BadDataError: with a line per anomaly, where the data does not fit
+    :raises BadConfigError: where there is no schema yet; one is proposed
+    """
+    config = ValidateConfig.of(context.config)
+    dataset = context.input.ref
+    assert isinstance(dataset, DatasetRef), "the operator's wiring was checked when the DAG was parsed"
+    snapshot = Snapshot.open(context.store, dataset)
+    rows = Rows.of(snapshot, context.scratch)
+    try:
+        schema = read_schema(context.deployment.home / config.schema_path, config.schema_path)
+    except FileNotFoundError:
+        _propose(context, config, rows)
+    data = _examined(context, config, snapshot, rows, schema)
+    verdict = examine(data, schema, config)
+    subject = Subject(
+        dataset=snapshot.manifest.name,
+        version=dataset.version,
+        timezone=snapshot.manifest.timezone,
+        types=snapshot.manifest.schema,
+        schema_path=config.schema_path,
+        schema_sha256=schema.sha256,
+        run=context.run,
+    )
+    report = context.publish("report.html", render(verdict, subject, config.volume).encode())
+    statistics = context.publish("statistics.pb", verdict.statistics.SerializeToString(deterministic=True))
+    _log_unchecked(verdict)
+    if not verdict.passed:
+        lines = [anomaly.line for anomaly in verdict.anomalies]
+        raise BadDataError(
+            f"the data of {verdict.days[-1]} does not fit; nothing was trained:\n"
+            + "".join(f"- {line}\n" for line in lines)
+            + f"Report: {report.key}",
+            anomalies=[asdict(anomaly) for anomaly in verdict.anomalies],
+            report=report.key,
+            report_sha256=report.sha256,
+            report_num_bytes=report.num_bytes,
+        )
+    logger.info("%d rows of %d days passed %d checks", rows.total, len(verdict.days), verdict.num_checks)
+    return ValidationRef(
+        place=context.place,
+        artifacts={"report": report, "statistics": statistics},
+        schema_sha256=schema.sha256,
+        num_checks=verdict.num_checks,
+        parent=dataset,
+    )
+
+
+def _examined(context: StepContext, config: ValidateConfig, snapshot: Snapshot, rows: Rows, schema: Schema) -> Examined:
+    manifest = snapshot.manifest
+    serving: Rows | None = None
+    notes: list[str] = []
+    if config.serving_log is not None and rows.total:
+        serving, notes = read_serving_log(
+            config.serving_log, manifest, rows, schema, home=context.deployment.home, scratch=context.scratch
+        )
+    return Examined(
+        rows=rows,
+        days=calendar_days(manifest.interval_start, manifest.interval_end, manifest.timezone),
+        interval_end=manifest.interval_end,
+        references=find_references(context.store, context.run, context.input.baselines),
+        serving=serving,
+        notes=notes,
+    )
+
+
+def _log_unchecked(verdict: Verdict) -> None:
+    for comparison in verdict.comparisons:
+        if not comparison.compared:
+            logger.info("not compared with the %s: %s", comparison.reference, comparison.description)
+    for note in verdict.notes:
+        logger.info("%s", note)
+
+
+def _propose(context: StepContext, config: ValidateConfig, rows: Rows) -> NoReturn:
+    if not rows.total:
+        raise BadDataError(
+            f"there is no schema {config.schema_path}, and the snapshot has no rows to propose one from: "
+            "check the ingest's sources and data interval"
+        )
+    window = f"{rows.days[0]} to {rows.days[-1]}, {rows.total:,} rows"
+    text = write_schema(propose_schema(rows.statistics(WINDOW), rows.schema), window)
+    proposal = context.publish("schema.pbtxt", text.encode())
+    raise BadConfigError(
+        f"there is no schema {config.schema_path}. One was inferred from the snapshot's {rows.total} rows and lies "
+        f"in the store {context.store.uri} at {proposal.key}. Review it (types, domains, ranges, min_fraction), save "
+        f"it as {context.deployment.home / config.schema_path}, commit it, and run the pipeline again",
+        schema=proposal.key,
+        schema_sha256=proposal.sha256,
+    )

@@ -1,0 +1,42 @@
+"""Compare the refs that a step was given with those that the store has: a ref from outside is a hint until then."""
+
+from __future__ import annotations
+
+from mlops.store import Store
+from mlops_provider.refs import ModelVersionRef, Ref, distrust
+from mlops_provider.step import BadDataError, StepInput
+
+
+class ChangedRefError(BadDataError):
+    """A ref is not what its step committed: trying again cannot help."""
+
+
+def verify_inputs(store: Store, document: StepInput) -> None:
+    """
+    Check the refs of a step's input before the step acts on them.
+
+    :raises ChangedRefError: naming the ref's kind and the first field that differs
+    """
+    if document.ref is not None:
+        rollback = document.step == "promote" and document.config["action"] == "rollback"
+        verify(store, _committed(document.ref) if rollback else document.ref, f"the input of {document.step}")
+    for name, baseline in document.baselines.items():
+        verify(store, _committed(baseline), f"the baseline {name!r} of {document.step}")
+
+
+def verify(store: Store, ref: Ref, what: str) -> None:
+    """
+    Compare a ref, its parent, and so on back to the dataset with what was committed at their places.
+
+    :param what: the ref's role, for the message
+    :raises ChangedRefError: naming the ref's kind and the first field that differs
+    """
+    for link in ref.lineage():
+        committed = store.committed(link.place) if link.place else None
+        if (why := distrust(link, committed, what, store.uri)) is not None:
+            raise ChangedRefError(why)
+
+
+def _committed(ref: Ref) -> Ref:
+    """A version that comes from the registry has no place, and says only which one is meant: its report has one."""
+    return ref.parent if isinstance(ref, ModelVersionRef) and not ref.place else ref

@@ -1,0 +1,172 @@
+"""Finding or making the one run of a piece of work, and what it holds already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlops.tracking.connection import NOT_ACTIVE, was_outrun
+from mlops.tracking.rest import RefusedError, Rest
+
+RUN_KEY_TAG: Final = "mlops.run_key"
+OPEN_ATTEMPTS: Final = 8
+COLLISIONS: Final = ("Params were already logged", NOT_ACTIVE)
+"""What MLflow says, where they were not outrun, to all but one of the processes that open a run at once."""
+MAX_PER_REQUEST: Final = 100
+"""Params or tags; MLflow's own limit."""
+SYSTEM_PREFIX: Final = "system/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """What a run is opened with."""
+
+    experiment: str
+    run_key: str
+    """Names the work: a retry goes on in the same run."""
+    name: str
+    params: Mapping[str, str]
+    """MLflow keeps the first value of a param. A later attempt's other value (a world size, say) becomes the tag
+    ``mlops.latest.<param>``."""
+    tags: Mapping[str, str]
+    leads: bool
+    """Whether this process says how the run is and ends. One does; the others only add metrics."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRun:
+    """A run on the server, and the steps it had for each metric when it was opened."""
+
+    rest: Rest
+    run_id: str
+    started: int
+    """Unix time in milliseconds."""
+    latest: Mapping[str, int]
+    """Highest step of each metric."""
+    _steps: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def floor(self) -> int:
+        """No metric of a training step above this one is there yet. -1: none at all."""
+        return max((step for key, step in self.latest.items() if not key.startswith(SYSTEM_PREFIX)), default=-1)
+
+    def holds(self, key: str, step: int) -> bool:
+        """
+        Whether the metric has a value at this step.
+
+        MLflow can neither delete nor replace a value. What an attempt repeats after a resume is therefore left out:
+        one value per step, the first. An attempt that could not send everything leaves gaps, so that the highest step
+        alone does not say it.
+        """
+        if step > self.latest.get(key, -1):
+            return False
+        if key not in self._steps:
+            history = self.rest.pages("metrics/get-history", "metrics", run_id=self.run_id, metric_key=key)
+            steps = np.fromiter((int(metric.get("step", 0)) for metric in history), np.int64)
+            self._steps[key] = np.unique(steps)
+        steps = self._steps[key]
+        place = int(np.searchsorted(steps, step))
+        return place < len(steps) and int(steps[place]) == step
+
+    def step_of(self, unix_milliseconds: int) -> int:
+        """The run's age in seconds then: the step of what belongs to no training step. Grows over all attempts."""
+        return max(0, unix_milliseconds - self.started) // 1000
+
+    def log(self, metrics: bytes) -> None:
+        """:param metrics: at most 1,000 as JSON objects, separated by commas"""
+        self.rest.post("runs/log-batch", b'{"run_id": "%s", "metrics": [%s]}' % (self.run_id.encode(), metrics))
+
+    def set_tag(self, key: str, value: str) -> None:
+        self.rest.post("runs/set-tag", {"run_id": self.run_id, "key": key, "value": value})
+
+    def end(self, status: str) -> None:
+        """:param status: ``FINISHED`` or ``FAILED``"""
+        ended = {"run_id": self.run_id, "status": status, "end_time": int(time.time() * 1000)}
+        self.rest.post("runs/update", ended)
+
+
+def open_on_server(rest: Rest, opening: Opening) -> OpenRun:
+    """
+    Find the run by its key, or create it.
+
+    :raises TrackingError: where the server is away or refuses
+    """
+    experiment_id = _experiment(rest, opening.experiment)
+    for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+        try:
+            run_id = _find_or_create(rest, experiment_id, opening)
+            if opening.leads:
+                rest.post("runs/update", {"run_id": run_id, "status": "RUNNING"})
+                _describe(rest, run_id, opening)
+            return read_run(rest, run_id)
+        except RefusedError as error:
+            collided = was_outrun(error) or any(sign in str(error) for sign in COLLISIONS)
+            if not attempts_left or not collided:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def read_run(rest: Rest, run_id: str) -> OpenRun:
+    run = rest.get("runs/get", run_id=run_id)["run"]
+    latest = {metric["key"]: int(metric.get("step", 0)) for metric in run["data"].get("metrics", [])}
+    return OpenRun(rest=rest, run_id=run_id, started=int(run["info"].get("start_time", 0)), latest=latest)
+
+
+def _find_or_create(rest: Rest, experiment_id: str, opening: Opening) -> str:
+    runs = _runs_of(rest, experiment_id, opening.run_key)
+    if not runs:
+        tags = [{"key": RUN_KEY_TAG, "value": opening.run_key}]
+        new = {"experiment_id": experiment_id, "run_name": opening.name, "tags": tags}
+        rest.post("runs/create", {**new, "start_time": int(time.time() * 1000)})
+        # Others may have created one each at the same time: the oldest stays.
+        runs = _runs_of(rest, experiment_id, opening.run_key)
+        for surplus in runs[1:]:
+            rest.post("runs/delete", {"run_id": surplus})
+    return runs[0]
+
+
+def _runs_of(rest: Rest, experiment_id: str, run_key: str) -> list[str]:
+    """Ids, oldest first."""
+    wanted = {"experiment_ids": [experiment_id], "filter": f"tags.`{RUN_KEY_TAG}` = '{run_key}'"}
+    found = [run["info"] for run in rest.post("runs/search", wanted).get("runs", [])]
+    return [info["run_id"] for info in sorted(found, key=lambda info: (int(info["start_time"]), info["run_id"]))]
+
+
+def _describe(rest: Rest, run_id: str, opening: Opening) -> None:
+    stored = rest.get("runs/get", run_id=run_id)["run"]["data"].get("params", [])
+    there = {param["key"]: param.get("value", "") for param in stored}
+    new = {key: value for key, value in opening.params.items() if key not in there}
+    changed = {f"mlops.latest.{key}": value for key, value in opening.params.items() if there.get(key, value) != value}
+    for params in _chunks(_pairs(new)):
+        rest.post("runs/log-batch", {"run_id": run_id, "params": params})
+    for tags in _chunks(_pairs({**opening.tags, **changed})):
+        rest.post("runs/log-batch", {"run_id": run_id, "tags": tags})
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def _chunks(entries: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (entries[start : start + MAX_PER_REQUEST] for start in range(0, len(entries), MAX_PER_REQUEST))
+
+
+def _experiment(rest: Rest, name: str) -> str:
+    for attempts_left in (1, 0):
+        try:
+            found: str = rest.get("experiments/get-by-name", experiment_name=name)["experiment"]["experiment_id"]
+            return found
+        except RefusedError as error:
+            if not attempts_left or error.code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        try:
+            rest.post("experiments/create", {"name": name})
+        except RefusedError as error:
+            if error.code != "RESOURCE_ALREADY_EXISTS":
+                raise
+    raise AssertionError("the last attempt returns or raises")

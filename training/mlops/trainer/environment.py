@@ -1,0 +1,51 @@
+"""What besides data, code and seed decides the bits of a training."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlops.tracking.provenance import hardware, software
+from mlops.trainer.parallel import Gang
+
+
+def hardware_class(device: torch.device) -> dict[str, str]:
+    """
+    Machines that are equal in this compute the same bits: kernels are chosen by a processor's instructions and a GPU's
+    model.
+    """
+    gpu = device.type == "cuda"
+    return {
+        "machine": platform.machine(),
+        "cpu": hardware()["cpu"],
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name(device) if gpu else "none",
+        "cuda": str(torch.version.cuda) if gpu else "none",
+        "cudnn": str(torch.backends.cudnn.version()) if gpu else "none",
+    }
+
+
+def environment(home: Path, device: torch.device) -> dict[str, Any]:
+    """Of this process, as JSON."""
+    return {
+        **software(home),
+        "torch": f"{torch.__version__} ({torch.version.git_version[:12]})",
+        "hardware": hardware_class(device),
+        # More threads cut a sum into more parts.
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def gang_environment(home: Path, gang: Gang, nodes: int) -> dict[str, Any]:
+    """The same of a gang's process, with what the gang is."""
+    return {
+        **environment(home, gang.device),
+        "world_size": gang.world_size,
+        "nodes": nodes,
+        "layout": asdict(gang.parallel),
+        "float32_matmul": torch.get_float32_matmul_precision(),
+    }

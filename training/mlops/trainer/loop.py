@@ -1,0 +1,394 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mlops.data.loader import Batch, Loader, Step
+from mlops.store import StoreError
+from mlops.trainer.agreement import Agreement, Sigterm, Told
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.checkpoint.committed import Saved
+from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.checkpoint.tree import Contents
+from mlops.trainer.config import Loss, TrainConfig
+from mlops.trainer.flops import flops_per_sample
+from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
+from mlops.trainer.interval import SaveInterval
+from mlops.trainer.layouts import Layout
+from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
+from mlops.trainer.memory.peer_memory import PeerMemory
+from mlops.trainer.metrics import direction
+from mlops.trainer.outcome import Outcome, TakenStep
+from mlops.trainer.parallel import Gang
+from mlops.trainer.progress import Moment, Progress, Window
+from mlops.trainer.schedule import LearningRate
+from mlops.trainer.state import LOSS_UNITS, Epoch, TrainingState
+from mlops.trainer.validation import Validation
+from mlops_provider.step import INTERRUPTED, BadDataError
+
+Curriculum = Callable[[Batch, float], Tensor]
+GivesUp = Callable[[TrainingState], bool]
+
+logger = logging.getLogger(__name__)
+
+_LAST_SAVE_SECONDS = 10.0
+"""A failed training waits so long for the save that is being written: it is the one to go on from."""
+
+
+class NonFiniteLossError(BadDataError):
+    """The loss or a gradient is NaN or infinite. The last whole checkpoint stays; trying again gives the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJob:
+    """All that the loop works on."""
+
+    config: TrainConfig
+    layout: Layout
+    optimizer: Optimizer
+    loss: Loss
+    curriculum: Curriculum | None
+    loader: Loader
+    validation: Validation
+    checkpoints: Checkpoints
+    heartbeat: Heartbeat
+    nondeterministic: set[str] = field(default_factory=set)
+    """Operations of any rank that have no deterministic algorithm, once it is over."""
+    memory: PeerMemory = field(default_factory=lambda: PeerMemory(Gang(), place=""))
+    """Keeps nothing by default."""
+
+
+def weighted_loss(loss: Loss, curriculum: Curriculum | None, model: nn.Module, batch: Batch, progress: float) -> Tensor:
+    """``[B]``, of the share of the training that is done."""
+    losses = loss(model, batch)
+    return losses if curriculum is None else losses * curriculum(batch, progress)
+
+
+class Curves(Protocol):
+    """Where rank 0 tells how the training goes."""
+
+    def moment(self, moment: Moment) -> None:
+        """About once a second."""
+
+    def epoch(self, epoch: Epoch) -> None:
+        """After each epoch."""
+
+
+class Trainer:
+    """
+    Trains, or goes on from the newest whole checkpoint; the result is the same to the bit either way.
+
+    Made and run by all ranks; curves are rank 0's, which also says after each epoch whether all give up. The random
+    state of a step is a pure function of (seed, step, seat), so that a checkpoint need not hold any.
+    """
+
+    def __init__(
+        self, job: TrainingJob, gang: Gang, curves: Curves | None = None, gives_up: GivesUp | None = None
+    ) -> None:
+        config = job.config
+        self._job, self._gang, self._config, self._curves = job, gang, config, curves
+        self._gives_up = gives_up
+        self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=direction(config.metric))
+        self._num_steps = config.epochs * job.loader.num_steps
+        use(job.heartbeat)
+        job.layout.adopt(job.optimizer)
+        self._rate = LearningRate(config.schedule, job.optimizer, self._num_steps)
+        self._progress = Progress(epochs=config.epochs, steps_per_epoch=job.loader.num_steps)
+        self._window = Window()
+        self._interval = SaveInterval(60 * config.checkpoint.every_minutes, job.checkpoints)
+        self._learning_rate = 0.0
+        self._flops_per_sample: float | None = None
+        self._prepared = False
+        self._epoch_started = 0.0
+        self._unseen: TakenStep | None = None
+        self._noted_units = 0
+        self._epochs_ended = 0
+
+    def train(self) -> TrainingState:
+        """
+        :return: the same on every rank; the last checkpoint is durable
+        :raises NonFiniteLossError: naming epoch, step and samples
+        :raises SystemExit: after SIGTERM, when a checkpoint is durable
+        """
+        job, config = self._job, self._config
+        sigterm = Sigterm()
+        with sigterm.noted():
+            first = next(iter(job.loader.epoch(1)))
+            batch = first.batches[0].to(self._gang.device)
+            job.layout.warm_up(batch, self._loss)
+            if self._gang.mesh is None:
+                self._flops_per_sample = flops_per_sample(job.layout.model, batch, first.num_rows / first.num_samples)
+            self._resume()
+            state = self._state
+            every_steps = config.checkpoint.every_steps
+            agreement = Agreement(self._gang, self._interval, sigterm, state.step, every_steps=every_steps)
+            self._epochs_ended = len(state.history)
+            guarding = job.memory.guarding(
+                job.layout.model, self._snapshot, step=state.step, loss_units=self._gang.sum(state.loss_units)
+            )
+            with guarding:
+                while not state.finished(config.epochs, config.early_stopping):
+                    self._train_epoch(state, agreement)
+                    self._end_epoch(state)
+                    agreement.pause()
+            job.heartbeat.beat(state.step, REST)
+            job.checkpoints.wait()
+        return state
+
+    def _train_epoch(self, state: TrainingState, agreement: Agreement) -> None:
+        job = self._job
+        self._epoch_started = time.monotonic() - state.seconds
+        steps = job.loader.epoch(state.epoch, start=state.step_in_epoch, last=state.epoch == self._config.epochs)
+        for step in self._timed(steps, state):
+            try:
+                self._train_step(state, step)
+            except Exception:
+                # On weights that are not finite anything may fail: then the step before says what is wrong. Other ranks
+                # may be elsewhere by now.
+                self._look(together=False)
+                raise
+            if not self._prepared and job.optimizer.state:
+                # Not before a first step (in fp16 some overflow) has given the optimizer its state.
+                job.checkpoints.prepare(self._tensors())
+                self._prepared = True
+            job.checkpoints.raise_if_ended()
+            if agreement.due(state.step):
+                job.heartbeat.beat(state.step, TALK)
+                self._look()
+            decision = agreement.after(state.step, self._window.told() if agreement.due(state.step) else None)
+            if decision.told is not None:
+                self._tell(decision.told)
+            if decision.end:
+                self._save(wait=True, announced=True)
+                job.checkpoints.wait()
+                logger.info("told to end; the checkpoint of step %d is saved", state.step)
+                raise SystemExit(INTERRUPTED)
+            if decision.save and state.step_in_epoch < job.loader.num_steps:
+                self._save()
+
+    def _train_step(self, state: TrainingState, step: Step) -> None:
+        job = self._job
+        self._learning_rate = self._rate.set(state.step)
+        self._noted_units = state.loss_units
+        job.layout.seed(self._config.seed, state.step)
+        losses = job.layout.step(step.batches, self._loss, 1 / step.num_samples)
+        job.memory.begin()
+        taken = TakenStep(
+            step,
+            number=state.step + 1,
+            epoch=state.epoch,
+            step_in_epoch=state.step_in_epoch + 1,
+            losses=losses,
+            norm=job.layout.clip(self._config.clip_norm),
+            loss_scale=job.layout.loss_scale,
+        )
+        job.layout.update(job.optimizer)
+        state.step += 1
+        if job.memory.guards:
+            # On the host there is nothing to wait for, and nothing is kept that was not looked at.
+            self._unseen = taken
+            self._look()
+            job.memory.end(state.step, state.loss_units)
+            return
+        # The step before, while the device works on this one.
+        self._look()
+        self._unseen = taken
+
+    def _look(self, *, together: bool = True) -> None:
+        """
+        Look at the numbers of the newest step. Nothing is kept of a state, or said of it, before that.
+
+        :param together: called by all ranks
+        :raises NonFiniteLossError: where the step was not sound; weights and optimizer are spoilt by then
+        """
+        taken, self._unseen = self._unseen, None
+        if taken is None:
+            return
+        outcome = taken.outcome()
+        if not outcome.is_sound:
+            self._fail(taken, outcome, together=together)
+        units = sum(round(total * LOSS_UNITS) for total in outcome.totals)
+        self._state.trail.add(taken.number, outcome.norm)
+        self._state.loss_units += units
+        self._window.add(num_samples=taken.step.num_samples, loss_units=units, norm=outcome.norm)
+
+    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """``[B]``"""
+        losses = weighted_loss(self._job.loss, self._job.curriculum, model, batch, self._state.step / self._num_steps)
+        if self._job.memory.guards and isinstance(losses, Tensor):
+            # Before the backward pass: with this rank's gradient others may complete the step.
+            total = float((losses.detach() * batch.weights).sum(dtype=torch.float64))
+            if math.isfinite(total):
+                self._noted_units += round(total * LOSS_UNITS)
+                self._job.memory.note(self._state.step + 1, self._noted_units)
+        return losses
+
+    def _end_epoch(self, state: TrainingState) -> None:
+        job, gang = self._job, self._gang
+        self._look()
+        metric, further = job.validation.measure(job.layout, gang, lambda: job.heartbeat.beat(state.step, VALIDATION))
+        train_loss = gang.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
+        # Clocks differ: the first rank's counts.
+        seconds, now = gang.from_leader((time.monotonic() - self._epoch_started, time.time()))
+        record = Epoch(
+            epoch=state.epoch,
+            step=state.step,
+            train_loss=train_loss,
+            validation_metric=metric,
+            further_metrics=further,
+            seconds=seconds,
+            samples_per_second=job.loader.num_samples / seconds,
+            finished_at=now,
+        )
+        state.history.append(record)
+        state.loss_units, state.seconds = 0, 0.0
+        if self._gives_up is not None:
+            # Before the save: what was not told when this process is killed is done again, and told then.
+            state.given_up = gang.from_leader(gang.leads and self._gives_up(state))
+        best = state.kept is record
+        # The best weights and the end must not be lost; any other save gives way to the one under way.
+        self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))
+        if best and job.memory.guards:
+            # A state that is kept does not hold the best weights: those must be durable before.
+            with suppress(CheckpointError):
+                job.checkpoints.wait()
+        self._epochs_ended = len(state.history)
+        if gang.leads:
+            logger.info(
+                "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
+                *(record.epoch, self._config.epochs, train_loss, self._config.metric, metric),
+                *(" (best)" if best else "", record.samples_per_second),
+            )
+        if self._curves is not None:
+            self._curves.epoch(record)
+
+    def _save(self, *, wait: bool = False, announced: bool = False) -> None:
+        job, state = self._job, self._state
+        self._look()
+        # A slow store is no hang.
+        job.heartbeat.beat(state.step, REST if wait else "checkpoint")
+        within_epoch = state.step_in_epoch > 0
+        loss_units = self._gang.sum(state.loss_units)
+        seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
+        best_step = None if state.kept is None else state.kept.step
+        document = state.document(loss_units, seconds)
+        document["interval"] = self._interval.document(announced=announced)
+        begun = job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
+        self._interval.saved(time.monotonic(), begun=begun)
+
+    def _tensors(self) -> dict[str, Any]:
+        return training_state(self._job.layout, self._job.optimizer)
+
+    def _snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What :meth:`_save` saves. The sums of losses are noted step by step."""
+        document = self._state.document(0, time.monotonic() - self._epoch_started)
+        # One that is just being ended is ended again.
+        if len(document["history"]) > self._epochs_ended:
+            document |= {"history": document["history"][: self._epochs_ended], "given_up": False}
+        document["interval"] = self._interval.document(announced=False)
+        return self._tensors(), document
+
+    def _room(self, contents: Contents) -> dict[str, Any]:
+        return state_to_fill(self._job.layout, self._job.optimizer, contents)
+
+    def _resume(self) -> None:
+        job, gang = self._job, self._gang
+        saved = job.checkpoints.newest()
+        kept = job.memory.newest(self._room, after=-1 if saved is None else saved.step)
+        if kept is not None:
+            tensors, document, whence = kept.tensors, kept.document, "memory"
+        elif saved is not None:
+            tensors, document, whence = self._room(job.checkpoints.contents(saved)), saved.meta, saved.folder
+            job.checkpoints.load(saved, tensors)
+        else:
+            return
+        load_training_state(job.layout, job.optimizer, tensors)
+        # Rank 0's, which a checkpoint always has.
+        self._interval.resume((document if saved is None else saved.meta)["interval"])
+        state = TrainingState.of(document, direction=self._state.direction, leads=gang.data_rank == 0)
+        weights = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking], known=saved)
+        if (lost := state.keep_best(weights.step if weights else None)) is not None and gang.leads:
+            logger.warning(
+                "the weights of epoch %d, the best with %s %.4f, are lost in both copies: going on with %s as the best",
+                *(lost.epoch, self._config.metric, lost.validation_metric),
+                f"epoch {state.kept.epoch}" if state.kept else "none",
+            )
+        self._state = state
+        if gang.leads:
+            logger.info(
+                "going on after step %d of epoch %d, from %s",
+                *(self._state.step_in_epoch, self._state.epoch, whence),
+            )
+
+    def _tell(self, told: Told) -> None:
+        if self._gang.leads:
+            moment = Moment.of(
+                self._window, told, self._gang.copies, self._state.step, self._learning_rate, self._flops_per_sample
+            )
+            self._progress.show(moment, self._state)
+            if self._curves is not None:
+                self._curves.moment(moment)
+        self._window = Window()
+
+    def _timed(self, steps: Iterator[Step], state: TrainingState) -> Iterator[Step]:
+        """Count the time for which this rank waits for data."""
+        while True:
+            self._job.heartbeat.beat(state.step, DATA)
+            asked = time.perf_counter()
+            step = next(steps, None)
+            self._window.waited += time.perf_counter() - asked
+            if step is None:
+                return
+            yield step
+
+    def _fail(self, taken: TakenStep, outcome: Outcome, *, together: bool) -> NoReturn:
+        """:raises NonFiniteLossError: with the samples whose loss is not finite, on whatever rank they are"""
+        wrong = [
+            int(sample)
+            # Those that only fill up a rank's logical shards have no loss.
+            for batch, each in zip(taken.step.batches, taken.losses, strict=False)
+            for sample in batch.samples[~torch.isfinite(each).cpu().numpy() & (batch.weights.numpy() > 0)]
+        ]
+        rank = self._gang.rank if wrong else None
+        if together and not math.isfinite(outcome.norm) and not outcome.may_overflow:
+            # Then all ranks are here, and only some of them may know the samples.
+            found = self._gang.from_leader(self._gang.gather_objects(wrong)) or []
+            wrong = sorted({sample for samples in found for sample in samples})
+            rank = next((rank for rank, samples in enumerate(found) if samples), None)
+        what = "loss" if wrong else "gradient"
+        samples = wrong or sorted(int(sample) for batch in taken.step.batches for sample in batch.samples)
+        shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
+        saved = self._last_listed()
+        raise NonFiniteLossError(
+            f"the {what} is not finite in epoch {taken.epoch}, step {taken.step_in_epoch}, on training samples "
+            f"{shown}: look for extreme or missing features there, or lower train.learning_rate; "
+            + (f"the last good checkpoint is that of step {saved.step}" if saved else "no checkpoint was found"),
+            epoch=taken.epoch,
+            step=taken.step_in_epoch,
+            samples=samples,
+            rank=rank,
+            checkpoint=None if saved is None else saved.folder,
+        )
+
+    def _last_listed(self) -> Saved | None:
+        """By this rank alone, as far as the store can be read: what is to be said must not fail with it."""
+        checkpoints = self._job.checkpoints
+        checkpoints.settle(_LAST_SAVE_SECONDS)
+        try:
+            complete = read_listing(checkpoints.store, checkpoints.place).complete
+        except StoreError as error:
+            logger.warning("%s", error)
+            return None
+        return complete[-1] if complete else None

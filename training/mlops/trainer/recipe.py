@@ -1,0 +1,124 @@
+"""What a training makes of a recipe: the model, its optimizer, the loss, and the loader of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mlops.code import load_attribute
+from mlops.data.batch import Batch
+from mlops.data.dealing import PASS_WORTH_ROWS
+from mlops.data.loader import Loader
+from mlops.data.shard_cache import node_folder
+from mlops.data.shards import open_source
+from mlops.store import Store
+from mlops.trainer.config import Loss, TrainConfig, build_model
+from mlops.trainer.layouts import Layout, build_layout
+from mlops.trainer.loop import Curriculum, weighted_loss
+from mlops.trainer.objectives import DEFAULT_LOSSES
+from mlops.trainer.optimizer import build_optimizer
+from mlops.trainer.parallel import Gang, seed_everything
+from mlops.trainer.self_test import SelfTest
+from mlops_provider.refs import FeaturesRef
+from mlops_provider.step import BadConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """
+    Called by all ranks, with the same settings.
+
+    :param home: folder that holds ``include/``
+    :param manifest: of the features
+    """
+
+    config: TrainConfig
+    gang: Gang
+    home: Path
+    store: Store
+    features: FeaturesRef
+    manifest: Mapping[str, Any]
+
+    def model(self) -> nn.Module:
+        """The same at each call: random numbers begin anew."""
+        config = self.config
+        seed_everything(config.seed)
+        factory = load_attribute(config.model, self.home)
+        vocab_size = self.manifest.get("vocab_size")
+        return build_model(factory, config.model, self.features.num_features, config.model_args, vocab_size)
+
+    def lay_out(self, model: nn.Module) -> tuple[Layout, Optimizer]:
+        """Over the processes; see :func:`build_layout`."""
+        config = self.config
+        layout = build_layout(
+            model,
+            self.gang,
+            precision=config.precision,
+            activation_checkpointing=config.activation_checkpointing,
+            compile=config.compile,
+            logical_shards=self._logical_shards,
+            unused_parameters=config.unused_parameters,
+        )
+        return layout, build_optimizer(config, layout.model, self.function("configure_optimizer"))
+
+    @property
+    def loss(self) -> Loss:
+        loss: Loss = self.function("loss") or DEFAULT_LOSSES[self.config.objective]
+        return loss
+
+    @property
+    def curriculum(self) -> Curriculum | None:
+        curriculum: Curriculum | None = self.function("curriculum")
+        return curriculum
+
+    def loader(self) -> Loader:
+        """Of the training split."""
+        config, gang = self.config, self.gang
+        return Loader(
+            source=open_source(self.store, self.features, "train", node_folder()),
+            global_batch=config.global_batch,
+            seed=config.seed,
+            rank=gang.data_rank,
+            world_size=gang.data_world_size,
+            micro_batch=config.micro_batch,
+            micro_batch_rows=config.micro_batch_rows,
+            # What a pass takes beside its rows was measured on CPUs only.
+            pass_worth_rows=PASS_WORTH_ROWS if gang.device.type == "cpu" else None,
+            one_shape=gang.parallel.pp > 1,
+            logical_shards=self._logical_shards,
+            pin=gang.device.type == "cuda",
+        )
+
+    def self_test(self, loader: Loader) -> SelfTest:
+        loss, curriculum = self.loss, self.curriculum
+
+        def weighted(model: nn.Module, batch: Batch, progress: float) -> Tensor:
+            return weighted_loss(loss, curriculum, model, batch, progress)
+
+        named = [self.function(name) for name in ("loss", "curriculum", "configure_optimizer")]
+        return SelfTest(
+            config=self.config,
+            gang=self.gang,
+            loader=loader,
+            build=lambda: self.lay_out(self.model()),
+            loss=weighted,
+            functions=[each for each in named if each is not None],
+        )
+
+    def function(self, setting: str) -> Any:
+        """The recipe's function that a setting names; None where it names none."""
+        if (import_path := getattr(self.config, setting)) is None:
+            return None
+        function = load_attribute(import_path, self.home)
+        if not callable(function):
+            raise BadConfigError(f"train.{setting}: {import_path} is a {type(function).__name__}, not a function")
+        return function
+
+    @property
+    def _logical_shards(self) -> int | None:
+        return self.config.logical_shards if self.config.exact else None

@@ -1,0 +1,71 @@
+"""Which settings a trial has: a function of the seed and its number, and with TPE of the trials before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+
+from mlops.data.order import Permutation
+from mlops.tuning.config import TuneConfig
+from mlops_provider.refs import digest_of
+
+NUMBER: Final = "number"
+"""Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
+_MOST_POINTS: Final = 1 << 62
+"""Of a grid, that a permutation can shuffle."""
+_SAMPLERS: Final[Mapping[str, type[RandomSampler | TPESampler]]] = {"random": RandomSampler, "tpe": TPESampler}
+
+
+def distributions(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    return {name: _distribution(dimension) for name, dimension in sorted(space.items())}
+
+
+def _distribution(dimension: Mapping[str, Any]) -> BaseDistribution:
+    if (choices := dimension.get("choices")) is not None:
+        return CategoricalDistribution(choices)
+    low, high, log, step = (dimension[name] for name in ("low", "high", "log", "step"))
+    if all(isinstance(bound, int) for bound in (low, high, step or 1)):
+        return IntDistribution(low, high, log=log, step=step or 1)
+    return FloatDistribution(low, high, log=log, step=step)
+
+
+def draw(study: optuna.Study, config: TuneConfig, number: int) -> dict[str, Any]:
+    """
+    Settings for a trial, drawn on a copy of the study: nothing of them is stored before all of them are.
+
+    A trial has a random generator of its own, so that random ones are the same whatever came before them.
+    """
+    space = distributions(config.space)
+    if config.sampler == "grid":
+        return _grid(space, config.seed, number)
+    seed = int(digest_of([config.seed, number])[:8], 16)
+    sampler: BaseSampler = _SAMPLERS[config.sampler](seed=seed)
+    copy = optuna.create_study(direction=study.direction, sampler=sampler, pruner=NopPruner())
+    # Nor one of those that somebody else has put there to be tried.
+    copy.add_trials([trial for trial in study.get_trials(deepcopy=False) if NUMBER in trial.user_attrs])
+    return copy.ask(space).params
+
+
+def _grid(space: Mapping[str, BaseDistribution], seed: int, number: int) -> dict[str, Any]:
+    """Each combination once, shuffled, so that some of them are a sample of all; none is made but the one asked for."""
+    axes = {name: _points(distribution) for name, distribution in space.items()}
+    shuffled = Permutation(min(math.prod(map(len, axes.values())), _MOST_POINTS), seed)
+    index, point = int(shuffled(np.array([number]))[0]), {}
+    for name, points in axes.items():
+        index, place = divmod(index, len(points))
+        point[name] = points[place]
+    return point
+
+
+def _points(distribution: BaseDistribution) -> Sequence[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    assert isinstance(distribution, IntDistribution), "the spec takes nothing else"
+    return range(distribution.low, distribution.high + 1, distribution.step)

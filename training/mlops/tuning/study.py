@@ -1,0 +1,221 @@
+"""A study in its database: trials that begin, go on after a kill, report and end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from mlops.trainer.metrics import direction
+from mlops.tuning.config import TuneConfig, study_name
+from mlops.tuning.space import NUMBER, distributions, draw
+from mlops.tuning.storage import database_url, open_storage, reachable
+from mlops_provider.refs import TrialRef
+from mlops_provider.step import StepError, StepInput
+
+BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
+
+logger = logging.getLogger(__name__)
+
+
+class BudgetSpentError(StepError):
+    """No further trial is begun."""
+
+    retryable = False
+
+
+class Study:
+    """
+    The calls of a trial, all by rank 0: ``begin``; ``report`` after each epoch; ``end``. The step that concludes calls
+    ``settle``, then ``trials``.
+    """
+
+    def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneConfig) -> None:
+        self._study, self._storage, self._config = study, storage, config
+        self._ids: dict[int, int] = {}
+
+    @classmethod
+    def open(cls, document: StepInput, store: str, config: TuneConfig) -> Self:
+        """
+        Find the study, or make it.
+
+        :param document: of one of its steps
+        :param store: URI of the object store
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        best_is_most = direction(config.train["metric"]) > 0
+        storage = open_storage(database_url(store, document.run.pipeline, config.connection))
+        with reachable():
+            study = optuna.create_study(
+                study_name=study_name(document),
+                storage=storage,
+                direction=StudyDirection.MAXIMIZE if best_is_most else StudyDirection.MINIMIZE,
+                pruner=_pruner(config),
+                load_if_exists=True,
+            )
+        return cls(study, storage, config)
+
+    @property
+    def name(self) -> str:
+        return self._study.study_name
+
+    def trials(self) -> Mapping[int, FrozenTrial]:
+        """By number, those within the budget. Of a number begun twice the one that did not fail; else the newest."""
+        found: dict[int, FrozenTrial] = {}
+        with reachable():
+            ours = self._ours()
+        for trial in ours:
+            number = trial.user_attrs[NUMBER]
+            if number not in found or found[number].state is TrialState.FAIL:
+                found[number] = trial
+        return {number: found[number] for number in sorted(found) if number < self._config.trials}
+
+    def begin(self, number: int) -> FrozenTrial:
+        """
+        The trial of a number: a new one, or what an earlier attempt left of it, with the same settings.
+
+        :raises BudgetSpentError: where it is not begun yet, and the time for that is over
+        """
+        earlier = self.trials().get(number)
+        if earlier is not None and earlier.state is not TrialState.FAIL:
+            return earlier
+        with reachable():
+            if earlier is None:
+                self._check_budget(number)
+            parameters = earlier.params if earlier else draw(self._study, self._config, number)
+            # Settings and number in one transaction: no kill leaves a trial that nobody would find again.
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState.RUNNING,
+                    params=parameters,
+                    distributions=distributions(self._config.space),
+                    user_attrs={NUMBER: number, BEGUN: time.time()},
+                )
+            )
+        self._ids.pop(number, None)
+        return self.trials()[number]
+
+    def report(self, number: int, epoch: int, value: float, gpu_hours: float) -> bool:
+        """
+        Note the metric after an epoch.
+
+        :param gpu_hours: that the trial took so far
+        :return: whether the trial is to be given up
+        """
+        with reachable():
+            trial_id = self._id(number)
+            self._storage.set_trial_intermediate_value(trial_id, epoch, value)
+            self._storage.set_trial_user_attr(trial_id, GPU_HOURS, gpu_hours)
+            return self._study.pruner.prune(self._study, self._storage.get_trial(trial_id))
+
+    def end(self, number: int, value: float | None, run_id: str) -> FrozenTrial:
+        """
+        :param value: the best epoch's; None: it was given up
+        :param run_id: of MLflow
+        """
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        with reachable():
+            self._storage.set_trial_user_attr(self._id(number), RUN, run_id)
+            self._study.tell(self.trials()[number].number, value, state, skip_if_finished=True)
+        return self.trials()[number]
+
+    def settle(self) -> None:
+        """End what nobody works on any more: called when the tasks of all trials have ended."""
+        with reachable():
+            for trial in self._ours(TrialState.RUNNING):
+                logger.warning("trial %d did not come to an end: it counts as failed", trial.user_attrs[NUMBER])
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def restore(self, ref: TrialRef) -> None:
+        """Note a trial as it was committed, where the database does not know its end."""
+        with reachable():
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState[ref.state.upper()],
+                    value=ref.value,
+                    params=dict(ref.parameters),
+                    distributions=distributions(self._config.space),
+                    user_attrs={NUMBER: ref.number, RUN: ref.tracking_run},
+                )
+            )
+
+    def best(self) -> FrozenTrial | None:
+        """Of the complete ones; of equals that of the lowest number."""
+        sign = 1 if self._study.direction is StudyDirection.MAXIMIZE else -1
+        complete = [trial for trial in self.trials().values() if trial.state is TrialState.COMPLETE]
+        return max(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+    @property
+    def tracking_run(self) -> str | None:
+        """MLflow run that the trials' runs are children of; None until :meth:`track`."""
+        with reachable():
+            return self._study.user_attrs.get(RUN)
+
+    def track(self, run_id: str) -> None:
+        with reachable():
+            self._study.set_user_attr(RUN, run_id)
+
+    def by_number(self) -> optuna.Study:
+        """A copy in memory for plots, whose trials are counted as their tasks are."""
+        copy = optuna.create_study(study_name=self.name, direction=self._study.direction)
+        copy.add_trials(list(self.trials().values()))
+        return copy
+
+    def _id(self, number: int) -> int:
+        """The database's, of a trial that has begun."""
+        if number not in self._ids:
+            study_id = self._storage.get_study_id_from_name(self.name)
+            counted = self.trials()[number].number
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(study_id, counted)
+        return self._ids[number]
+
+    def _ours(self, *states: TrialState) -> list[FrozenTrial]:
+        """Without those that somebody else has put into the database."""
+        trials = self._study.get_trials(deepcopy=False, states=states or None)
+        return [trial for trial in trials if NUMBER in trial.user_attrs]
+
+    def _check_budget(self, number: int) -> None:
+        trials = self._ours()
+        config = self._config
+        # A trial that is begun again goes on from its checkpoint, and tells of its earlier epochs too.
+        hours: dict[int, float] = {}
+        for trial in trials:
+            own = trial.user_attrs[NUMBER]
+            hours[own] = max(hours.get(own, 0.0), trial.user_attrs.get(GPU_HOURS, 0.0))
+        begun = min((each.user_attrs[BEGUN] for each in trials if BEGUN in each.user_attrs), default=time.time())
+        spent = {
+            "hours": ((time.time() - begun) / 3600, config.hours),
+            "gpu_hours": (sum(hours.values()), config.gpu_hours),
+        }
+        for name, (used, allowed) in spent.items():
+            if allowed is not None and used >= allowed:
+                raise BudgetSpentError(
+                    f"trial {number} is not begun: the study has taken {used:.3g} {name.replace('_', ' ')}, and "
+                    f"tune.{name} is {allowed:g}"
+                )
+
+
+def _pruner(config: TuneConfig) -> BasePruner:
+    match config.pruner:
+        case "median":
+            return MedianPruner()
+        case "successive_halving":
+            # In epochs. Left to Optuna, the first trials would compare with nobody.
+            return SuccessiveHalvingPruner(min_resource=1)
+        case "hyperband":
+            return HyperbandPruner(max_resource=_most_epochs(config))
+        case _:
+            return NopPruner()
+
+
+def _most_epochs(config: TuneConfig) -> int:
+    tuned: Mapping[str, Any] = config.space.get("epochs", {})
+    epochs: list[int] = [*tuned.get("choices", ()), tuned.get("high", 0), config.train["epochs"]]
+    return max(epochs)

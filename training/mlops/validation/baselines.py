@@ -1,0 +1,111 @@
+"""The references that a snapshot is held against: the champion's snapshot, and the one validated before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from mlops.data.snapshots import Snapshot
+from mlops.store import REF_FILE, DamagedObjectError, Store
+from mlops.validation.statistics import GENERATOR, generator
+from mlops.validation.volume import calendar_days
+from mlops_provider.refs import Ref, ValidationRef
+from mlops_provider.step import RunIdentity
+
+CHAMPION: Final = "champion"
+PREVIOUS: Final = "previous snapshot"
+WINDOW: Final = "window"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """A snapshot that passed before, or why there is none."""
+
+    name: str
+    """:data:`CHAMPION` or :data:`PREVIOUS`."""
+    description: str
+    """Which snapshot it is; why there is none to compare with, where ``statistics`` is None."""
+    statistics: statistics_pb2.DatasetFeatureStatistics | None = None
+    """Of its whole window."""
+    num_rows: Mapping[str, int] | None = None
+    """By calendar day."""
+    num_days: int = 0
+    """Calendar days of its window, those without rows included."""
+
+    @property
+    def words(self) -> str:
+        """In a sentence."""
+        return "the champion's snapshot" if self.name == CHAMPION else "the previous snapshot"
+
+
+def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]) -> list[Reference]:
+    """
+    The champion's snapshot and the previous one, in this order.
+
+    :param baselines: what the operator found: the champion's ValidationRef, where a model is in production
+    :raises DamagedObjectError: where one of their files is not what was written
+    """
+    champion, previous = baselines.get(CHAMPION), previous_validation(store, run)
+    return [
+        _open(store, CHAMPION, champion, run)
+        if isinstance(champion, ValidationRef)
+        else Reference(
+            name=CHAMPION,
+            description="No model is in production yet, or the validate task was not told which (registered_model)",
+        ),
+        _open(store, PREVIOUS, previous, run)
+        if previous is not None
+        else Reference(
+            name=PREVIOUS,
+            description="No snapshot of an earlier interval has passed validation",
+        ),
+    ]
+
+
+def previous_validation(store: Store, run: RunIdentity) -> ValidationRef | None:
+    """What was validated last, of the intervals that ended before this one's end."""
+    this_end = datetime.fromisoformat(run.interval_end)
+    found = []
+    for entry in store.stored(f"pipelines/{run.pipeline}/validate"):
+        # .../validate/20130208T050000Z-<digest>/ref.json: its presence is the commit.
+        *_, run_key, name = entry.key.split("/")
+        if name == REF_FILE and (end := datetime.fromisoformat(run_key.rpartition("-")[0])) < this_end:
+            found.append((end, entry.modified, entry.key))
+    if not found:
+        return None
+    # Of several of one interval (other settings, other code) the one committed last.
+    ref = store.committed(max(found)[2].removesuffix(f"/{REF_FILE}"))
+    if not isinstance(ref, ValidationRef):
+        raise DamagedObjectError(f"{max(found)[2]} in {store.uri} is no validation's ref: restore it from a backup")
+    return ref
+
+
+def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Reference:
+    dataset = ref.parent
+    manifest = Snapshot.open(store, dataset).manifest
+    days = calendar_days(dataset.interval_start, dataset.interval_end, manifest.timezone)
+    which = f"{days[0]} to {days[-1]}, version {dataset.version[:12]}"
+    stored = statistics_pb2.DatasetFeatureStatisticsList.FromString(store.read(ref.artifacts["statistics"]))
+    statistics = next((dataset for dataset in stored.datasets if dataset.name == WINDOW), None)
+    if statistics is None or (made_by := generator(statistics)) != GENERATOR:
+        made_by = "an unknown generator" if statistics is None else made_by
+        return Reference(
+            name=name,
+            description=f"{which}, was described by {made_by}, and this is {GENERATOR}: statistics of two generators "
+            "are not comparable. The next snapshot that passes can be compared with",
+        )
+    # Days of two time zones are other hours: their rows cannot be compared.
+    same_days = manifest.timezone == run.timezone
+    if not same_days:
+        which += f" (days of {manifest.timezone}: their rows were not compared)"
+    return Reference(
+        name=name,
+        description=which,
+        statistics=statistics,
+        num_rows={partition.day: partition.num_rows for partition in manifest.partitions} if same_days else None,
+        num_days=len(days),
+    )

@@ -1,0 +1,111 @@
+"""Columns held against the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
+
+from mlops.validation.anomalies import Anomaly, describe
+from mlops.validation.rows import Rows
+from mlops.validation.schema import ENVIRONMENTS, TRAINING, Schema, expected_features
+from mlops.validation.validator import validate_statistics
+
+_Kind = anomalies_pb2.AnomalyInfo.Type
+
+
+def check_columns(
+    statistics: statistics_pb2.DatasetFeatureStatistics,
+    schema: Schema,
+    rows: Rows,
+    days: Sequence[str],
+    *,
+    whole: bool = True,
+    environment: str = TRAINING,
+) -> list[Anomaly]:
+    """
+    What TFDV's validator finds, and what it does not look at: a column without ``presence`` may be gone for all it
+    cares, and an instant may have become a plain number.
+
+    :param days: the days that the statistics describe
+    :param whole: whether the schema's bounds on the number of rows are meant for them
+    """
+    proto = schema_pb2.Schema()
+    proto.CopyFrom(schema.proto)
+    if not whole:
+        proto.ClearField("dataset_constraints")
+    if not proto.default_environment:
+        # Otherwise TFDV would expect no column in any environment.
+        proto.default_environment.extend(ENVIRONMENTS)
+    verdict = validate_statistics(statistics, proto, environment=environment)
+    anomalies = [
+        Anomaly(
+            column=None,
+            kind=_Kind.Name(reason.type),
+            title="Number of rows",
+            expected=f"the dataset_constraints of {schema.path}",
+            found=reason.description.strip(),
+            fix=f"Change dataset_constraints of {schema.path}",
+        )
+        for reason in verdict.dataset_anomaly_info.reason
+    ]
+    for info in sorted(verdict.anomaly_info.values(), key=lambda info: list(info.path.step)):
+        anomalies += describe(info, ".".join(info.path.step), schema, rows, days)
+    already = {anomaly.column for anomaly in anomalies}
+    anomalies += _unseen_by_tfdv(schema, rows.schema, already, environment)
+    return anomalies + _no_numbers(statistics, schema, {anomaly.column for anomaly in anomalies}, environment)
+
+
+def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], environment: str) -> list[Anomaly]:
+    anomalies = []
+    for feature in expected_features(schema.proto, environment):
+        name = feature.name
+        if name in already:
+            continue
+        if name not in types:
+            kind = _Kind.Name(_Kind.SCHEMA_MISSING_COLUMN)
+            found, expected = "is not in the data", "the column, as the schema has it"
+            title, fix = "Missing column", f"remove feature {name!r} of {schema.path}"
+        elif feature.HasField("time_domain") != is_instant(types[name]):
+            kind, title = "TIME_TYPE", "Type changed"
+            found = f"has the type {types[name]}"
+            expected = "an instant or a date" if feature.HasField("time_domain") else "no instant"
+            fix = f"change time_domain of feature {name!r} of {schema.path}"
+        else:
+            continue
+        anomalies.append(Anomaly(column=name, kind=kind, title=title, expected=expected, found=found, fix=fix))
+    return anomalies
+
+
+def _no_numbers(
+    statistics: statistics_pb2.DatasetFeatureStatistics, schema: Schema, already: set[str | None], environment: str
+) -> list[Anomaly]:
+    """Columns with too few values because of NaN, which TFDV counts as one."""
+    described = {feature.path.step[0]: feature.num_stats for feature in statistics.features}
+    anomalies = []
+    for feature in expected_features(schema.proto, environment):
+        stats = described.get(feature.name)
+        if stats is None or feature.name in already:
+            continue
+        num_nan = max((histogram.num_nan for histogram in stats.histograms), default=0)
+        num_rows = stats.common_stats.num_non_missing + stats.common_stats.num_missing
+        num_values = stats.common_stats.num_non_missing - num_nan
+        required = max(feature.presence.min_fraction * num_rows, feature.presence.min_count)
+        if num_nan and num_values < required:
+            anomalies.append(
+                Anomaly(
+                    column=feature.name,
+                    kind=_Kind.Name(_Kind.FEATURE_TYPE_LOW_FRACTION_PRESENT),
+                    title="Too many missing values",
+                    expected=f"a value in at least {required:,.0f} rows",
+                    found=f"no number in {num_rows - int(num_values):,} of {num_rows:,} rows, {int(num_nan):,} are NaN",
+                    fix=f"lower presence.min_fraction of feature {feature.name!r} of {schema.path}",
+                )
+            )
+    return anomalies
+
+
+def is_instant(dtype: pl.DataType) -> bool:
+    """Whether a column's values are points in time."""
+    return dtype in (pl.Date, pl.Datetime)

@@ -1,0 +1,149 @@
+"""The rows that are examined: on disk, read some columns at a time, so that a window need not fit into memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from mlops.data.snapshots import Snapshot
+from mlops.validation.bins import Numbers
+from mlops.validation.statistics import (
+    COUNT,
+    FeatureType,
+    as_number,
+    describe_column,
+    describe_strings,
+    feature_type,
+)
+
+_PASS_BYTES: Final = 16 * 1024 * 1024
+"""What the columns of one pass over the files may take; a single column may take more."""
+_VALUE_BYTES: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of a window, day after day."""
+
+    table: pl.LazyFrame
+    """In the order of ``num_rows``."""
+    num_rows: Mapping[str, int]
+    """By calendar day, oldest first; days without rows are missing."""
+    event_time: str
+    """Column with the instant that a row belongs to."""
+    timezone: str
+    """IANA name of the zone whose days they are."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, cache: Path) -> Rows:
+        """
+        A snapshot's rows.
+
+        :param cache: folder for what is fetched from a remote store
+        """
+        manifest = snapshot.manifest
+        return cls(
+            table=snapshot.scan(cache=cache) if manifest.partitions else pl.LazyFrame(),
+            num_rows={partition.day: partition.num_rows for partition in manifest.partitions},
+            event_time=manifest.event_time,
+            timezone=manifest.timezone,
+        )
+
+    @cached_property
+    def schema(self) -> pl.Schema:
+        return self.table.collect_schema()
+
+    @property
+    def days(self) -> list[str]:
+        """Days that have rows, oldest first."""
+        return list(self.num_rows)
+
+    @property
+    def total(self) -> int:
+        return sum(self.num_rows.values())
+
+    @property
+    def day(self) -> pl.Expr:
+        """``YYYY-MM-DD`` of each row."""
+        return pl.col(self.event_time).dt.convert_time_zone(self.timezone).dt.date().cast(pl.String)
+
+    def columns(self) -> Iterator[Column]:
+        """Every column, in order; of those of numbers as many are read at a time as fit."""
+        at_once = max(1, _PASS_BYTES // (_VALUE_BYTES * max(self.total, 1)))
+        names = [name for name, dtype in self.schema.items() if feature_type(name, dtype) != FeatureType.STRING]
+        batch: deque[pl.Series] = deque()
+        for name in self.schema:
+            if name not in names:
+                yield Column(self, name)
+                continue
+            if not batch:
+                start = names.index(name)
+                batch.extend(self.table.select(names[start : start + at_once]).collect())
+            yield Column(self, name, batch.popleft())
+
+    def counts(self, column: str, day: str | None = None) -> pl.DataFrame:
+        """
+        A column's values as strings, each once, and how often they occur: without holding the column in memory.
+
+        :param day: None for all days
+        """
+        table = self.table
+        if day is not None:
+            start = sum(num_rows for other, num_rows in self.num_rows.items() if other < day)
+            table = table.slice(start, self.num_rows[day])
+        return table.group_by(pl.col(column).cast(pl.String)).agg(pl.len().alias(COUNT)).collect(engine="streaming")
+
+    def statistics(self, name: str) -> statistics_pb2.DatasetFeatureStatistics:
+        """What :func:`mlops.validation.statistics.dataset_statistics` says of all rows."""
+        dataset = statistics_pb2.DatasetFeatureStatistics(name=name, num_examples=self.total)
+        dataset.features.extend(column.describe()[0] for column in self.columns())
+        return dataset
+
+    def by_day(self, column: pl.Series) -> dict[str, pl.Series]:
+        """Cut a column of all rows into days, without a copy."""
+        parts, start = {}, 0
+        for day, num_rows in self.num_rows.items():
+            parts[day] = column.slice(start, num_rows)
+            start += num_rows
+        return parts
+
+    def matching(self, column: str, condition: pl.Expr, days: Sequence[str]) -> dict[str, pl.Series]:
+        """
+        The values of a column that meet a condition on it as a number or string, by day.
+
+        :param days: where to look
+        """
+        values = as_number(self.table.select(column).collect().to_series())
+        parts = self.by_day(values)
+        return {day: parts[day].to_frame().filter(condition).to_series() for day in days}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the rows."""
+
+    rows: Rows
+    name: str
+    values: pl.Series | None = None
+    """None where they are strings: those are counted where they lie."""
+
+    @property
+    def dtype(self) -> pl.DataType:
+        return self.rows.schema[self.name]
+
+    def describe(self, day: str | None = None) -> tuple[statistics_pb2.FeatureNameStatistics, Numbers | None]:
+        """
+        As :func:`mlops.validation.statistics.describe_column` does.
+
+        :param day: None for all days
+        """
+        if self.values is None:
+            return describe_strings(self.name, self.rows.counts(self.name, day)), None
+        return describe_column(self.values if day is None else self.rows.by_day(self.values)[day])

@@ -1,0 +1,53 @@
+"""Do the keys occur once?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly, on_days
+from mlops.validation.rows import Rows
+
+DUPLICATES: Final = "DUPLICATES"
+# With a space, so that they are no column's names.
+_NUM_ROWS: Final = "rows of the key"
+_DAY: Final = "day of the row"
+
+
+def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
+    """
+    Find rows that share a key. No value is a value like any other: a key must be known to be one.
+
+    :param key: columns that together occur once; where the data lacks one, its absence is what is reported
+    """
+    if any(column not in rows.schema for column in key):
+        return []
+    repeated = rows.table.group_by(key).agg(pl.len().alias(_NUM_ROWS)).filter(pl.last() > 1).collect(engine="streaming")
+    if repeated.is_empty():
+        return []
+    num_rows = int(repeated.select(pl.last().sum()).item())
+    days = (
+        rows.table.select(*key, rows.day.alias(_DAY))
+        .join(repeated.lazy().select(key), on=key, how="semi", nulls_equal=True)
+        .select(pl.last().unique().sort())
+        .collect()
+        .to_series()
+        .to_list()
+    )
+    shown = repeated.sort(pl.last(), *key, descending=[True, *[False] * len(key)], nulls_last=True).head(NUM_EXAMPLES)
+    name = " + ".join(key)
+    return [
+        Anomaly(
+            column=name,
+            kind=DUPLICATES,
+            title="Not unique",
+            expected="every key once",
+            found=f"{repeated.height:,} keys occur more than once, in {num_rows:,} of {rows.total:,} rows, "
+            f"{on_days(days, len(rows.num_rows))}",
+            examples=tuple(f"{', '.join(map(str, values))} {count:,}x" for *values, count in shown.iter_rows()),
+            days=tuple(days) if len(days) < len(rows.num_rows) else (),
+            fix=f"remove [{', '.join(key)}] from validate.unique",
+        )
+    ]

@@ -1,0 +1,218 @@
+"""Has every day its rows, and the newest day about as many as an earlier one?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
+
+from mlops.validation.anomalies import Anomaly, shorten
+from mlops.validation.validator import validate_statistics
+from mlops_provider.step import BadConfigError
+
+EMPTY_DAY: Final = "EMPTY_DAY"
+VOLUME_CHANGED: Final = "VOLUME_AGAINST_PREVIOUS"
+DAY_CHANGED: Final = "DAY_CHANGED"
+DAYS_OF_A_WEEK: Final = 7
+NOT_COMPARABLE: Final = "VOLUME_NOT_COMPARABLE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeConfig:
+    """How far a number of rows may be from an earlier one: the newest day's, the window's, a day's delivered again."""
+
+    tolerance: float
+    """0.2: between 0.8 and 1.2 times."""
+    against_days: int
+    """The earlier day is this many days before the newest."""
+
+    @property
+    def low(self) -> float:
+        return round(1 - self.tolerance, 9)
+
+    @property
+    def high(self) -> float:
+        return round(1 + self.tolerance, 9)
+
+    def compared_day(self, days: Sequence[str]) -> str:
+        """
+        The earlier day.
+
+        :param days: the calendar days of the window, oldest first
+        :raises BadConfigError: where it lies before the window
+        """
+        if self.against_days >= len(days):
+            raise BadConfigError(
+                f"validate.volume.against_days is {self.against_days}, but the snapshot's window has {len(days)} "
+                f"day(s), from {days[0]} to {days[-1]}: there is nothing to compare {days[-1]} with. "
+                f"Set ingest.window_days to at least {self.against_days + 1}, or validate.volume to null"
+            )
+        return days[-1 - self.against_days]
+
+
+def calendar_days(interval_start: str, interval_end: str, timezone: str) -> list[str]:
+    """
+    The days of a data window, whether they have rows or not.
+
+    :param interval_start: first instant, ISO 8601
+    :param interval_end: first instant after it, ISO 8601
+    :param timezone: IANA name of the zone whose days they are
+    :return: ``YYYY-MM-DD``, oldest first
+    """
+    zone = ZoneInfo(timezone)
+    first = datetime.fromisoformat(interval_start).astimezone(zone).date()
+    last = (datetime.fromisoformat(interval_end) - timedelta(microseconds=1)).astimezone(zone).date()
+    return [str(first + timedelta(days=step)) for step in range((last - first).days + 1)]
+
+
+def check_days(days: Sequence[str], num_rows: Mapping[str, int]) -> list[Anomaly]:
+    """
+    Find days without rows: TFDV finds nothing wrong with no data.
+
+    :param days: the calendar days that there should be
+    :param num_rows: rows by day
+    """
+    empty = [day for day in days if not num_rows.get(day)]
+    if not empty:
+        return []
+    found = f"{empty[0]} has no rows" if len(empty) == 1 else f"{len(empty)} days have no rows: {shorten(empty)}"
+    if len(empty) == len(days):
+        found = f"the snapshot is empty: none of its {len(days)} days, from {days[0]} to {days[-1]}, has rows"
+    return [
+        Anomaly(
+            column=None,
+            kind=EMPTY_DAY,
+            title="Days without rows",
+            expected=f"rows on every day from {days[0]} to {days[-1]}",
+            found=found,
+            days=tuple(empty),
+            fix="If the source has no older data yet, make ingest.window_days smaller, or let the DAG start later; "
+            "else load the missing days at the source and run the ingest again",
+        )
+    ]
+
+
+def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: VolumeConfig) -> list[Anomaly]:
+    """
+    Compare the newest day's rows with an earlier day's, by TFDV's ``num_examples_drift_comparator``.
+
+    A newest day without rows is left to :func:`check_days`.
+
+    :raises BadConfigError: where the earlier day lies before the window
+    """
+    newest, earlier = days[-1], config.compared_day(days)
+    if not num_rows.get(newest):
+        return []
+    # Without previous statistics TFDV would skip the check in silence.
+    if not num_rows.get(earlier):
+        return [
+            Anomaly(
+                column=None,
+                kind=NOT_COMPARABLE,
+                title="Volume cannot be checked",
+                expected=f"rows on {earlier}, to compare {newest} with",
+                found=f"{newest} has {num_rows[newest]} rows, {earlier} had none: the volume cannot be compared",
+                days=(earlier,),
+                fix=f"Load {earlier} at the source and run the ingest again, or change validate.volume.against_days",
+            )
+        ]
+    if not _has_drifted(num_rows[newest], num_rows[earlier], config):
+        return []
+    ratio = num_rows[newest] / num_rows[earlier]
+    name = anomalies_pb2.AnomalyInfo.Type.Name
+    info = anomalies_pb2.AnomalyInfo
+    return [
+        Anomaly(
+            column=None,
+            kind=name(info.COMPARATOR_LOW_NUM_EXAMPLES if ratio < 1 else info.COMPARATOR_HIGH_NUM_EXAMPLES),
+            title="Too few rows" if ratio < 1 else "Too many rows",
+            expected=f"{_rows(num_rows[earlier] * config.low)} to {_rows(num_rows[earlier] * config.high)} rows",
+            found=f"{newest} has {num_rows[newest]} rows, {earlier} had {num_rows[earlier]}: "
+            f"ratio {ratio:.3f} is outside {config.low:g} .. {config.high:g}",
+            days=(newest,),
+            fix=_advice(days, num_rows, config),
+        )
+    ]
+
+
+def check_against_previous(
+    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], num_days: int, config: VolumeConfig
+) -> list[Anomaly]:
+    """
+    Compare with the previous snapshot: the rows a day of the two windows, and every day that both hold.
+
+    :param before: its rows by day
+    :param num_days: calendar days of its window
+    """
+    changed = [
+        day
+        for day in days
+        if num_rows.get(day) and before.get(day) and _has_drifted(num_rows[day], before[day], config)
+    ]
+    if changed:
+        worst = max(changed, key=lambda day: abs(num_rows[day] / before[day] - 1))
+        also = f" ({len(changed)} days changed so: {shorten(changed)})" if len(changed) > 1 else ""
+        return [
+            Anomaly(
+                column=None,
+                kind=DAY_CHANGED,
+                title="A day has other rows than before",
+                expected=f"{_rows(before[worst] * config.low)} to {_rows(before[worst] * config.high)} rows on {worst}",
+                found=f"{worst} has {num_rows[worst]} rows, and had {before[worst]} in the previous snapshot{also}",
+                days=tuple(changed),
+                fix="Find out at the source what was corrected or lost. If it is right, run this night with a larger "
+                "validate.volume.tolerance; else load the days again at the source and run the ingest again",
+            )
+        ]
+    total, total_before = sum(num_rows.values()), sum(before.values())
+    # Rows a day: the window may have become longer or shorter.
+    a_day, a_day_before = total / len(days), total_before / num_days
+    if not total or config.low <= a_day / a_day_before <= config.high:
+        return []
+    return [
+        Anomaly(
+            column=None,
+            kind=VOLUME_CHANGED,
+            title="Too few rows" if a_day < a_day_before else "Too many rows",
+            expected=f"{_rows(a_day_before * config.low)} to {_rows(a_day_before * config.high)} rows a day",
+            found=f"the window has {_rows(a_day)} rows a day, the previous snapshot had {_rows(a_day_before)}: "
+            f"ratio {a_day / a_day_before:.3f} is outside {config.low:g} .. {config.high:g}",
+            fix="If the source delivered everything, run this night with a larger validate.volume.tolerance; else load "
+            "the days again at the source and run the ingest again",
+        )
+    ]
+
+
+def _advice(days: Sequence[str], num_rows: Mapping[str, int], config: VolumeConfig) -> str:
+    newest = days[-1]
+    advice = (
+        f"If the source delivered all of {newest} (a holiday, a storm), run this night with a larger "
+        "validate.volume.tolerance; else load the day again at the source and run the ingest again"
+    )
+    week_before = days[-1 - DAYS_OF_A_WEEK] if len(days) > DAYS_OF_A_WEEK else newest
+    usual = num_rows.get(week_before)
+    if config.against_days % DAYS_OF_A_WEEK and usual and not _has_drifted(num_rows[newest], usual, config):
+        # Most such nights are Saturdays.
+        advice = (
+            f"A week before, {week_before} had {usual} rows: it may be the weekday. If so, set "
+            f"validate.volume.against_days to {DAYS_OF_A_WEEK}. {advice}"
+        )
+    return advice
+
+
+def _has_drifted(num_rows: int, num_rows_before: int, config: VolumeConfig) -> bool:
+    # The comparator never sees columns: a schema and statistics without any are all it needs.
+    schema = schema_pb2.Schema()
+    comparator = schema.dataset_constraints.num_examples_drift_comparator
+    comparator.min_fraction_threshold, comparator.max_fraction_threshold = config.low, config.high
+    now = statistics_pb2.DatasetFeatureStatistics(num_examples=num_rows)
+    before = statistics_pb2.DatasetFeatureStatistics(num_examples=num_rows_before)
+    return bool(validate_statistics(now, schema, before).HasField("dataset_anomaly_info"))
+
+
+def _rows(value: float) -> str:
+    return f"{round(value):,}"
