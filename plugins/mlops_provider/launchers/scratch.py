@@ -41,16 +41,17 @@ def _remove_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.ExitStack() as stack:
             try:
+                if folder.lstat().st_uid != os.geteuid():
+                    continue
                 lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 stack.callback(os.close, lock)
-                # An empty one may be new, and about to be locked.
-                if os.fstat(lock).st_uid != os.geteuid() or not os.listdir(lock):
+                if not os.listdir(lock):  # it may be new, and about to be locked
                     continue
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)
             except (FileNotFoundError, BlockingIOError):
                 continue  # its launcher lives, or has just removed it
-            except OSError as error:  # of another user, or its step is not dead yet
+            except OSError as error:  # its step is not dead yet
                 logger.info("cannot remove %s, which a killed launcher left: %s", folder, error)
             else:
                 logger.info("removed %s, which a killed launcher left", folder)
