@@ -23,15 +23,17 @@ def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
     return new_airflow(with_login=True, mlflow_login=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def first_night(airflow: LiveAirflow) -> str:
-    """A finished run; the DAGs that wait for it were started before."""
+    """A finished run, the first; the DAGs that wait for it were started before."""
     for dag_id in ("waiting", "listening"):
         airflow.client.wait_for_dag(dag_id)
         airflow.client.unpause(dag_id)
     airflow.client.trigger("waiting", "early", None)
     run_id = airflow.trigger(10)
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
+    assert [version["version"] for version in airflow.model_versions()] == ["1"]
+    assert airflow.aliases() == {"champion": "1"}
     return run_id
 
 
@@ -56,13 +58,12 @@ def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -
 
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
     assert set(airflow.states(first_night).values()) == {"success"}
-    assert [version["version"] for version in airflow.model_versions()] == ["1"]
-    assert airflow.aliases() == {"champion": "1"}
+    assert ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "promote")).version == "1"
 
 
 def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_night: str) -> None:
     """From the registry alone, without Airflow: whoever audits a model starts there."""
-    (version,) = airflow.model_versions()
+    version = next(version for version in airflow.model_versions() if version["version"] == "1")
     tags = {tag["key"]: tag["value"] for tag in version["tags"]}
     ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
     dataset = ref.ancestor(DatasetRef)
@@ -73,11 +74,11 @@ def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_
 
 
 def test_the_mlflow_run_says_where_the_model_came_from(airflow: LiveAirflow, first_night: str) -> None:
-    (run,) = airflow.training_runs()
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    trained = ref.ancestor(CheckpointRef).tracking_run
+    (run,) = [run for run in airflow.training_runs() if run["info"]["run_id"] == trained]
     tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
     params = {param["key"]: param["value"] for param in run["data"]["params"]}
-    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
-    assert run["info"]["run_id"] == ref.ancestor(CheckpointRef).tracking_run
     assert tags["mlops.dataset_version"] == ref.ancestor(DatasetRef).version
     assert tags["mlops.airflow.run_id"] == first_night
     assert tags["mlops.airflow.dag_id"] == "events"

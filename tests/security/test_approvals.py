@@ -69,6 +69,7 @@ def refused(airflow: LiveAirflow, user: str, run_id: str, why: str, dag_id: str 
 
 def test_an_answer_is_not_taken_from_the_task_state(airflow: LiveAirflow) -> None:
     """Attack 1: who may edit task instances wrote an answer there, cleared the task, and the version went live."""
+    champion, known = in_production(airflow), len(history(airflow))
     version = register(airflow)
     run_id = release(airflow, version)
     form(airflow, run_id)
@@ -80,17 +81,17 @@ def test_an_answer_is_not_taken_from_the_task_state(airflow: LiveAirflow) -> Non
     otto.clear_task(DAG, run_id, TASK)
     wait_for_try(airflow, run_id, 2)
     assert form(airflow, run_id)["response_received"] is False, "it asks again"
-    assert in_production(airflow) is None
+    assert in_production(airflow) == champion
     refused(airflow, "otto", run_id, "mine")
     answer(airflow, "vera", run_id, "Approve", "ship it")
     assert airflow.client.wait(DAG, run_id, RUN_SECONDS) == "success", airflow.states(run_id, DAG)
     assert in_production(airflow) == version.version
-    assert {entry["approver"] for entry in history(airflow)[1:]} == {"vera"}
+    assert {entry["approver"] for entry in history(airflow)[known + 1 :]} == {"vera"}
 
 
 def test_an_answer_counts_for_the_version_that_was_shown(airflow: LiveAirflow) -> None:
     """Attacks 2 and 3: the yes to one version put another one live, and the form showed a third."""
-    champion = in_production(airflow)
+    champion, known = in_production(airflow), len(history(airflow))
     first, second, third = (register(airflow) for _ in range(3))
     run_id = release(airflow, first)
     assert form(airflow, run_id)["subject"] == f"Put version {first.version} of events into production?"
@@ -113,7 +114,7 @@ def test_an_answer_counts_for_the_version_that_was_shown(airflow: LiveAirflow) -
     answer(airflow, "vera", run_id, "Reject", "none of them")
     assert airflow.client.wait(DAG, run_id, RUN_SECONDS) == "success"
     assert in_production(airflow) == champion
-    assert [entry["version"] for entry in history(airflow) if entry["action"] == "approve"] == [champion]
+    assert "approve" not in {entry["action"] for entry in history(airflow)[known:]}
 
 
 def test_a_clear_asks_again(airflow: LiveAirflow) -> None:
