@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class PodCluster:
             pythons={},
             images=self.images,
             kubernetes_namespace=NAMESPACE,
+            infrastructure_patience=timedelta(minutes=2),  # a cluster that died says so before the test's limit
         )
 
     def running(self) -> list[str]:

@@ -247,8 +247,8 @@ async def _delete_options(request: web.Request, more: set[str] | None = None) ->
 
 async def _stream(request: web.Request, parts: AsyncGenerator[bytes, None], content_type: str) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": content_type})
-    await response.prepare(request)
     try:
+        await response.prepare(request)
         async with aclosing(parts):
             async for part in parts:
                 await response.write(part)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -493,6 +496,27 @@ def test_a_watch_lasts_until_its_time_and_selects(core: client.CoreV1Api, space:
     assert time.monotonic() - start > 1.9
     assert {event["object"].metadata.name for event in found} == {"b"}
     assert found[0]["type"] == "ADDED"
+
+
+def test_clients_that_go_away_end_nothing(core: client.CoreV1Api, space: str, cluster: Cluster) -> None:
+    """Broken: a follower that ends while it asks takes the cluster with it, and all later tests wait for the API."""
+    chance = random.Random(1)
+    pods = f"/api/v1/namespaces/{space}/pods"
+    secret = json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"generateName": "left-"}})
+    head = "HTTP/1.1\r\nHost: stand-in\r\nAuthorization: Bearer test\r\nContent-Type: application/json\r\n"
+    requests = [
+        f"GET {pods} {head}\r\n",
+        f"GET {pods}?watch=true&timeoutSeconds=240 {head}\r\n",
+        f"POST /api/v1/namespaces/{space}/secrets {head}Content-Length: {len(secret)}\r\n\r\n{secret}",
+    ]
+    for _ in range(1500):
+        request = chance.choice(requests).encode()
+        with socket.create_connection(("127.0.0.1", cluster.port)) as connection:
+            connection.sendall(request if chance.random() < 0.6 else request[: chance.randrange(len(request))])
+            time.sleep(chance.choice([0.0, 0.0003, 0.001]))
+            if chance.random() < 0.5:  # reset, not closed
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert core.list_namespaced_pod(space).items == []
 
 
 def test_a_lost_node_takes_its_pods_and_the_job_replaces_them(

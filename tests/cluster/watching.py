@@ -56,7 +56,10 @@ async def events(store: Store, watch: Watch, closing: asyncio.Event) -> AsyncGen
             while (left := end - loop.time()) > 0 and not closed.done():
                 wait = min(left, told + _BOOKMARK_SECONDS - loop.time()) if watch.bookmarks else left
                 getting = asyncio.ensure_future(queue.get())
-                await asyncio.wait({getting, closed}, timeout=max(0.0, wait), return_when=asyncio.FIRST_COMPLETED)
+                try:
+                    await asyncio.wait({getting, closed}, timeout=max(0.0, wait), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    getting.cancel()  # no effect where there is a change
                 if getting.done():
                     change = getting.result()
                     if change.version > last:
@@ -64,7 +67,6 @@ async def events(store: Store, watch: Watch, closing: asyncio.Event) -> AsyncGen
                         if line := _told(change, watch):
                             yield line
                     continue
-                getting.cancel()
                 if watch.bookmarks:
                     told = loop.time()
                     yield _bookmark(watch.resource, last)

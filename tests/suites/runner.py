@@ -27,6 +27,8 @@ MOST_LEFT = 5
 MOST_AGAIN = 10
 """Failed tests that are run again. Where more fail, it is no matter of chance."""
 FAILURE_LINES = 400
+MOST_NAMED = 6
+"""Tests that may have left a file behind: those that ran in the second in which it was made."""
 
 
 @dataclass(kw_only=True)
@@ -194,7 +196,8 @@ def _left_files(scratch: Path, results: Results) -> list[str]:
     said = []
     for path in remains.left_files(scratch):
         tests = results.running_in(remains.made_at(path))
-        said.append(f"{path} of {' or '.join(tests) or 'no test'}")
+        others = f" or {len(tests) - MOST_NAMED} others" if len(tests) > MOST_NAMED else ""
+        said.append(f"{path} of {' or '.join(tests[:MOST_NAMED]) or 'no test'}{others}")
     return said
 
 

@@ -59,6 +59,7 @@ def new_launcher(cluster: PodCluster, folder: Path, monkeypatch: pytest.MonkeyPa
     """Of one task instance, each time: its tries."""
     # The client reads the variable once, when it is imported.
     monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
+    assert cluster.objects() == [], "the cluster answers, and nothing is in it"
     run_id = uuid.uuid4().hex
 
     def new(task_id: str = "ingest", **settings: Any) -> PodLauncher:

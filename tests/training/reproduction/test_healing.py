@@ -259,7 +259,7 @@ def test_code_that_has_moved_on_is_taken_from_where_it_is_kept(made: Made, night
 
 
 @on_turn(1, 2)
-def test_a_killed_healing_is_gone_on_with(made: Made, night: Night) -> None:
+def test_a_killed_healing_is_gone_on_with(made: Made, night: Night, tmp_path: Path) -> None:
     """Broken: a Ctrl-C or a reboot would leave less than the damage did."""
     before = night.contents()
     chosen = dict(objects(made))
@@ -270,7 +270,7 @@ def test_a_killed_healing_is_gone_on_with(made: Made, night: Night) -> None:
     for _ in range(6):
         with (Path(night.home) / "heal.log").open("w") as log:
             command = [sys.executable, "-m", "mlops.commands", "store", "verify", "--heal", "--yes"]
-            process = WarmProcess(command, env=night.environment, output=log)
+            process = WarmProcess(command, env=night.environment | {"TMPDIR": str(tmp_path)}, output=log)
             time.sleep(chance.uniform(0.2, 3.0))
             kills += process.poll() is None
             process.send_signal(signal.SIGKILL)
