@@ -12,6 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from mlops.contract.refs import Ref, ReportRef
+from mlops.contract.step import LINE, STEPS, RunIdentity, StepInput
+from mlops.signing.keys import make_key
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher, runtime_environment
@@ -19,11 +22,8 @@ from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.operators.promote import move
-from mlops_provider.refs import Ref, ReportRef
-from mlops_provider.signing import make_key
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import LINE, STEPS, RunIdentity, StepInput
 
 PIPELINE = "flight_ranking"
 RECIPE = f"tests/fixtures/pipelines/{PIPELINE}.pipeline.yaml"

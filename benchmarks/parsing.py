@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.record import Record, compare
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 PIPELINE = "flight_ranking"
 REPETITIONS = 3
@@ -102,7 +102,7 @@ def parse_seconds(home: Path, scratch: Path, file: Path, what: Pass) -> float:
         "AIRFLOW_HOME": str(scratch / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(home / "plugins"),
-        "PYTHONPATH": python_path(home),
+        "PYTHONPATH": f"{python_path(home)}{os.pathsep}{home / 'plugins'}",
         "NUM_DAGS": str(what.count),
     }
     command = [sys.executable, "-m", "benchmarks.parse_pass", str(file), what.process]

@@ -12,7 +12,7 @@ from benchmarks.nights import WEAK, BareProcesses, MeasuredAirflow, Timed
 from benchmarks.parsing import measure_parsing
 from benchmarks.record import Record, compare
 from benchmarks.starts import measure_starts
-from mlops_provider.step import LINE
+from mlops.contract.step import LINE
 
 ZONE = ZoneInfo("America/New_York")
 FIRST_NIGHT = datetime(2013, 2, 8, tzinfo=ZONE)

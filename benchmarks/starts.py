@@ -12,8 +12,8 @@ from statistics import median
 import psutil
 
 from benchmarks.record import Record, compare
-from mlops_provider.step import python_path
-from mlops_provider.warm import Connection, NotWarmError, Request, WarmRuntime, end_all
+from mlops.contract.step import python_path
+from mlops.contract.warm import Connection, NotWarmError, Request, WarmRuntime, end_all
 
 ROUNDS = 15
 START_SECONDS = 120.0

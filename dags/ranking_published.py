@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
+from mlops.contract.refs import DatasetRef, ModelVersionRef
 from mlops_provider.assets import model_asset
-from mlops_provider.refs import DatasetRef, ModelVersionRef
 
 MODEL = model_asset("flight_ranking")
 

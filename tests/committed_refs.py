@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mlops.store import Store
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -14,6 +13,7 @@ from mlops_provider.refs import (
     TrialRef,
     ValidationRef,
 )
+from mlops.store import Store
 
 
 def commit_lineage(store: Store, *refs: Ref | None) -> None:

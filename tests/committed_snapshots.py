@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import place
 from mlops.data.garbage import confirm_blobs
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import place
 
 ZONE = "America/New_York"
 RUN_ID = "scheduled__2024-01-03T05:00:00+00:00"

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from suites.hooks import SuiteHooks
 
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 REPOSITORY = Path(__file__).parents[1]
 # As a launcher sets it: what a test starts, Spark's executors among it, imports the same code.
-os.environ["PYTHONPATH"] = python_path(REPOSITORY)
+PATH = f"{python_path(REPOSITORY)}{os.pathsep}{REPOSITORY / 'plugins'}"
+os.environ["PYTHONPATH"] = PATH
 # Spark lives for seconds here: compiling it well would take longer than its work.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -31,5 +32,5 @@ def airflow_environment(tmp_path: Path) -> dict[str, str]:
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
-        "PYTHONPATH": python_path(REPOSITORY),
+        "PYTHONPATH": PATH,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlops_provider.refs import CheckpointRef, ModelVersionRef, ValidationRef
+from mlops.contract.refs import CheckpointRef, ModelVersionRef, ValidationRef
 
 FEATURES = """
 import numpy as np

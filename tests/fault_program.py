@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from mlops.contract.step import BadDataError, StepInput
 from mlops.data.loader import Batch, Loader, in_memory
 from mlops.process import Deployment
 from mlops.steps.execution import report
@@ -35,7 +36,6 @@ from mlops.trainer.loop import Trainer, TrainingJob
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import join, seed_everything
 from mlops.trainer.validation import Validation
-from mlops_provider.step import BadDataError, StepInput
 
 STRIKE_STEP, NUM_STEPS, GLOBAL_BATCH, FEATURES = 3, 6, 12, 4
 FOREVER = 1000.0

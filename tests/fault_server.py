@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mlops.contract.step import Failure, RunIdentity, StepInput
 from mlops.elastic import pace, workers
 from mlops.elastic.agent import Agent, Node
 from mlops.elastic.rendezvous import LOOPBACK, Meeting, meet
-from mlops_provider.step import Failure, RunIdentity, StepInput
 
 PROGRAM = Path(__file__).with_name("fault_program.py")
 RUN = RunIdentity(

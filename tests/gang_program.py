@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import distributed
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import INTERRUPTED, BadDataError, Failure, StepError, write_result  # noqa: F401
 from mlops.trainer.health import REST, Heartbeat
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import INTERRUPTED, BadDataError, Failure, StepError, write_result  # noqa: F401
 
 FOLDER = Path(sys.argv[1])
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from warm import WarmProcess
 
-from mlops_provider.step import RunIdentity, StepInput, python_path, read_result
+from mlops.contract.step import RunIdentity, StepInput, python_path, read_result
 
 CHECKOUT = Path(__file__).parents[1]
 PROGRAM = Path(__file__).with_name("gang_program.py")

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from project import add_recipe_file
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.sections.ingest import Ingest
+from mlops.contract.step import Failure, RunIdentity, StepInput, place
 from mlops_provider.launchers.base import Launch, Launcher, Outcome
-from mlops_provider.refs import DatasetRef
-from mlops_provider.spec import Ingest
-from mlops_provider.step import Failure, RunIdentity, StepInput, place
 
 PASS_THROUGH = """
 def rows(sources):

@@ -31,8 +31,8 @@ from cluster.running import can_run, running_cluster
 from kubernetes import client, config
 from project import REPOSITORY
 
+from mlops.contract.step import python_path
 from mlops_provider.deployment import Deployment
-from mlops_provider.step import python_path
 
 NAMESPACE = os.environ.get("MLOPS_TEST_NAMESPACE", "default")
 IMAGES = {"training": "mlops/training:test", "validation": "mlops/validation:test"}

@@ -14,9 +14,7 @@ from typing import Any
 from live_airflow import LiveAirflow
 from project import REPOSITORY
 
-from mlops_provider.local.client import AirflowClient
-from mlops_provider.local.demo import READING_SECONDS
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     Artifact,
     CheckpointRef,
     DatasetRef,
@@ -25,7 +23,9 @@ from mlops_provider.refs import (
     ReportRef,
     ValidationRef,
 )
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
+from mlops_provider.local.client import AirflowClient
+from mlops_provider.local.demo import READING_SECONDS
 
 RUN_SECONDS = 400
 METRICS = {
@@ -37,8 +37,8 @@ METRICS = {
 STAGE = """
 import sys
 from pathlib import Path
-from mlops_provider.signing import load_key
-from mlops_provider.refs import ReportRef
+from mlops.signing.keys import load_key
+from mlops.contract.refs import ReportRef
 from mlops.commands.signing import sign_entry
 from mlops.registry.promotion import Promotion
 from mlops.registry.semantic_version import VERSION_TAG

@@ -8,9 +8,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mlops_provider.decision import Decision, Question, binding, decision_key
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.signing import FileKey, SigningKey
+from mlops.contract.refs import ModelVersionRef
+from mlops.signing.decision import Decision, Question, binding, decision_key
+from mlops.signing.keys import FileKey, SigningKey
 
 KEY = FileKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 TRUSTED = [KEY.public]

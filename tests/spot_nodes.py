@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlops.contract.step import GRACE_VARIABLE, StepInput, read_result
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv, threads
 from mlops_provider.launchers.process import step_environment
-from mlops_provider.step import GRACE_VARIABLE, StepInput, read_result
 
 NOTICE_SECONDS = 2.0
 KEEP_ALIVE_SECONDS = 3

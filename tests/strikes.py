@@ -18,9 +18,9 @@ import psutil
 from live_airflow import LiveAirflow
 from project import REPOSITORY
 
+from mlops.contract.step import StepInput
 from mlops_provider import processes
 from mlops_provider.launchers.scratch import PREFIX
-from mlops_provider.step import StepInput
 
 DAEMONS = ("scheduler", "api-server", "dag-processor", "triggerer", "mlflow")
 SUPERVISOR, STEP, WORKER = "task supervisor", "step", "worker"

@@ -26,11 +26,11 @@ from project import REPOSITORY
 from releases import answer, client_of, form, wait_for
 from services import s3_server
 
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.step import TRACKING_VARIABLES, python_path
+from mlops.signing.keys import make_key
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.logins import RIGHTS, Login
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.signing import make_key
-from mlops_provider.step import TRACKING_VARIABLES, python_path
 
 PEOPLE = {"ads": "anna", "search": "berta"}
 USERS = {"ads": USER, "search": OTHER_USER}
@@ -134,7 +134,7 @@ class World:
             "AIRFLOW__MLOPS__STORE": f"file://{self.folder}/berta/store",
             "AIRFLOW__MLOPS__TRACKING_URI": stack.mlflow_url,
             "AIRFLOW__MLOPS__TEAMS_FILE": str(self.folder / "teams.yaml"),
-            "PYTHONPATH": python_path(REPOSITORY),
+            "PYTHONPATH": f"{python_path(REPOSITORY)}{os.pathsep}{REPOSITORY / 'plugins'}",
             "NO_COLOR": "1",
             "PATH": os.environ["PATH"],
             "HOME": os.environ["HOME"],

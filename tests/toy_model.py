@@ -9,10 +9,10 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
+from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, ValidationRef
 
 START = datetime(2013, 1, 9, tzinfo=UTC)
 DAYS = 10

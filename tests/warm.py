@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mlops_provider.step import python_path
-from mlops_provider.warm import READ_AT_START, Connection, NotForkedError, NotWarmError, Request, WarmRuntime
+from mlops.contract.step import python_path
+from mlops.contract.warm import READ_AT_START, Connection, NotForkedError, NotWarmError, Request, WarmRuntime
 
 ROOT = Path(__file__).parents[1]
 IDLE_SECONDS = 120.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.data import validation
 from benchmarks.record import Record, compare
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 PROGRAMS = {"ingest": "training", "joins": "training", "features": "training", "drift": "validation"}
 """Module and runtime."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Record, compare
+from mlops.contract.refs import Ref
+from mlops.contract.sections.base import check_section
+from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, python_path, read_result
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
-from mlops_provider.refs import Ref
-from mlops_provider.section import check_section
 from mlops_provider.spec import SECTIONS
-from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, python_path, read_result
 
 ROUNDS = 3
 TABLES: Mapping[str, Mapping[str, Any]] = {

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from benchmarks.record import Record, compare
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 
 def measure(home: Path, scratch: Path) -> list[Record]:
-    path = f"{python_path(home)}{os.pathsep}{home / 'tests'}"
+    path = os.pathsep.join(map(str, (python_path(home), home / "plugins", home / "tests")))
     made = []
     for program in ("launching", "recovery"):
         finished = subprocess.run(

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.record import Record, compare
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 
 def measure(home: Path, scratch: Path) -> list[Record]:

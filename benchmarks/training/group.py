@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.record import Record, compare
 from benchmarks.training import peers, restart
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 PROGRAMS = ("loop", "loader", "groups", "checkpoints", "tracking", "goodput", "talk", "index", "rendezvous")
 
@@ -44,6 +44,6 @@ def run(program: str, home: Path, scratch: Path) -> list[Record]:
 def environment(home: Path) -> dict[str, str]:
     """Of a process that imports the training runtime and the peers: the runtime's own versions come first."""
     site = home / ".venv/training/lib/python3.11/site-packages"
-    path = os.pathsep.join(map(str, (python_path(home), site, home / ".venv/peers")))
+    path = os.pathsep.join(map(str, (python_path(home), home / "plugins", site, home / ".venv/peers")))
     # One thread for each process, as torchrun sets it: two gangs' threads would get in each other's way.
     return os.environ | {"PYTHONPATH": path, "MLOPS_HOME": str(home), "OMP_NUM_THREADS": "1"}

@@ -22,11 +22,11 @@ from typing import Any
 from benchmarks.record import Record, compare
 from benchmarks.training import restart
 from benchmarks.training.programs.servers import mlflow_server
+from mlops.contract.refs import Ref, ref_from_wire
+from mlops.contract.step import StepInput, python_path
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
-from mlops_provider.refs import Ref, ref_from_wire
-from mlops_provider.step import StepInput, python_path
 
 KILLS = int(os.environ.get("BENCHMARK_KILLS", "10"))
 RANKS = 4

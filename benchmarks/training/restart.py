@@ -21,13 +21,13 @@ from typing import Any
 
 from benchmarks.record import Record, compare
 from benchmarks.training.programs.servers import mlflow_server
+from mlops.contract.refs import ref_from_wire
+from mlops.contract.sections.base import check_section
+from mlops.contract.step import RunIdentity, StepInput, python_path
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
-from mlops_provider.refs import ref_from_wire
-from mlops_provider.section import check_section
 from mlops_provider.spec import SECTIONS
-from mlops_provider.step import RunIdentity, StepInput, python_path
 
 KILLS = 3
 PROCESSES = 2

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 from obstore.store import ObjectStore
 
+from mlops.signing.seals import ANCHOR, entry_key
 from mlops_provider.committed import read_bytes
-from mlops_provider.seals import ANCHOR, entry_key
 
 DESCRIPTION: Final = "Newest signed entry of the audit trail: see `mlops audit verify`"
 

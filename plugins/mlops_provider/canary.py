@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import httpx
 
-from mlops_provider.promote_spec import SAMPLES
-from mlops_provider.section import RULE_PATTERN
+from mlops.contract.sections.base import RULE_PATTERN
+from mlops.contract.sections.release import SAMPLES
 
 _COMPARE: Final = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _UNREADABLE: Final = (
@@ -98,7 +98,7 @@ async def live_metrics(source: Mapping[str, Any], names: Mapping[str, str]) -> L
     """
     Ask a source for its metrics.
 
-    :param source: a source of :mod:`mlops_provider.promote_spec`
+    :param source: a source of :mod:`mlops.contract.sections.release`
     :param names: what ``{model}`` and ``{version}`` stand for in addresses and queries
     :raises SourceError: where it cannot be reached, or nothing of its answer can be read
     """

@@ -19,8 +19,20 @@ from airflow.sdk.configuration import conf
 from rich.console import Console
 from rich.table import Table
 
+from mlops.contract.sections.base import NAME_PATTERN, SpecError
+from mlops.contract.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_PYTHON_VARIABLE, WORKSPACE_VARIABLE
+from mlops.signing.aws import AwsAwayError, AwsRefusedError
+from mlops.signing.keys import (
+    KeyServiceAwayError,
+    UnusableKeyError,
+    is_in_service,
+    key_id,
+    load_key,
+    load_public_keys,
+    make_key,
+)
+from mlops.signing.seals import ANCHOR
 from mlops_provider.anchors import InAirflow, note_newest
-from mlops_provider.aws import AwsAwayError, AwsRefusedError
 from mlops_provider.connections import login_environment, login_of, store_environment, store_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
@@ -30,20 +42,8 @@ from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import ADMIN, Stack, StackError, stack_settings
 from mlops_provider.locked_anchors import LockedAnchors
 from mlops_provider.logins import Login, LoginsError, make_logins
-from mlops_provider.seals import ANCHOR
-from mlops_provider.section import NAME_PATTERN, SpecError
-from mlops_provider.signing import (
-    KeyServiceAwayError,
-    UnusableKeyError,
-    is_in_service,
-    key_id,
-    load_key,
-    load_public_keys,
-    make_key,
-)
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
-from mlops_provider.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_PYTHON_VARIABLE, WORKSPACE_VARIABLE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PASSWORD_VARIABLE = "MLOPS_AIRFLOW_PASSWORD"  # noqa: S105

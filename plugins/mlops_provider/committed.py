@@ -14,8 +14,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops_provider.refs import MANIFEST, Artifact, DatasetRef, Ref, named_in, ref_from_wire
-from mlops_provider.step import deprecation_key
+from mlops.contract.refs import MANIFEST, Artifact, DatasetRef, Ref, named_in, ref_from_wire
+from mlops.contract.step import deprecation_key
 
 _S3_KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "access_key_id",

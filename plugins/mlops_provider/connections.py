@@ -9,11 +9,11 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from obstore.store import ObjectStore
 
+from mlops.contract.step import STEPS, TRACKING_VARIABLES, WORKSPACE_VARIABLE, connection_variable
 from mlops_provider.committed import open_store
 from mlops_provider.deployment import SECTION, Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.logins import Login
-from mlops_provider.step import STEPS, TRACKING_VARIABLES, WORKSPACE_VARIABLE, connection_variable
 
 
 def secret_environment(step: str, connections: Mapping[str, str], deployment: Deployment) -> dict[str, str]:
@@ -94,7 +94,7 @@ def login_environment(login: Login | None, variables: tuple[str, str]) -> dict[s
 
 def connection_environment(connections: Mapping[str, str]) -> dict[str, str]:
     """
-    Variables with Airflow connections, see :func:`mlops_provider.step.connection_variable`.
+    Variables with Airflow connections, see :func:`mlops.contract.step.connection_variable`.
 
     :param connections: ids by the setting that names them, e.g. ``features.online.connection``
     :raises StepFailedError: where Airflow has no such connection, or two would have the same variable

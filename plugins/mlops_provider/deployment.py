@@ -16,8 +16,8 @@ from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
-from mlops_provider.section import SpecError
-from mlops_provider.signing import UnusableKeyError, is_in_service, public_file
+from mlops.contract.sections.base import SpecError
+from mlops.signing.keys import UnusableKeyError, is_in_service, public_file
 from mlops_provider.team_spec import LOGINS as LOGIN_KEYS
 from mlops_provider.team_spec import Team, Tenant, TenantError, inside, owner_of_name, read_teams, tenant_named
 

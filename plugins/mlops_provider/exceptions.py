@@ -21,7 +21,7 @@ class StepOutageError(StepRetryableError):
     """
     A service that the step needs is away. Raised to Airflow only where that took longer than the patience for it.
 
-    :param service: of :mod:`mlops_provider.outages`
+    :param service: of :mod:`mlops.contract.outages`
     """
 
     def __init__(self, message: str, service: str) -> None:

@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Param, get_parsing_context
 from airflow.sdk.configuration import conf
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -27,7 +28,6 @@ from mlops_provider.operators.rollback import RollbackOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.section import SpecError
 from mlops_provider.spec import SECTIONS, Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 

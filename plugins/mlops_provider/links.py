@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
+    from mlops.contract.refs import ModelVersionRef
     from mlops_provider.deployment import Deployment
-    from mlops_provider.refs import ModelVersionRef
 
 REPORTS_PREFIX = "/mlops/reports"
 """Where the plugin serves the reports of the store."""

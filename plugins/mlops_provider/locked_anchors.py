@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from mlops_provider.aws import AwsRefusedError, aws_errors
+from mlops.signing.aws import AwsRefusedError, aws_errors
 
 
 class LockedAnchors:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from mlops_provider.step import TRACKING_VARIABLES, WORKSPACE_HEADER
+from mlops.contract.step import TRACKING_VARIABLES, WORKSPACE_HEADER
 
 
 class Login(NamedTuple):

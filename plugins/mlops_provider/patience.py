@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 import httpx
 import tenacity
 
-from mlops_provider import outages
+from mlops.contract import outages
+from mlops.contract.outages import STORE, Verdict, verdict_on_status, verdict_on_store
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
-from mlops_provider.outages import STORE, Verdict, verdict_on_status, verdict_on_store
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def _mlflow_answers(tracking_uri: str) -> bool:
 
 
 def _key_service_answers(deployment: Deployment) -> bool:
-    from mlops_provider.signing import KeyServiceAwayError, UnusableKeyError, load_key
+    from mlops.signing.keys import KeyServiceAwayError, UnusableKeyError, load_key
 
     assert deployment.release_key is not None, "it was asked to sign"
     try:
@@ -142,7 +142,7 @@ def _key_service_answers(deployment: Deployment) -> bool:
 
 
 def _anchor_bucket_answers(deployment: Deployment) -> bool:
-    from mlops_provider.aws import AwsAwayError, AwsRefusedError
+    from mlops.signing.aws import AwsAwayError, AwsRefusedError
     from mlops_provider.locked_anchors import LockedAnchors
 
     assert deployment.anchor_bucket is not None, "it was asked"

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
+from mlops.contract.outages import REFUSALS, Verdict, verdict_on_status
+from mlops.contract.refs import ModelVersionRef, ReportRef
+from mlops.contract.stages import CHAMPION
 from mlops_provider.logins import WORKSPACE, Login
-from mlops_provider.outages import REFUSALS, Verdict, verdict_on_status
-from mlops_provider.refs import ModelVersionRef, ReportRef
-from mlops_provider.stages import CHAMPION
 
 REF_TAG = "mlops.ref"
 """Tag of a model version that holds its whole ref chain as JSON."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from mlops_provider.section import (
+from mlops.contract.sections.base import (
     FOLDER_PATTERN,
     PREFIX_PATTERN,
     STORE_PATTERN,
@@ -27,8 +27,8 @@ from mlops_provider.section import (
     SpecError,
     Text,
 )
+from mlops.signing.keys import UnusableKeyError, is_in_service
 from mlops_provider.section_file import KeyPath, read_section
-from mlops_provider.signing import UnusableKeyError, is_in_service
 
 TeamName = Annotated[str, StringConstraints(pattern=TEAM_PATTERN)]
 """As Airflow's own teams are called."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import GROUPS
 from benchmarks.record import compare
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv/training/bin/python"

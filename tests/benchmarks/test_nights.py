@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.nights import BARE, RECIPE, Timed, read_times, step_document, timed_python
 from benchmarks.pipeline import cost_record, night_records
+from mlops.contract.step import LINE, StepInput
 from mlops_provider.operators.promote import move
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import LINE, StepInput
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from deployment.files import REPOSITORY, all_sources, lineage, packages_of, pinned, sent_to_the_build, sources, stages
 
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 TARGETS = ("airflow", "training", "validation", "local")
 LOCKS = {

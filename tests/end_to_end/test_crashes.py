@@ -19,7 +19,7 @@ from project import REPOSITORY
 from strikes import step_processes, watched_store
 from turns import on_turn
 
-from mlops_provider.step import LINE
+from mlops.contract.step import LINE
 
 STEP_SECONDS = 240.0
 SEEDS = range(int(os.environ.get("CHAOS_ROUNDS", "1")))

@@ -22,11 +22,11 @@ from releases import client_of, mlops, wait_for
 from strikes import DAEMONS, Killer, documents, spent, watched_store
 from turns import on_turn
 
+from mlops.contract.refs import ModelVersionRef, StudyRef
+from mlops.contract.step import LINE
 from mlops_provider import processes
 from mlops_provider.local.client import FINISHED
 from mlops_provider.local.demo import READING_SECONDS
-from mlops_provider.refs import ModelVersionRef, StudyRef
-from mlops_provider.step import LINE
 
 NIGHTS = int(os.environ.get("CHAOS_NIGHTS", "0"))
 SEED = int(os.environ.get("SEED", "1"))

@@ -19,12 +19,12 @@ import pytest
 from project import REPOSITORY
 from store_watch import problems
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, Ref, ref_from_wire
+from mlops.contract.step import STEPS, RunIdentity, StepInput, read_result
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import step_environment
-from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ref_from_wire
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import STEPS, RunIdentity, StepInput, read_result
 
 NUM_KILLS = int(os.environ.get("CHAOS_KILLS", "8"))
 """Eight here, a hundred in ``make chaos``."""

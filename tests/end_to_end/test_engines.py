@@ -11,13 +11,13 @@ import pytest
 from project import make_project
 from turns import on_turn
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
+from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, run_key
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
 from mlops_provider.spec import SECTIONS
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import STEPS, Failure, RunIdentity, StepInput, run_key
 
 
 @dataclass

@@ -14,7 +14,7 @@ from live_airflow import LiveAirflow
 from project import REPOSITORY
 from turns import on_turn
 
-from mlops_provider.refs import FeaturesRef, ModelVersionRef
+from mlops.contract.refs import FeaturesRef, ModelVersionRef
 
 NIGHT_SECONDS = 600
 PIPELINE = "stdlib_lm"

@@ -13,10 +13,10 @@ from releases import wait_for
 from services import s3_server
 from turns import on_turn
 
+from mlops.contract.step import LINE
 from mlops_provider.local.ports import is_free
 from mlops_provider.local.stack import StackError
 from mlops_provider.operators.base import WAITING_FOR
-from mlops_provider.step import LINE
 
 NIGHT_SECONDS = 400.0
 WITHOUT_MLFLOW = LINE[3:] if "CHAOS_ROUNDS" in os.environ else ("train", "register")

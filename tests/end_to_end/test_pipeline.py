@@ -12,7 +12,7 @@ import pytest
 from live_airflow import LiveAirflow
 from project import write_events
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
 
 NIGHT_SECONDS = 600
 

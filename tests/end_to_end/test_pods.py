@@ -31,13 +31,13 @@ from served_metrics import Served
 from services import postgres_server
 from turns import on_turn
 
+from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
 from mlops_provider.launchers.pod import PodTask
 from mlops_provider.local.intervals import QUICK
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
-from mlops_provider.refs import CheckpointRef, StudyRef
 
 NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
 chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")

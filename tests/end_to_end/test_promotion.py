@@ -17,9 +17,9 @@ from releases import RUN_SECONDS, answer, form, history, mlops, register, releas
 from served_metrics import Served
 from services import kms_server
 
+from mlops.contract.refs import ModelVersionRef
+from mlops.signing.keys import load_key
 from mlops_provider.locked_anchors import LockedAnchors
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.signing import load_key
 
 KEY = "awskms:alias/release"
 BUCKET = "s3://anchors/of/production"

@@ -35,13 +35,13 @@ from spot_nodes import Nodes, rendezvous
 from turns import on_turn
 
 from benchmarks.training.spot_trace import GAP_SECONDS, MOST_NODES, spot_nodes
+from mlops.contract.refs import CheckpointRef, FeaturesRef, Ref, ref_from_wire
+from mlops.contract.step import HOME_VARIABLE, STEPS, RunIdentity, StepInput
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.refs import CheckpointRef, FeaturesRef, Ref, ref_from_wire
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import HOME_VARIABLE, STEPS, RunIdentity, StepInput
 
 NUM_TICKS = int(os.environ.get("SPOT_TICKS", "8"))
 """Of the trace: 40 minutes here, seven hours in ``make chaos``."""

@@ -14,8 +14,8 @@ import pytest
 from live_airflow import LiveAirflow
 from turns import on_turn
 
+from mlops.contract.refs import ModelVersionRef, StudyRef
 from mlops_provider.launchers.scratch import PREFIX
-from mlops_provider.refs import ModelVersionRef, StudyRef
 
 NIGHT_SECONDS = 600
 pytestmark = pytest.mark.timeout(900)

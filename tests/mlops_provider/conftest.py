@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     Artifact,
     CheckpointRef,
     DatasetRef,

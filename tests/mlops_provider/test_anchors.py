@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mlops.signing.seals import ANCHOR, entry_key
 from mlops_provider.anchors import InAirflow, note_newest
 from mlops_provider.committed import open_store
-from mlops_provider.seals import ANCHOR, entry_key
 
 ENTRIES = {number: f"entry {number}".encode() for number in (1, 2, 3)}
 NAME = f"{ANCHOR}events"

@@ -13,10 +13,10 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from served_metrics import Served
 
+from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.sections.release import Canary
 from mlops_provider.canary import LiveMetrics, SourceError, judge, live_metrics
 from mlops_provider.operators.canary import CanaryOperator
-from mlops_provider.promote_spec import Canary
-from mlops_provider.section import SpecError, check_section
 from mlops_provider.triggers.canary import CanaryTrigger
 
 NAMES = {"model": "ranker", "version": "7"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mlops.signing.keys import make_key
 from mlops_provider.cli import main
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
-from mlops_provider.signing import make_key
 
 CHECKOUT = Path(__file__).parents[2]
 PIPELINE = CHECKOUT / "dags/flight_ranking.pipeline.yaml"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from signed_decisions import FOREIGN, KEY, TRUSTED
 
-from mlops_provider.envelope import EnvelopeError, seal, statement_of, unseal
-from mlops_provider.signing import UnusableKeyError, load_key, load_public_keys, make_key, public_file
+from mlops.signing.envelope import EnvelopeError, seal, statement_of, unseal
+from mlops.signing.keys import UnusableKeyError, load_key, load_public_keys, make_key, public_file
 
 STATEMENT = statement_of("toy/3", "0" * 64, "urn:test", {"approved": True})
 

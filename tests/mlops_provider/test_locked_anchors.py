@@ -10,11 +10,11 @@ import pytest
 from locked_bucket import make_locked_bucket
 from services import s3_server
 
-from mlops_provider.aws import AwsAwayError, AwsRefusedError
+from mlops.contract.sections.base import SpecError
+from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops_provider.deployment import Deployment
 from mlops_provider.local.ports import free_port
 from mlops_provider.locked_anchors import LockedAnchors
-from mlops_provider.section import SpecError
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import obstore
 import pytest
 from busy_server import BusyServer, busy_server
 
+from mlops.contract.outages import Verdict, verdict_on_store
 from mlops_provider.committed import open_store
-from mlops_provider.outages import Verdict, verdict_on_store
 from mlops_provider.registry import AwayError, LoginError, RefusedError, RegistryError, champion_version
 
 NOWHERE = "http://127.0.0.1:9"

@@ -15,12 +15,12 @@ import services
 from busy_server import busy_server
 from tracking_server import Server
 
+from mlops.contract.sections.base import SpecError
 from mlops_provider.committed import open_store
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError
 from mlops_provider.operators.champion import champion_of
 from mlops_provider.patience import Patience, store_errors
-from mlops_provider.section import SpecError
 
 
 @pytest.fixture(scope="module")

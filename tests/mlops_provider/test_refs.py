@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,

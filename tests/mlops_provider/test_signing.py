@@ -10,10 +10,10 @@ import pytest
 from services import kms_server
 from signed_decisions import KEY, TRUSTED
 
+from mlops.signing.envelope import EnvelopeError, seal, statement_of, unseal
+from mlops.signing.keys import KeyServiceAwayError, UnusableKeyError, load_key, load_public_keys
 from mlops_provider.cli import main
-from mlops_provider.envelope import EnvelopeError, seal, statement_of, unseal
 from mlops_provider.local.ports import free_port
-from mlops_provider.signing import KeyServiceAwayError, UnusableKeyError, load_key, load_public_keys
 
 STATEMENT = statement_of("toy/3", "0" * 64, "urn:test", {"approved": True})
 RELEASE = "awskms:alias/release"

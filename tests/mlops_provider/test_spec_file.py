@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlops_provider.section import SpecError
+from mlops.contract.sections.base import SpecError
 from mlops_provider.spec_file import load_pipeline
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mlops_provider.refs import DatasetRef, ModelVersionRef, ValidationRef
-from mlops_provider.step import (
+from mlops.contract.refs import DatasetRef, ModelVersionRef, ValidationRef
+from mlops.contract.step import (
     BadConfigError,
     BadDataError,
     Failure,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import Deployment, owner_of_file, tenant_of
 from mlops_provider.factory import build_dag, build_rollback_dags
 from mlops_provider.launchers.pod import PodTask
@@ -17,7 +18,6 @@ from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.rollback import RollbackOperator
-from mlops_provider.section import SpecError
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.team_spec import TenantError, read_teams
 

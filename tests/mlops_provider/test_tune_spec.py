@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mlops_provider.section import SpecError
+from mlops.contract.sections.base import SpecError
+from mlops.contract.sections.tune import Range
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.tune_spec import Range
 
 PIPELINE = Path(__file__).parents[2] / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml"
 

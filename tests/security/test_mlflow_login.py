@@ -18,10 +18,10 @@ import httpx
 import pytest
 from project import REPOSITORY
 
+from mlops.contract.step import python_path
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.logins import Login, LoginsError, make_logins
-from mlops_provider.step import python_path
 
 MODEL = "events"
 LIBRARY = b"the code that the model was registered with"

@@ -22,8 +22,8 @@ from other_users import OTHER_USER, USER, open_folder
 from tenants import PEOPLE, World, pipeline_of, world
 from turns import on_turn
 
-from mlops_provider.refs import CheckpointRef, DatasetRef, ValidationRef
-from mlops_provider.seals import entry_key
+from mlops.contract.refs import CheckpointRef, DatasetRef, ValidationRef
+from mlops.signing.seals import entry_key
 
 pytestmark = on_turn(1, 2)
 

@@ -22,10 +22,7 @@ import services
 from committed_refs import commit_lineage
 from warm import WarmProcess
 
-from mlops.process import Deployment
-from mlops.steps.execution import execute
-from mlops.store import Store
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     Artifact,
     DatasetRef,
     FeaturesRef,
@@ -35,7 +32,7 @@ from mlops_provider.refs import (
     canonical_json,
     digest_of,
 )
-from mlops_provider.step import (
+from mlops.contract.step import (
     Failure,
     RunIdentity,
     StepError,
@@ -44,6 +41,9 @@ from mlops_provider.step import (
     python_path,
     read_result,
 )
+from mlops.process import Deployment
+from mlops.steps.execution import execute
+from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[2]
 STEPS_PROGRAM = ("-m", "mlops.steps")
@@ -469,7 +469,7 @@ def asked(project: Project, tmp_path: Path) -> Any:
 @pytest.fixture
 def tracked_report(toy_checkpoint: Any, asked: Any) -> Any:
     """Makes reports of evaluations of a model that was trained."""
-    from mlops_provider.refs import ReportRef
+    from mlops.contract.refs import ReportRef
 
     checkpoint = toy_checkpoint()
     report = ReportRef(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from mlops.code import bundle, load_attribute, load_bundled, recipe_folder
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 
 @pytest.fixture

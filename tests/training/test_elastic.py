@@ -14,11 +14,11 @@ import pytest
 from gangs import kill, started
 from torch.distributed import TCPStore
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import INTERRUPTED, Failure
 from mlops.elastic.causes import Ended, blames_connection, first_failure, say_the_same, symptom
 from mlops.elastic.memory import memory_kills, say_kills
 from mlops.elastic.rendezvous import Meeting, meet
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import INTERRUPTED, Failure
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 

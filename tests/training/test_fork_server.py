@@ -19,10 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from mlops.fork_server import ForkServer
-from mlops_provider import warm
-from mlops_provider.step import python_path
-from mlops_provider.warm import (
+from mlops.contract import warm
+from mlops.contract.step import python_path
+from mlops.contract.warm import (
     Connection,
     Forked,
     NotForkedError,
@@ -31,6 +30,7 @@ from mlops_provider.warm import (
     WarmRuntime,
     end_all,
 )
+from mlops.fork_server import ForkServer
 
 CHECKOUT = Path(__file__).parents[2]
 PATHS = {"PYTHONPATH": python_path(CHECKOUT)}

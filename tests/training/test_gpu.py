@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.step import Failure
+from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.step import Failure
 
 NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = pytest.mark.skipif(not NUM_GPUS, reason="needs a GPU")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
+from mlops.contract.refs import Artifact, DatasetRef
+from mlops.contract.step import BadConfigError, python_path
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops_provider.refs import Artifact, DatasetRef
-from mlops_provider.step import BadConfigError, python_path
 
 WRITER = """
 import sys

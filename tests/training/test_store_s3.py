@@ -16,12 +16,12 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pytest
 from lossy_s3 import lossy_proxy
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import Failure, RunIdentity, StepInput, connection_variable, python_path
 from mlops.data.snapshots import Snapshot
 from mlops.process import Deployment
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure, RunIdentity, StepInput, connection_variable, python_path
 
 CHECKOUT = Path(__file__).parents[2]
 RACER = """

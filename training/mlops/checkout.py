@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlops_provider.step import CODE_SUFFIXES, BadConfigError
+from mlops.contract.step import CODE_SUFFIXES, BadConfigError
 
 CODE_FOLDERS: Final = ("include", "plugins", "training")
 """Of a project: what a step's process runs. Files elsewhere, and of other kinds than code, may hold secrets."""

@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
-from mlops_provider.step import BadConfigError, StepError, code_files
+from mlops.contract.step import BadConfigError, StepError, code_files
 
 RECIPES = "include"
 """Top-level package of the recipes; within a recipe, imports of it must be relative."""

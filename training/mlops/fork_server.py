@@ -6,7 +6,7 @@ Unlike multiprocessing's it sees each child end at once, tells it by a socket th
 children with it when it or their owner ends, however that happens.
 
 It serves one owner (:class:`ForkServer`), or as a warm runtime all launchers of a deployment
-(``mlops_provider/warm.py``, where the wire is).
+(``mlops/contract/warm.py``, where the wire is).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from mlops.contract.warm import READY, Forked, Request, address, fork, peer, receive, server_command
 from mlops.process import die_with_parent, lock_file
-from mlops_provider.warm import READY, Forked, Request, address, fork, peer, receive, server_command
 
 _LOOK_SECONDS = 5.0
 """At most, between two looks whether a warm runtime is still wanted."""

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlops_provider.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, STORE_VARIABLE, BadConfigError
+from mlops.contract.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, STORE_VARIABLE, BadConfigError
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _OWN_FILES = 256

@@ -26,6 +26,8 @@ from typing import Any, Self
 from torch import nn
 
 from mlops.code import load_attribute
+from mlops.contract.refs import FeaturesRef
+from mlops.contract.step import BadConfigError, StepInput
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader
 from mlops.data.shard_cache import node_folder
@@ -36,8 +38,6 @@ from mlops.store import Store
 from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.config import TrainConfig, build_model
 from mlops.trainer.program import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE, WEIGHTS
-from mlops_provider.refs import FeaturesRef
-from mlops_provider.step import BadConfigError, StepInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

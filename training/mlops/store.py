@@ -23,9 +23,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops_provider.outages import STORE, Verdict, verdict_on_store
-from mlops_provider.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
-from mlops_provider.step import BadConfigError, BadDataError, OutageError, StepError
+from mlops.contract.outages import STORE, Verdict, verdict_on_store
+from mlops.contract.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
+from mlops.contract.step import BadConfigError, BadDataError, OutageError, StepError
 
 REF_FILE: Final = "ref.json"
 ASIDE: Final = "damaged"

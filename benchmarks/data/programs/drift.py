@@ -7,9 +7,7 @@ How often the drift check cries wolf: random halves of the same rows, many times
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -20,9 +18,10 @@ from typing import Any
 import polars as pl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from mlops.contract.sections.validate import Drift
 from mlops.validation.anomalies import ColumnDistance
 from mlops.validation.columns import is_instant
-from mlops.validation.drift import DriftConfig, column_distance
+from mlops.validation.drift import column_distance
 from mlops.validation.statistics import dataset_statistics, describe_column
 from mlops.validation.validator import validate_statistics
 
@@ -46,7 +45,7 @@ class Calibration:
     """The largest distance as a share of its threshold."""
 
 
-def compared(reference: pl.DataFrame, found: pl.DataFrame, config: DriftConfig) -> list[ColumnDistance]:
+def compared(reference: pl.DataFrame, found: pl.DataFrame, config: Drift) -> list[ColumnDistance]:
     """Every column of one table held against another's, as the validate step does."""
     distances = []
     for column in found:
@@ -59,7 +58,7 @@ def compared(reference: pl.DataFrame, found: pl.DataFrame, config: DriftConfig) 
     return distances
 
 
-def halves(table: pl.DataFrame, sizes: Sequence[int], num_splits: int, config: DriftConfig) -> Calibration:
+def halves(table: pl.DataFrame, sizes: Sequence[int], num_splits: int, config: Drift) -> Calibration:
     """Split random samples of a table into random halves, and compare the two."""
     shares = []
     for size in sizes:
@@ -86,15 +85,6 @@ def flights(home: Path) -> pl.DataFrame:
     )
 
 
-def default_config(home: Path) -> DriftConfig:
-    """The defaults of a pipeline that sets nothing; only the airflow runtime can read them."""
-    program = "from mlops_provider.spec import Drift; print(Drift().model_dump_json())"
-    python = home / ".venv/airflow/bin/python"
-    environment = os.environ | {"PYTHONPATH": str(home / "plugins")}
-    found = subprocess.run([python, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    return DriftConfig(**json.loads(found.stdout))
-
-
 def signal_over_noise(season: Sequence[float], noise: Sequence[float]) -> float:
     """How far a real change stands out of chance."""
     return statistics.mean(season) / statistics.mean(noise)
@@ -112,7 +102,7 @@ def tfdv_distance(reference: pl.DataFrame, found: pl.DataFrame) -> float:
 
 
 def main(home: Path) -> list[dict[str, Any]]:
-    config, table = default_config(home), flights(home)
+    config, table = Drift(), flights(home)
     calibration = halves(table, SIZES, NUM_SPLITS, config)
     january, july = (weather(home).filter(month=month).select("temp") for month in MONTHS)
     (season,) = compared(january, july, config)

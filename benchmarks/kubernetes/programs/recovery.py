@@ -24,15 +24,15 @@ from services import mlflow_server
 
 from benchmarks.kubernetes.programs.launching import found_by_all, ignore
 from benchmarks.rounds import OURS, records
+from mlops.contract.refs import Ref
+from mlops.contract.step import STEPS, RunIdentity, StepInput
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.kubernetes.manifests import Task
 from mlops_provider.launchers.pod import PodLauncher, PodTask
 from mlops_provider.pod_spec import Pods
-from mlops_provider.refs import Ref
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
-from mlops_provider.step import STEPS, RunIdentity, StepInput
 
 START = "start"
 ROUNDS = 5

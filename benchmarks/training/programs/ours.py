@@ -27,6 +27,7 @@ from benchmarks.training.programs.workloads import (
     table,
     tokens,
 )
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.data.batch import Batch
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader
@@ -45,7 +46,6 @@ from mlops.trainer.memory.seats import seats_from_environment
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Gang, join, leave
 from mlops.trainer.validation import Validation
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 
 EPOCH: Final = 1
 """The only one."""
@@ -215,7 +215,7 @@ class Ours:
 
 
 def train_config(logical_shards: int | None) -> TrainConfig:
-    """The defaults of ``mlops_provider.spec.Train``, which only the airflow runtime can read, but for the sizes."""
+    """The defaults of :class:`mlops.contract.sections.train.Train`, but for the sizes."""
     return TrainConfig(
         model="",
         model_args={},

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-from mlops_provider.refs import Ref
-from mlops_provider.step import Failure, StepInput
+from mlops.contract.refs import Ref
+from mlops.contract.step import Failure, StepInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from mlops.contract.step import GRACE_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, read_result
+from mlops.contract.warm import Connection, NotForkedError, NotWarmError, Request, WarmRuntime
 from mlops_provider import processes
 from mlops_provider.launchers.base import Outcome, step_argv
 from mlops_provider.launchers.scratch import scratch_folder
-from mlops_provider.step import GRACE_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, read_result
-from mlops_provider.warm import Connection, NotForkedError, NotWarmError, Request, WarmRuntime
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mlops.contract.refs import Ref, ref_from_wire
+from mlops.contract.sections.base import SpecError
+from mlops.contract.step import Failure
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.launchers.child import GRACE_SECONDS, Order, describe
-from mlops_provider.refs import Ref, ref_from_wire
-from mlops_provider.section import SpecError
-from mlops_provider.step import Failure
 
 START = "import sys; sys.path.insert(0, sys.argv[1]); from mlops_provider.launchers.relay import main; main()"
 """Of the relay: it inherits no environment that would say where its modules are."""

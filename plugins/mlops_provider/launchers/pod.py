@@ -22,6 +22,10 @@ from typing import Any
 import yaml
 from obstore.store import ObjectStore
 
+from mlops.contract.refs import Ref
+from mlops.contract.sections.base import SpecError
+from mlops.contract.sections.train import node_range
+from mlops.contract.step import Failure, failure_key
 from mlops_provider.committed import lacking, read_committed, read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
@@ -31,10 +35,6 @@ from mlops_provider.launchers.kubernetes.follow import STUCK_SECONDS, Followed, 
 from mlops_provider.launchers.kubernetes.manifests import RUN_KEY, SUFFIX, WHOLE, StepJob, Task
 from mlops_provider.launchers.kubernetes.status import Ending
 from mlops_provider.pod_spec import Pods
-from mlops_provider.refs import Ref
-from mlops_provider.section import SpecError
-from mlops_provider.spec import node_range
-from mlops_provider.step import Failure, failure_key
 
 CANCEL_SECONDS = 4.0
 """Below the 5 s after which Airflow's supervisor kills the task itself."""

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mlops.contract.step import HOME_VARIABLE, STORE_VARIABLE, python_path
+from mlops.contract.warm import READ_AT_START
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome, threads
 from mlops_provider.launchers.child import ChildRun, Order, process_variables
 from mlops_provider.launchers.other_user import UserRun, as_user
-from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, python_path
-from mlops_provider.warm import READ_AT_START
 
 PRELOADS: Mapping[str, str] = {"training": "mlops.preload", "validation": "mlops.validation.preload"}
 """What the warm runtimes import."""

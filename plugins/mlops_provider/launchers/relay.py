@@ -14,8 +14,8 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
+from mlops.contract.step import Failure
 from mlops_provider.launchers.child import GRACE_SECONDS, ChildRun, Order
-from mlops_provider.step import Failure
 
 
 def main() -> None:

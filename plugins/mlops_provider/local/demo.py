@@ -16,11 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from mlops_provider.links import report_url
-from mlops_provider.local.client import FINISHED, REQUEST_SECONDS, AirflowClient
-from mlops_provider.local.stack import ADMIN, Stack
-from mlops_provider.operators.base import FAILURE_KEY
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -30,7 +26,11 @@ from mlops_provider.refs import (
     ValidationRef,
     ref_from_wire,
 )
-from mlops_provider.step import settings_text
+from mlops.contract.step import settings_text
+from mlops_provider.links import report_url
+from mlops_provider.local.client import FINISHED, REQUEST_SECONDS, AirflowClient
+from mlops_provider.local.stack import ADMIN, Stack
+from mlops_provider.operators.base import FAILURE_KEY
 
 DAG_ID = "flight_ranking"
 ZONE = ZoneInfo("America/New_York")

@@ -18,13 +18,13 @@ from typing import Any
 import httpx
 import psutil
 
+from mlops.contract.step import python_path
+from mlops.contract.warm import NotWarmError, end_all
+from mlops.signing.keys import make_key
 from mlops_provider import processes
 from mlops_provider.local.intervals import CALM
 from mlops_provider.local.ports import is_free
 from mlops_provider.logins import RIGHTS, Login, LoginsError, make_logins
-from mlops_provider.signing import make_key
-from mlops_provider.step import python_path
-from mlops_provider.warm import NotWarmError, end_all
 
 STOP_SECONDS = 10.0
 LINGER_SECONDS = 2.0
@@ -103,7 +103,7 @@ class Stack:
         keys = self._secrets()
         return {
             "AIRFLOW_HOME": str(airflow_home),
-            "PYTHONPATH": python_path(self.home),
+            "PYTHONPATH": f"{python_path(self.home)}{os.pathsep}{self.home / 'plugins'}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags or self.home / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.home / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

@@ -9,9 +9,12 @@ from airflow.sdk import Param, XComArg
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from mlops_provider.decision import Decision, decision_key
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.release import Approval
+from mlops.signing.decision import Decision, decision_key
+from mlops.signing.envelope import EnvelopeError
 from mlops_provider.deployment import Deployment
-from mlops_provider.envelope import EnvelopeError
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators.keys import check_can_sign, signed, trusted_keys
 from mlops_provider.operators.promote import move
@@ -19,9 +22,6 @@ from mlops_provider.operators.question import Asked, assignees, question_about
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.operators.verified import verified
 from mlops_provider.patience import store_errors
-from mlops_provider.promote_spec import Approval
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.section import check_section
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,7 +37,7 @@ class ApproveOperator(TransitionOperator):
     finds the record and does not ask again; a clear asks again. Rejected, by somebody or by nobody's answer, the
     version is archived and the task is skipped, and so is what comes after it.
 
-    Settings: :class:`mlops_provider.promote_spec.Approval`. Returns the ModelVersionRef.
+    Settings: :class:`mlops.contract.sections.release.Approval`. Returns the ModelVersionRef.
 
     :param version: the ModelVersionRef (templated)
     """

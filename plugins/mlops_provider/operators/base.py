@@ -15,6 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
+from mlops.contract.refs import Ref, RefError, class_names, ref_of
+from mlops.contract.sections.base import NAME_PATTERN, Section, SpecError, check_section, leaves
+from mlops.contract.step import (
+    STEPS,
+    Failure,
+    RunIdentity,
+    StepInput,
+    code_digest,
+    decisive,
+    flat_settings,
+    replaced_settings,
+    run_key,
+)
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import LAUNCHERS, Deployment, tenant_of
 from mlops_provider.exceptions import (
@@ -28,19 +41,6 @@ from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.pod_spec import Pods, merged, platform_pods
-from mlops_provider.refs import Ref, RefError, class_names, ref_of
-from mlops_provider.section import NAME_PATTERN, Section, SpecError, check_section, leaves
-from mlops_provider.step import (
-    STEPS,
-    Failure,
-    RunIdentity,
-    StepInput,
-    code_digest,
-    decisive,
-    flat_settings,
-    replaced_settings,
-    run_key,
-)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,7 +55,7 @@ FAILURES_OF_A_BAD_NODE = 2
 WAITING_FOR = "waiting_for"
 """In the task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 FAILURE_KEY = "failure"
-"""XCom of a failed step: its :class:`mlops_provider.step.Failure`, for whoever follows a run."""
+"""XCom of a failed step: its :class:`mlops.contract.step.Failure`, for whoever follows a run."""
 
 
 class StepOperator(BaseOperator):

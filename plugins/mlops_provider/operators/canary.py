@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.release import Canary
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator
-from mlops_provider.promote_spec import Canary
-from mlops_provider.refs import ModelVersionRef
 from mlops_provider.triggers.canary import CanaryTrigger
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class CanaryOperator(TransitionOperator):
     Give a version the alias ``canary``, wait for its live metrics without holding a worker, and judge them. A canary
     that fails is archived, and fails the task.
 
-    Settings: :class:`mlops_provider.promote_spec.Canary`. Returns the ModelVersionRef.
+    Settings: :class:`mlops.contract.sections.release.Canary`. Returns the ModelVersionRef.
 
     :param version: the ModelVersionRef (templated)
     """

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from mlops.contract.outages import MLFLOW
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.stages import CHAMPION
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
-from mlops_provider.outages import MLFLOW
-from mlops_provider.refs import ModelVersionRef
 from mlops_provider.registry import (
     AwayError,
     NotOursError,
@@ -21,7 +22,6 @@ from mlops_provider.registry import (
     champion_version,
     find_model_version,
 )
-from mlops_provider.stages import CHAMPION
 
 T = TypeVar("T")
 

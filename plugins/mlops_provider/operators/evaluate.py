@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.refs import CheckpointRef, Ref
+from mlops.contract.sections.evaluate import Evaluate
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ReportLink, TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator, recipe_folder
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.refs import CheckpointRef, Ref
 from mlops_provider.registry import NotOursError
-from mlops_provider.spec import Evaluate
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +22,7 @@ class EvaluateOperator(StepOperator):
     """
     Measure a checkpoint and the production model on the same held-out rows and decide whether it may replace it.
 
-    Settings: :class:`mlops_provider.spec.Evaluate`. Returns a ReportRef.
+    Settings: :class:`mlops.contract.sections.evaluate.Evaluate`. Returns a ReportRef.
 
     :param checkpoint: the CheckpointRef of the candidate (templated)
     """

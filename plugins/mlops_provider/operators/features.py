@@ -5,15 +5,16 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.sections.features import Features
 from mlops_provider.operators.base import StepOperator, recipe_folder
-from mlops_provider.spec import Features
 
 
 class FeaturesOperator(StepOperator):
     """
     Fit a feature set on the training split and materialise every split as shards.
 
-    Settings: :class:`mlops_provider.spec.Features`. Returns a FeaturesRef. With ``online``, publishes the rows too.
+    Settings: :class:`mlops.contract.sections.features.Features`. Returns a FeaturesRef. With ``online``,
+    publishes the rows too.
 
     :param validation: the ValidationRef of the snapshot, which exists only where validation passed (templated)
     """

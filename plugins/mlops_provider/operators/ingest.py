@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlops.contract.refs import Ref
+from mlops.contract.sections.ingest import Ingest
 from mlops_provider.assets import dataset_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.operators.base import StepOperator, recipe_folder
-from mlops_provider.refs import Ref
-from mlops_provider.spec import Ingest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,7 +18,7 @@ class IngestOperator(StepOperator):
     """
     Store an immutable snapshot of the data as it was known at the end of the data interval.
 
-    Settings: :class:`mlops_provider.spec.Ingest`. Returns a DatasetRef and updates the asset ``dataset://<pipeline>``.
+    Settings: :class:`mlops.contract.sections.ingest.Ingest`. Returns a DatasetRef and updates the asset ``dataset://<pipeline>``.
     """
 
     step = "ingest"

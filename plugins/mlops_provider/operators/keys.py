@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mlops.contract.outages import KEY_SERVICE
+from mlops.signing.envelope import SignedRecord
+from mlops.signing.keys import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key, load_public_keys
 from mlops_provider.deployment import Deployment
-from mlops_provider.envelope import SignedRecord
 from mlops_provider.exceptions import StepFailedError, StepOutageError
-from mlops_provider.outages import KEY_SERVICE
-from mlops_provider.signing import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key, load_public_keys
 
 
 def check_can_sign(deployment: Deployment, task_id: str) -> None:

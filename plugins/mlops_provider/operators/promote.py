@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.refs import ModelVersionRef, Ref
+from mlops.contract.sections.release import Promote
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.champion import skip_unless_champion
 from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
-from mlops_provider.promote_spec import Promote
-from mlops_provider.refs import ModelVersionRef, Ref
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +22,7 @@ class PromoteOperator(TransitionOperator):
     """
     Put a model version into production, if the champion is still the one that it was judged against.
 
-    Settings: :class:`mlops_provider.promote_spec.Promote`. Returns the ModelVersionRef and updates the asset
+    Settings: :class:`mlops.contract.sections.release.Promote`. Returns the ModelVersionRef and updates the asset
     ``model://<registered model>``. Cleared after the version was taken back, it is skipped: it does not promote again.
 
     :param version: the ModelVersionRef (templated)

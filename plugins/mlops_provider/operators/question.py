@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlops_provider.decision import Decision, Question, binding
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.release import Approval
+from mlops.signing.decision import Decision, Question, binding
 from mlops_provider.links import report_url
-from mlops_provider.promote_spec import Approval
-from mlops_provider.refs import ModelVersionRef
 
 CHANNEL = "Airflow form"
 

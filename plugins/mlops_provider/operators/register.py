@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
+from mlops.contract.refs import ModelVersionRef, Ref, ReportRef
+from mlops.contract.sections.release import Register
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.envelope import EnvelopeError
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.champion import asked
 from mlops_provider.operators.keys import signed, trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.operators.verified import verified
-from mlops_provider.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
-from mlops_provider.refs import ModelVersionRef, Ref, ReportRef
 from mlops_provider.registry import set_version_tag
-from mlops_provider.spec import Register
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,7 +29,7 @@ class RegisterOperator(TransitionOperator):
     """
     Register the model version, in staging; skipped, with the reason, where the evaluation did not pass.
 
-    Settings: :class:`mlops_provider.spec.Register`. Returns a ModelVersionRef.
+    Settings: :class:`mlops.contract.sections.release.Register`. Returns a ModelVersionRef.
 
     :param report: the ReportRef of the evaluation (templated)
     """

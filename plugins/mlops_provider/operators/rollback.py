@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
 
+from mlops.contract.refs import ModelVersionRef, Ref
+from mlops.contract.sections.base import Section
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
@@ -13,9 +15,7 @@ from mlops_provider.operators.approve import everybody_is_admin
 from mlops_provider.operators.champion import champion_of, skip_unless_champion
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator
-from mlops_provider.refs import ModelVersionRef, Ref
 from mlops_provider.registry import NotOursError
-from mlops_provider.section import Section
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

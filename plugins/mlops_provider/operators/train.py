@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.refs import CheckpointRef, Ref
+from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator, recipe_folder
-from mlops_provider.refs import CheckpointRef, Ref
-from mlops_provider.spec import Train
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +19,7 @@ class TrainOperator(StepOperator):
     """
     Train a model with torchrun and return its best checkpoint.
 
-    Settings: :class:`mlops_provider.spec.Train`. Returns a CheckpointRef.
+    Settings: :class:`mlops.contract.sections.train.Train`. Returns a CheckpointRef.
 
     :param features: materialised features to train on, or the study that found the best settings (templated)
     """

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Variable
 
-from mlops_provider.aws import AwsAwayError, AwsRefusedError
+from mlops.contract.outages import ANCHOR_BUCKET
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.base import SpecError
+from mlops.contract.step import Failure, StepInput
+from mlops.signing.aws import AwsAwayError, AwsRefusedError
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.seals import ENTRY, Seal, entry_of_key, seal_key
 from mlops_provider.deployment import Deployment
-from mlops_provider.envelope import EnvelopeError
 from mlops_provider.exceptions import StepFailedError, StepOutageError
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.keys import signed, trusted_keys
-from mlops_provider.outages import ANCHOR_BUCKET
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.seals import ENTRY, Seal, entry_of_key, seal_key
-from mlops_provider.section import SpecError
-from mlops_provider.step import Failure, StepInput
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, XComArg
 
+from mlops.contract.refs import Ref, StudyRef, TrialRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.study import Study, Trial
+from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.train import training_code, training_gang
-from mlops_provider.refs import Ref, StudyRef, TrialRef
-from mlops_provider.section import check_section
-from mlops_provider.spec import Study, Trial
-from mlops_provider.step import Failure
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,12 +60,12 @@ class TuneOperator(StepOperator):
     """
     Search for the best settings of a training. Returns a StudyRef, which :class:`TrainOperator` takes.
 
-    Settings: :class:`mlops_provider.spec.Study`. Makes two tasks: ``<task_id>_trial``, mapped to one for each trial and
-    ``parallel`` of them at once, and ``<task_id>``, which concludes when all of them have ended. A trial that failed
-    for good does not count; one that succeeded is enough.
+    Settings: :class:`mlops.contract.sections.study.Study`. Makes two tasks: ``<task_id>_trial``, mapped to one for each
+    trial and ``parallel`` of them at once, and ``<task_id>``, which concludes when all of them have ended. A trial that
+    failed for good does not count; one that succeeded is enough.
 
     :param features: materialised features to train on (templated)
-    :param train: settings of the training, see :class:`mlops_provider.spec.Train`
+    :param train: settings of the training, see :class:`mlops.contract.sections.train.Train`
     :param trial_pods: as ``pods``, which are those of the conclusion
     """
 

@@ -5,20 +5,20 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.refs import Ref, ValidationRef
+from mlops.contract.sections.validate import Validate
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ReportLink
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.refs import Ref, ValidationRef
 from mlops_provider.registry import NotOursError
-from mlops_provider.spec import Validate
 
 
 class ValidateOperator(StepOperator):
     """
     Hold a snapshot against all that is expected of it; fail at once, without retry, where it does not fit.
 
-    Settings: :class:`mlops_provider.spec.Validate`. Returns a ValidationRef.
+    Settings: :class:`mlops.contract.sections.validate.Validate`. Returns a ValidationRef.
 
     :param dataset: the DatasetRef to validate (templated)
     :param registered_model: the model whose production version's data is the reference for drift; without it the

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from mlops.contract.refs import RefError, RefT, distrust
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.refs import RefError, RefT, distrust
 
 
 def verified(kind: type[RefT], wire: Any, task_id: str, deployment: Deployment) -> RefT:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from mlops.contract.refs import Ref
+from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import tenant_of
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
-from mlops_provider.refs import Ref
-from mlops_provider.section import SpecError
 from mlops_provider.triggers.base import REFUSED, RefTrigger
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlops_provider.refs import ModelVersionRef
+from mlops.contract.refs import ModelVersionRef
 from mlops_provider.sensors.base import RefSensor
 from mlops_provider.triggers.base import RefTrigger
 from mlops_provider.triggers.model import ModelVersionTrigger

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from mlops.contract.refs import Ref
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.refs import Ref
 
 REFUSED = "refused"
 """In an event: why there will be no ref, however often one looks."""

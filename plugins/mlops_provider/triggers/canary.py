@@ -16,7 +16,7 @@ class CanaryTrigger(BaseTrigger):
 
     A source that cannot be reached is asked again. The end is an argument: another triggerer does not start anew.
 
-    :param settings: :class:`mlops_provider.promote_spec.Canary`, as JSON
+    :param settings: :class:`mlops.contract.sections.release.Canary`, as JSON
     :param names: ``model`` and ``version``
     :param until: Unix time
     """

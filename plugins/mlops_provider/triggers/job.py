@@ -9,11 +9,11 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from mlops.contract.sections.base import SpecError
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.pod import PodLauncher, PodTask, discard
-from mlops_provider.section import SpecError
 
 REFUSED = "refused"
 """In an event: why a Job could not be made."""

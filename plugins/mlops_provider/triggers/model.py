@@ -4,10 +4,10 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from mlops.contract.refs import ModelVersionRef
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.refs import ModelVersionRef
 from mlops_provider.registry import LoginError, RegistryError, find_model_version
 from mlops_provider.triggers.base import RefTrigger
 

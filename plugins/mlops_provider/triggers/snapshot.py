@@ -5,11 +5,11 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from obstore.exceptions import BaseError
 
+from mlops.contract.outages import Verdict, verdict_on_store
+from mlops.contract.refs import DatasetRef
 from mlops_provider.committed import find_snapshot
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.outages import Verdict, verdict_on_store
-from mlops_provider.refs import DatasetRef
 from mlops_provider.triggers.base import RefTrigger
 
 

@@ -22,11 +22,11 @@ from launcher_conformance import LauncherConformance, launch
 from other_users import USER, give, open_folder, open_interpreter
 from project import REPOSITORY, make_project
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.other_user import as_user
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.refs import DatasetRef
-from mlops_provider.section import SpecError
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ from pathlib import Path
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
 from mlops_provider.launchers.process import ProcessLauncher
-from mlops_provider.step import StepInput
+from mlops.contract.step import StepInput
 home = Path({str(home)!r})
 deployment = Deployment(home=home, store=f"file://{{home}}/store", tracking_uri="", tracking_url="",
     pythons={{"training": home / ".venv/training/bin/python"}}, warm_runtimes=False, run_as_user={USER!r})

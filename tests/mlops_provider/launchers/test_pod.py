@@ -22,15 +22,15 @@ from pod_cluster import NAMESPACE, PodCluster, pod_cluster, visible_folder
 from project import make_project
 from turns import on_turn
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.sections.base import SpecError
+from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.kubernetes.manifests import Task
 from mlops_provider.launchers.kubernetes.status import Ending
 from mlops_provider.launchers.pod import PodLauncher, PodTask, finish
 from mlops_provider.pod_spec import Pods
-from mlops_provider.refs import DatasetRef
-from mlops_provider.section import SpecError
-from mlops_provider.step import Failure
 from mlops_provider.triggers.job import JobTrigger
 
 NewLauncher = Callable[..., PodLauncher]

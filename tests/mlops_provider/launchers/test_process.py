@@ -17,14 +17,14 @@ import pytest
 from launcher_conformance import LauncherConformance, launch
 from project import make_project
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import Failure
+from mlops.contract.warm import end_all
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
 from mlops_provider.launchers.scratch import scratch_folder
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure
-from mlops_provider.warm import end_all
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +205,11 @@ def test_step_dies_with_its_launcher(warm: None, home: Path, ranks: int, started
     script = f"""
 import sys, dataclasses
 from mlops_provider.launchers.base import Launch
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import Failure
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.deployment import Deployment
-from mlops_provider.step import StepInput
+from mlops.contract.step import StepInput
 from pathlib import Path
 home = Path({str(home)!r})
 deployment = Deployment(home=home, store=f"file://{{home}}/store", tracking_uri="", tracking_url="",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from mlops.contract.step import STEPS, connection_variable
 from mlops_provider.connections import connection_environment, secret_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.ingest import IngestOperator
-from mlops_provider.step import STEPS, connection_variable
 
 
 @pytest.fixture

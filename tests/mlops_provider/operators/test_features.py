@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.sections.features import Features
+from mlops.contract.step import connection_variable
 from mlops_provider.connections import connection_environment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.features import FeaturesOperator
-from mlops_provider.section import SpecError, check_section
-from mlops_provider.spec import Features
-from mlops_provider.step import connection_variable
 
 SET = "include.shop.features:FEATURES"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mlops_provider.decision import Decision
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.release import Approval
+from mlops.signing.decision import Decision
 from mlops_provider.operators.question import Asked, assignees, question_about
-from mlops_provider.promote_spec import Approval
-from mlops_provider.refs import ModelVersionRef
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.sections.base import SpecError
 from mlops_provider.exceptions import WiringError
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TrialOperator, TuneOperator
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.section import SpecError
 
 TRAIN = {
     "model": "include.toy.model:build_model",

@@ -12,11 +12,11 @@ import pytest
 import services
 from airflow.sdk import DAG
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops_provider.registry import REF_TAG
 
 

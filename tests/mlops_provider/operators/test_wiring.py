@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG, task
 
+from mlops.contract.refs import DatasetRef, ModelVersionRef
+from mlops.contract.sections.base import SpecError
+from mlops.contract.sections.release import Approval
 from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import recipe_folder
@@ -19,9 +22,6 @@ from mlops_provider.operators.question import summary
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
-from mlops_provider.promote_spec import Approval
-from mlops_provider.refs import DatasetRef, ModelVersionRef
-from mlops_provider.section import SpecError
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.sensors.model import ModelVersionSensor
 

@@ -12,9 +12,9 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from served_metrics import Served
 
+from mlops.contract.refs import DatasetRef, ModelVersionRef
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.refs import DatasetRef, ModelVersionRef
 from mlops_provider.registry import RegistryError, champion_version, find_model_version
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.sensors.model import ModelVersionSensor

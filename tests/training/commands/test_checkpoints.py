@@ -13,12 +13,12 @@ import pytest
 import torch
 from warm import run_warm
 
+from mlops.contract.step import python_path
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.generation import LostGenerationError
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 PLACE = "pipelines/ranking/train/20130208T050000Z-0a1b2c"

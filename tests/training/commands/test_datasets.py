@@ -16,9 +16,9 @@ import pytest
 from committed_snapshots import RUN_ID, commit_snapshot, store_snapshot, visits
 from warm import run_warm
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import python_path
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mlops.commands.__main__ import main
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.data.feature_table import FeatureTable
 from mlops.data.shard_writing import write_split
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 
 MODEL = """
 from torch import nn

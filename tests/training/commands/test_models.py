@@ -18,9 +18,9 @@ from mlflow import MlflowClient
 from tracking_server import Server
 from warm import run_warm
 
+from mlops.contract.step import python_path
+from mlops.signing.keys import make_key, public_file
 from mlops.store import Store
-from mlops_provider.signing import make_key, public_file
-from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 ME = pwd.getpwuid(os.getuid()).pw_name

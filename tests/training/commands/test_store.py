@@ -15,10 +15,7 @@ import pytest
 from committed_snapshots import commit_snapshot, visits
 from warm import run_warm
 
-from mlops.registry.audit import AuditTrail, Entry
-from mlops.registry.stages import Live, Stages
-from mlops.store import Store
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -27,7 +24,10 @@ from mlops_provider.refs import (
     ValidationRef,
     canonical_json,
 )
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
+from mlops.registry.audit import AuditTrail, Entry
+from mlops.registry.stages import Live, Stages
+from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
 NOBODY = "http://127.0.0.1:9"

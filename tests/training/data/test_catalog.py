@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from committed_snapshots import commit_snapshot, visits
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import BadConfigError
 from mlops.data.catalog import find_snapshot, read_catalog
 from mlops.data.deprecation import deprecate
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import BadConfigError
 
 
 @pytest.fixture

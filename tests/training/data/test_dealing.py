@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.data.dealing import Part, Passes, cut
 from mlops.data.feature_table import FeatureTable, offsets_of
 from mlops.data.loader import Loader, Step, in_memory
 from mlops.data.table_source import InMemory, Rows, TableSource
-from mlops_provider.step import BadConfigError
 
 SEEDS = range(20 * int(os.environ.get("CHAOS_ROUNDS", "1")))
 WORTH = 50

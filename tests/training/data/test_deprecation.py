@@ -8,13 +8,13 @@ import pytest
 from committed_refs import commit_lineage
 from committed_snapshots import commit_snapshot, visits
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
+from mlops.contract.step import BadDataError, RunIdentity, StepInput
 from mlops.data.deprecation import deprecate
 from mlops.data.snapshots import Snapshot
 from mlops.process import Deployment
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
-from mlops_provider.step import BadDataError, RunIdentity, StepInput
 
 
 @pytest.fixture

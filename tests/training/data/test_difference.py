@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from committed_snapshots import store_snapshot, visits
 
+from mlops.contract.step import BadConfigError
 from mlops.data.difference import compare_columns, compare_day, compare_rows, differing_days
 from mlops.data.snapshots import Snapshot
 from mlops.store import Store
-from mlops_provider.step import BadConfigError
 
 DAY = "2024-01-01"
 

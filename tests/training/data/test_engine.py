@@ -19,9 +19,9 @@ import polars as pl
 import psutil
 import pytest
 
+from mlops.contract.step import BadDataError, StepError, python_path
 from mlops.data.engine import collect, errors_received, map_polars, on_polars, on_spark, spark_session, without_rows
 from mlops.store import DamagedObjectError
-from mlops_provider.step import BadDataError, StepError, python_path
 
 INSTANT = datetime(2024, 3, 10, 7, 30, 0, 123456, tzinfo=UTC)
 FRAME = pl.DataFrame(

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from committed_snapshots import commit_snapshot, store_snapshot, visits
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import RunIdentity, StepInput, python_path
 from mlops.data.catalog import read_catalog
 from mlops.data.garbage import collect
 from mlops.data.snapshots import Snapshot
@@ -23,8 +25,6 @@ from mlops.data.verification import find_damage
 from mlops.process import Deployment
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import RunIdentity, StepInput, python_path
 
 WEEK = timedelta(hours=168)
 NOW = timedelta(0)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from mlops.contract.step import BadConfigError
 from mlops.data.feature_table import FeatureTable, offsets_of
 from mlops.data.loader import Batch, Loader, Source, Step, in_memory, in_order
 from mlops.data.table_source import InMemory, Rows, TableSource
 from mlops.trainer.objectives import ranking_loss
-from mlops_provider.step import BadConfigError
 
 NUM_SAMPLES = 103
 GLOBAL_BATCH = 24

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import python_path
 from mlops.data.shard_cache import CacheFullError, OpenShards, ShardCache
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops_provider.refs import Artifact
-from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 SIZE = 100_000
@@ -24,7 +24,7 @@ SIZE = 100_000
 HOLDER = """
 import sys
 from pathlib import Path
-from mlops_provider.refs import Artifact
+from mlops.contract.refs import Artifact
 from mlops.data.shard_cache import ShardCache
 from mlops.store import Store
 uri, folder, key, sha256, num_bytes = sys.argv[1:]

@@ -8,14 +8,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from mlops.contract.step import BadDataError
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader, in_memory
 from mlops.data.shard_writing import SplitWriter, write_split
 from mlops.data.shards import open_source, open_split
 from mlops.data.tokens import write_tokens
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from mlops_provider.step import BadDataError
 
 
 @pytest.fixture

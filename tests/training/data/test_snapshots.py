@@ -12,12 +12,12 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.contract.refs import DatasetRef, canonical_json
+from mlops.contract.step import BadDataError
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import Snapshot, write_snapshot
 from mlops.data.window import Window
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, canonical_json
-from mlops_provider.step import BadDataError
 
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 BY_TIME = {"validation_days": 1, "test_days": 0}

@@ -3,8 +3,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadDataError
 from mlops.data.splits import KeySplit, TimeSplit, days_of, index_of, split_of
-from mlops_provider.step import BadDataError
 
 DAYS = [f"2024-01-{day:02}" for day in range(1, 11)]
 BY_USER = KeySplit(key="user", validation=0.2, test=0.1)

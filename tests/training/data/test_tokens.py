@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.loader import Loader
 from mlops.data.shard_cache import ShardCache
 from mlops.data.tokens import TokenSource, write_tokens
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.step import BadConfigError, BadDataError
 
 EOS = 9
 

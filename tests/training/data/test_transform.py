@@ -8,12 +8,12 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine import collect, on_spark
 from mlops.data.sources import SourceTable
 from mlops.data.spark import spark_session
 from mlops.data.transform import explained, rows_in_window, transform_sources
 from mlops.data.window import Window
-from mlops_provider.step import BadConfigError, BadDataError
 
 PATH = "include/shop/dataset.sql"
 

@@ -10,11 +10,11 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ValidationRef
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.evaluation.scoring import days_seen
 from mlops.store import Store
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ValidationRef
 
 BY_TIME = {"validation_days": 1, "test_days": 2}
 BY_KEY = {"key": "user", "validation": 0.3, "test": 0.3}

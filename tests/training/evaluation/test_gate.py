@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate, Interval, estimate
 from mlops.evaluation.gate import Measured, judge
 from mlops.evaluation.rules import rule_of
 from mlops.evaluation.serving import Serving
 from mlops.evaluation.slices import Slice
-from mlops_provider.step import BadConfigError
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 

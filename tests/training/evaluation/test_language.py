@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from turns import on_turn
 
+from mlops.contract.refs import DatasetRef, ModelVersionRef, ReportRef
+from mlops.contract.step import Failure
 from mlops.data.snapshots import Snapshot
 from mlops.evaluation.models import open_model
-from mlops_provider.refs import DatasetRef, ModelVersionRef, ReportRef
-from mlops_provider.step import Failure
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
 from mlops.evaluation.slices import slices
-from mlops_provider.step import BadConfigError
 
 LABELS = np.repeat([1.0, 0.0], 20)
 

@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.feature_store.repository import OnlineConfig, open_view, publish, read_rows
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 
 NAMES = ("age", "kind=<other>", "kind=a:b@v2", "double__underscore")
 """Names that transforms make, with what Feast's own references are made of."""

@@ -16,15 +16,15 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError, connection_variable
 from mlops.feature_store.registry import newest_registry
 from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
 from mlops.feature_store.shards import ShardRows
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops_provider.step import BadConfigError, BadDataError, connection_variable
 
 PUBLISH = """
 import json, sys
-from mlops_provider.refs import ref_from_wire
+from mlops.contract.refs import ref_from_wire
 from mlops.feature_store.repository import OnlineConfig, publish
 from mlops.store import Store
 

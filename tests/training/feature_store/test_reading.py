@@ -19,9 +19,9 @@ from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from mlops.contract.step import BadDataError
 from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
 from mlops.store import Store
-from mlops_provider.step import BadDataError
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import polars as pl
 import pytest
 from committed_refs import commit_lineage
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.step import Failure, RunIdentity, StepInput, read_result
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.feature_store.repository import open_view, read_rows
 from mlops.features.fitted import load_fitted
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
-from mlops_provider.step import Failure, RunIdentity, StepInput, read_result
 
 RECIPE = """
 from mlops.features.feature_set import FeatureSet

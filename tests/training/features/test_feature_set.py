@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.feature_table import FeatureTable, concat
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.parity import check_parity
 from mlops.features.transforms import Passthrough, Standardise, Vocabulary
-from mlops_provider.step import BadConfigError, BadDataError
 
 HERE = r"test_feature_set\.py:{}: "
 

@@ -11,9 +11,9 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.data.engine import Table, collect, on_polars, on_spark, spark_session
 from mlops.features.point_in_time import last_known, trailing_sums
-from mlops_provider.step import BadConfigError
 
 Row = dict[str, Any]
 MakeTable = Callable[[pl.DataFrame], Table]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from turns import on_turn
 
+from mlops.contract.refs import FeaturesRef, canonical_json
+from mlops.contract.step import BadConfigError, BadDataError, Failure
 from mlops.data.batch import Source
 from mlops.data.shards import open_source, open_split
 from mlops.data.snapshots import Snapshot
 from mlops.features.tokenise import load_tokens
-from mlops_provider.refs import FeaturesRef, canonical_json
-from mlops_provider.step import BadConfigError, BadDataError, Failure
 
 END = 256
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.features.transforms import (
     Bucketise,
     Cross,
@@ -25,7 +26,6 @@ from mlops.features.transforms import (
     Transform,
     Vocabulary,
 )
-from mlops_provider.step import BadConfigError, BadDataError
 
 HERE = r"test_transforms\.py:\d+: "
 

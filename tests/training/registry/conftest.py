@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from signed_decisions import TRUSTED, decision, record
 
+from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.registry.consent import Consent
 from mlops.registry.promotion import Promotion
 from mlops.registry.registration import Registered, register_once
@@ -17,7 +18,6 @@ from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.run import reopen_run
 from mlops.tracking.stored_model import StoredModel, store_model
-from mlops_provider.refs import ModelVersionRef, ReportRef
 
 BY = Author(who="vera", why="a test")
 

@@ -12,10 +12,10 @@ import pytest
 from committed_refs import chain
 from signed_decisions import FOREIGN, KEY, TRUSTED, decision, flipped, record
 
+from mlops.contract.refs import ModelVersionRef
 from mlops.registry.consent import ApprovalMissingError, Consent, ForgedDecisionError
 from mlops.registry.stages import Live
 from mlops.store import Store
-from mlops_provider.refs import ModelVersionRef
 
 VERSION = chain()[ModelVersionRef]
 assert isinstance(VERSION, ModelVersionRef)

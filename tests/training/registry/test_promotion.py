@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 
+from mlops.contract.step import BadConfigError, StepError
 from mlops.registry.audit import AuditError
 from mlops.registry.consent import ApprovalMissingError
 from mlops.registry.promotion import Promotion
@@ -20,7 +21,6 @@ from mlops.registry.stages import CanaryBusyError, ChampionChangedError, TakenBa
 from mlops.registry.transitions import AliasMovedError, Author
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.step import BadConfigError, StepError
 
 from .conftest import BY, consent_to, signed_decision, tags
 

@@ -19,10 +19,10 @@ from mlops.registry.promotion import Promotion
 from mlops.registry.stages import archived, promoted
 from mlops.registry.transitions import Author
 from mlops.registry.verification import Anchor, Finding, TrailCheck
+from mlops.signing.seals import Seal, entry_key, seal_key
 from mlops.store import Store
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.seals import Seal, entry_key, seal_key
 
 from .conftest import BY, consent_to, signed_decision
 

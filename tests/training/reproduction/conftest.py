@@ -17,10 +17,7 @@ import polars as pl
 import pytest
 from warm import run_warm
 
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
-from mlops.store import Store
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -30,7 +27,10 @@ from mlops_provider.refs import (
     StudyRef,
     ValidationRef,
 )
-from mlops_provider.step import code_digest, python_path
+from mlops.contract.step import code_digest, python_path
+from mlops.data.snapshots import write_snapshot
+from mlops.data.window import Window
+from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
 START = datetime(2013, 1, 9, tzinfo=UTC)

@@ -22,8 +22,7 @@ from mlflow import MlflowClient
 from turns import on_turn
 from warm import WarmProcess, run_warm
 
-from mlops.store import Store
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     Artifact,
     CheckpointRef,
     DatasetRef,
@@ -34,7 +33,8 @@ from mlops_provider.refs import (
     ValidationRef,
     named_in,
 )
-from mlops_provider.step import STEPS, RunIdentity, StepInput, code_digest, python_path, read_result
+from mlops.contract.step import STEPS, RunIdentity, StepInput, code_digest, python_path, read_result
+from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
 NAME = "events"

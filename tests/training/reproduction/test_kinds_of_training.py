@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from turns import by_turns, on_turn
 
+from mlops.contract.step import connection_variable
 from mlops.store import Store
-from mlops_provider.step import connection_variable
 
 PROGRAM = """
 import torch

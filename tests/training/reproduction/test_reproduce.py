@@ -15,9 +15,9 @@ import pytest
 from mlflow import MlflowClient
 from turns import on_turn
 
+from mlops.contract.step import deprecation_key
 from mlops.data.deprecation import deprecate
 from mlops.store import Store
-from mlops_provider.step import deprecation_key
 
 
 @on_turn(0, 3)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mlops.contract.refs import CheckpointRef, ReportRef, digest_of
+from mlops.contract.step import Failure, StepError
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.refs import CheckpointRef, ReportRef, digest_of
-from mlops_provider.step import Failure, StepError
 
 
 @pytest.fixture

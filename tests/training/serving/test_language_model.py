@@ -11,9 +11,9 @@ import requests
 import services
 from turns import by_turns, on_turn
 
+from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
-from mlops_provider.refs import ModelVersionRef, ReportRef
 
 ASK = """
 import sys

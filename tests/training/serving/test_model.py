@@ -12,9 +12,9 @@ import requests
 import services
 from turns import on_turn
 
+from mlops.contract.refs import ModelVersionRef
 from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
-from mlops_provider.refs import ModelVersionRef
 
 ASK = """
 import sys

@@ -16,12 +16,12 @@ from mlflow import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from mlops.contract.refs import ModelVersionRef, digest_of
+from mlops.contract.step import BadDataError, Failure
 from mlops.serving.library import LOCK, closure, packed
 from mlops.serving.model import ServedModel
 from mlops.serving.package import package, served_example
 from mlops.serving.verified import files_of
-from mlops_provider.refs import ModelVersionRef, digest_of
-from mlops_provider.step import BadDataError, Failure
 
 LAZY = """
 
@@ -181,10 +181,10 @@ def with_what_they_require(requirements: Iterable[str]) -> set[str]:
 def test_only_what_serving_imports_travels() -> None:
     """Broken: each model would carry the whole library, or lack a part that is imported late."""
     modules, _ = closure({"mlops.serving.model"})
-    assert {"mlops.serving.model", "mlops.features.applied", "mlops_provider.step"} <= modules.keys()
+    assert {"mlops.serving.model", "mlops.features.applied", "mlops.contract.step"} <= modules.keys()
     assert not [name for name in modules if name.startswith(("mlops.steps", "mlops.evaluation"))]
     with zipfile.ZipFile(io.BytesIO(packed(modules))) as archive:
-        assert {"mlops/__init__.py", "mlops/serving/model.py", "mlops_provider/__init__.py"} <= set(archive.namelist())
+        assert {"mlops/__init__.py", "mlops/serving/model.py", "mlops/contract/refs.py"} <= set(archive.namelist())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadDataError
 from mlops.serving.request import rows_of
-from mlops_provider.step import BadDataError
 
 AT = datetime(2013, 1, 9, 5, 30, tzinfo=UTC)
 

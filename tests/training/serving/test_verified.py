@@ -12,9 +12,9 @@ import requests
 from mlflow import MlflowClient
 from signed_decisions import FOREIGN, KEY, TRUSTED
 
+from mlops.contract.refs import ModelVersionRef
 from mlops.serving.verified import ForgedModelError, fetch_verified, load_verified
-from mlops_provider.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
-from mlops_provider.refs import ModelVersionRef
+from mlops.signing.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
 
 SPIES = "\nimport pathlib\npathlib.Path({path!r}).touch()\n"
 

@@ -13,11 +13,11 @@ import pytest
 from mlflow import MlflowClient
 from turns import on_turn
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops.contract.step import Failure
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.store import Store
-from mlops_provider.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
-from mlops_provider.step import Failure
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 START = datetime(2013, 1, 9, tzinfo=UTC)

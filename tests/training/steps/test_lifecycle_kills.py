@@ -19,11 +19,11 @@ from champion_reader import champion_reader
 from mlflow import MlflowClient
 from services import mlflow_server, postgres_server
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, StudyRef
+from mlops.contract.step import StepInput
 from mlops.registry.promotion import Promotion
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.refs import CheckpointRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, StudyRef
-from mlops_provider.step import StepInput
 
 NUM_KILLS = int(os.environ.get("CHAOS_LIFECYCLE", "3"))
 """A few here, fifty in ``make chaos``."""

@@ -16,12 +16,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import RunIdentity, StepInput
 from mlops.data.snapshots import Snapshot
 from mlops.process import Deployment
 from mlops.steps.execution import execute
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import RunIdentity, StepInput
 
 REPOSITORY = Path(__file__).parents[3]
 FIRST_DAY = date(2013, 1, 1)

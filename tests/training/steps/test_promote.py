@@ -17,12 +17,12 @@ from champion_reader import champion_reader
 from mlflow import MlflowClient
 from turns import by_turns, on_turn
 
+from mlops.contract.refs import ModelVersionRef, Ref
+from mlops.contract.step import Failure, StepInput
 from mlops.registry.promotion import Promotion
 from mlops.registry.transitions import Author
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.refs import ModelVersionRef, Ref
-from mlops_provider.step import Failure, StepInput
 
 MOMENTS = int(os.environ.get("CHAOS_ROUNDS", "1")) * 4
 """SIGKILLs at random moments."""
@@ -150,7 +150,7 @@ import sys
 from pathlib import Path
 
 from mlops.process import Deployment
-from mlops_provider.step import StepInput
+from mlops.contract.step import StepInput
 from mlops.steps.execution import execute
 
 # All of the queue in one process: importing mlflow takes longer than a promotion.

@@ -12,8 +12,8 @@ from mlflow import MlflowClient
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from turns import by_turns
 
-from mlops_provider.refs import ModelVersionRef, ReportRef
-from mlops_provider.step import Failure
+from mlops.contract.refs import ModelVersionRef, ReportRef
+from mlops.contract.step import Failure
 
 WHOLE = {"MLmodel", "library.zip", "requirements.txt", "data/model/serving.json", "data/model/weights.pt"}
 

@@ -12,12 +12,12 @@ import toy_model
 from committed_refs import chain
 from mlflow import MlflowClient
 
+from mlops.contract.refs import INPUT, Artifact, CheckpointRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, named_in
+from mlops.contract.step import Failure, StepInput
 from mlops.data.deprecation import deprecate
 from mlops.process import Deployment
 from mlops.steps.execution import find_committed
 from mlops.store import Store
-from mlops_provider.refs import INPUT, Artifact, CheckpointRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, named_in
-from mlops_provider.step import Failure, StepInput
 
 FEATURES = {"feature_set": "include.toy.features:FEATURES", "online": None}
 

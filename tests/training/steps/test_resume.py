@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from turns import on_turn
 
-from mlops_provider.refs import CheckpointRef, FeaturesRef
+from mlops.contract.refs import CheckpointRef, FeaturesRef
 
 PARALLEL = {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1}
 FALLING = {"kind": "cosine", "warmup_steps": 5, "final_fraction": 0.1}

@@ -7,12 +7,12 @@ import pytest
 from mlflow import MlflowClient
 from warm import wait_until_warm
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.step import Failure
 from mlops.features.fitted import read_manifest
 from mlops.trainer.config import TrainConfig
 from mlops.trainer.parallel import Gang
 from mlops.trainer.recipe import Recipe
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.step import Failure
 
 
 def test_a_killed_training_goes_on_in_the_same_run(project: Any, toy_features: FeaturesRef, config: Any) -> None:

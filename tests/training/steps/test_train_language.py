@@ -12,10 +12,10 @@ import pytest
 from mlflow import MlflowClient
 from turns import by_turns
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.step import Failure
 from mlops.data.loader import Loader
 from mlops.data.shards import open_source
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.step import Failure
 
 PARALLEL = {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1}
 SHARDED = {"parallel": {**PARALLEL, "dp_shard": 2}}

@@ -11,9 +11,9 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.step import Failure
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.step import Failure
 
 SCRIPT = """
 import torch

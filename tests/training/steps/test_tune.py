@@ -13,10 +13,10 @@ import pytest
 from committed_refs import commit_lineage
 from mlflow import MlflowClient
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
+from mlops.contract.step import Failure
 from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import Study
-from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
-from mlops_provider.step import Failure
 
 RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}
 SPACE = {"learning_rate": RATES, "model_args.hidden": {"choices": [4, 8, 16]}}

@@ -17,14 +17,14 @@ import pytest
 from committed_refs import commit_lineage
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.refs import DatasetRef, Ref, ValidationRef
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
 from mlops.data.deprecation import deprecate
 from mlops.data.snapshots import Manifest, Snapshot, write_snapshot
 from mlops.data.window import Window
 from mlops.process import Deployment
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, Ref, ValidationRef
-from mlops_provider.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
 
 FIRST = datetime(2013, 2, 7, tzinfo=UTC)
 NUM_DAYS = 3

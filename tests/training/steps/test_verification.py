@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from committed_refs import chain
 
+from mlops.contract.refs import DatasetRef, ModelVersionRef, Ref, ReportRef, TrialRef, ValidationRef, ref_from_wire
+from mlops.contract.step import STEPS, RunIdentity, StepInput
 from mlops.process import Deployment
 from mlops.steps.execution import find_committed
 from mlops.steps.verification import ChangedRefError
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, ModelVersionRef, Ref, ReportRef, TrialRef, ValidationRef, ref_from_wire
-from mlops_provider.step import STEPS, RunIdentity, StepInput
 
 CHAIN = chain()
 

@@ -15,11 +15,11 @@ from busy_server import busy_server
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
+from mlops.contract.outages import MLFLOW
+from mlops.contract.step import Failure, python_path
 from mlops.tracking.connection import DeniedError, TrackingAwayError, TrackingError, connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.run import Point, TrackedRun
-from mlops_provider.outages import MLFLOW
-from mlops_provider.step import Failure, python_path
 
 Attempt = Callable[..., TrackedRun]
 NO_SERVER = "http://127.0.0.1:9"

@@ -13,10 +13,10 @@ import pytest
 from mlflow import MlflowClient
 from tracking_server import Server, history
 
+from mlops.contract.step import BadConfigError, python_path
 from mlops.tracking.connection import TrackingError, check_reachable, connect
 from mlops.tracking.provenance import git_commit, lock_hashes
 from mlops.tracking.run import Point, TrackedRun, open_run, reopen_run
-from mlops_provider.step import BadConfigError, python_path
 
 Attempt = Callable[..., TrackedRun]
 

@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from mlops.contract.step import StepError
 from mlops.data.loader import Batch
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -38,7 +39,6 @@ from mlops.trainer.layouts.mesh import device_mesh, resolve
 from mlops.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state
 from mlops.trainer.parallel import Gang, join, leave, seed_everything
 from mlops.trainer.state import LOSS_UNITS
-from mlops_provider.step import StepError
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 32, 8, 12
 

@@ -38,6 +38,7 @@ from matrix_cases import EQUAL, Case
 from matrix_models import NUM_FEATURES
 from torch import distributed
 
+from mlops.contract.step import StepError
 from mlops.data.loader import Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -51,7 +52,6 @@ from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Gang, join, seed_everything
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.validation import Validation
-from mlops_provider.step import StepError
 
 SAMPLES, EPOCHS, PLACE = 30, 2, "train/matrix"
 REFUSED = 3

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from mlops.contract.step import BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.generation import LostGenerationError
@@ -21,7 +22,6 @@ from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.weights import deserialise, export
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import BadConfigError
 
 PLACE = "pipelines/toy/train/x"
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from mlops.contract.step import BadConfigError
 from mlops.data.batch import Batch
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -23,7 +24,6 @@ from mlops.trainer.layouts import transfer
 from mlops.trainer.layouts.transfer import moved
 from mlops.trainer.outcome import Copied, packed
 from mlops.trainer.parallel import Gang, own_device
-from mlops_provider.step import BadConfigError
 
 
 class Cudart:

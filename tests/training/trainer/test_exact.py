@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mlops.contract.step import python_path
 from mlops.trainer.layouts.exact import Exchange, Flat, Node, TreeSum, complete, shards_of, subtrees
-from mlops_provider.step import python_path
 
 NUM_SHARDS = 16
 SHAPES = [(3, 4), (), (5, 1), (31,)]

@@ -17,13 +17,13 @@ from gangs import started
 from torch.distributed import HashStore
 from turns import by_turns
 
+from mlops.contract.refs import DatasetRef
+from mlops.contract.step import Failure, python_path
 from mlops.elastic.diagnosis import Watch
 from mlops.elastic.peers import Peers
 from mlops.elastic.stacks import doing, main_thread, write_stacks
 from mlops.elastic.suspects import RankState, judge
 from mlops.trainer.health import Heartbeat, read_pulse, stacks_path
-from mlops_provider.refs import DatasetRef
-from mlops_provider.step import Failure, python_path
 
 HANGS = {
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",

@@ -13,6 +13,7 @@ from forked_ranks import run_ranks
 from torch import nn
 from turns import on_turn
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.config import Parallel
 from mlops.trainer.layouts import build_layout
 from mlops.trainer.layouts.blocks import blocks
@@ -20,7 +21,6 @@ from mlops.trainer.layouts.cutting import cut_points, stage_of
 from mlops.trainer.layouts.mesh import coordinates, resolve
 from mlops.trainer.layouts.state import optimizer_state
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import BadConfigError
 
 PROGRAM = Path(__file__).with_name("layout_program.py")
 TOLERANCE = 1e-6

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from turns import SEED, WHOLE, by_turns
 
-from mlops_provider.step import python_path
+from mlops.contract.step import python_path
 
 sys.path.insert(0, str(Path(__file__).parent))  # the program's own modules
 from matrix_cases import CASES, EQUAL, Case

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.trainer.metrics import WeightedAuc, auc, check_metric, direction, measure, ndcg, weighted
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, in_memory
 from mlops.trainer.objectives import binary_loss, language_model_loss, ranking_loss, score
-from mlops_provider.step import BadConfigError
 
 
 class First(nn.Module):

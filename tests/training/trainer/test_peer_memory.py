@@ -16,9 +16,9 @@ import psutil
 import pytest
 from noted_steps import RECIPE, Process, read_processes, steps_redone
 
+from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.trainer.memory.recovery import Found, choose
 from mlops.trainer.memory.seats import Header, Note, Notes, Slot
-from mlops_provider.refs import CheckpointRef, FeaturesRef
 
 KILLS = int(os.environ.get("CHAOS_PEERS", "3"))
 """Of each case: 200 in ``make chaos``."""

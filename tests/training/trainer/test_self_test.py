@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.tree import contents_of, flatten
@@ -22,7 +23,6 @@ from mlops.trainer.layouts.state import state_to_fill, training_state
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Gang, seed_everything
 from mlops.trainer.self_test import WORTH_STEPS, SelfTest
-from mlops_provider.step import BadConfigError
 
 
 def loader(num_samples: int = 40) -> Loader:

@@ -17,11 +17,11 @@ import pytest
 from optuna.trial import TrialState
 from turns import by_turns
 
+from mlops.contract.step import BadConfigError, RunIdentity, StepInput
 from mlops.tuning.config import TuneConfig, study_name
 from mlops.tuning.space import draw
 from mlops.tuning.storage import StudyStorageError
 from mlops.tuning.study import Study
-from mlops_provider.step import BadConfigError, RunIdentity, StepInput
 
 SPACE = {
     "learning_rate": {"low": 1e-5, "high": 1e-1, "log": True, "step": None},

@@ -3,9 +3,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.validation import rows
 from mlops.validation.drift import DriftConfig
-from mlops_provider.step import BadConfigError
 
 
 def found(verdict):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.schema import count_checks, read_schema
-from mlops_provider.step import BadConfigError
 
 RECIPES = sorted(Path(__file__).parents[3].glob("include/*/schema.pbtxt"))
 INT_X = 'feature { name: "x" type: INT '

@@ -16,12 +16,12 @@ from committed_snapshots import commit_snapshot, visits
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from mlops.contract.step import python_path
 from mlops.store import Store
 from mlops.validation.proposal import propose_schema, revise_schema, write_schema
 from mlops.validation.schema import read_schema
 from mlops.validation.schema_text import revise_text
 from mlops.validation.statistics import dataset_statistics
-from mlops_provider.step import python_path
 
 CHECKOUT = Path(__file__).parents[3]
 PATH = "include/visits/schema.pbtxt"

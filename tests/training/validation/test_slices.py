@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.validation import slices
 from mlops.validation.volume import VolumeConfig
-from mlops_provider.step import BadConfigError
 
 VOLUME = VolumeConfig(tolerance=0.25, against_days=1)
 CARRIERS = {"AA": 60, "UA": 30, "HA": 2}

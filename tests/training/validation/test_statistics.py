@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadDataError
 from mlops.validation.statistics import (
     GENERATOR,
     NUM_RANKED_VALUES,
@@ -15,7 +16,6 @@ from mlops.validation.statistics import (
     dataset_statistics,
     generator,
 )
-from mlops_provider.step import BadDataError
 
 
 def describe(values: pl.Series):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.volume import (
     DAY_CHANGED,
     EMPTY_DAY,
@@ -13,7 +14,6 @@ from mlops.validation.volume import (
     check_days,
     check_volume,
 )
-from mlops_provider.step import BadConfigError
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
 DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)

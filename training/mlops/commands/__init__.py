@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from mlops.contract.step import HOME_VARIABLE, STORE_VARIABLE, VALIDATION_PYTHON_VARIABLE, BadConfigError
 from mlops.store import Store
-from mlops_provider.step import HOME_VARIABLE, STORE_VARIABLE, VALIDATION_PYTHON_VARIABLE, BadConfigError
 
 MISTAKEN: Final = 2
 """Exit code where a command could not do its work; 1 is an answer: damaged, different."""

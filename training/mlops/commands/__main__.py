@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from mlops.commands import MISTAKEN, Places
-from mlops_provider.step import StepError
+from mlops.contract.step import StepError
 
 WORDS: Final = (
     "audit",

@@ -13,14 +13,14 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
+from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditTrail
 from mlops.registry.transitions import ours
 from mlops.registry.verification import Anchor, Finding, TrailCheck
+from mlops.signing.keys import key_id
 from mlops.store import Store
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.model_registry import ModelRegistry, model_names
-from mlops_provider.signing import key_id
-from mlops_provider.step import BadConfigError
 
 
 def add_parser(subparsers: Subparsers) -> None:

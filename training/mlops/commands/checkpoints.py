@@ -13,11 +13,11 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from mlops.commands import Places, Subparsers
+from mlops.contract.step import BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.committed import Saved, find_damage
 from mlops.trainer.checkpoint.listing import is_copy, read_listing, step_of
 from mlops.trainer.checkpoint.restoring import find_saved, restore
-from mlops_provider.step import BadConfigError
 
 _RUN = "PIPELINE, or PIPELINE/KEY for one training (the key's first characters do), or its place in the store"
 _RESTORE = (

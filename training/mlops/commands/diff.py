@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
-from mlops_provider.refs import CheckpointRef, TrialRef
-from mlops_provider.step import BadConfigError
+from mlops.contract.refs import CheckpointRef, TrialRef
+from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.reproduction.difference import Part, Run

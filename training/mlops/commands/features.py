@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlops.commands import Places, Subparsers
+from mlops.contract.step import BadConfigError
 from mlops.feature_store.registry import AS_OF_TAG, published_pipelines
 from mlops.feature_store.repository import (
     OnlineRow,
@@ -23,7 +24,6 @@ from mlops.feature_store.repository import (
     publish_again,
     read_rows,
 )
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from feast import FeatureView

@@ -9,11 +9,11 @@ import logging
 from rich.console import Console
 
 from mlops.commands import Places, Subparsers
+from mlops.contract.refs import FeaturesRef
 from mlops.store import REF_FILE, Store
 from mlops.trainer.config import TrainConfig
 from mlops.trainer.parallel import join
 from mlops.trainer.recipe import Recipe
-from mlops_provider.refs import FeaturesRef
 
 _ALONE = {"processes": 1, "nodes": 1, "parallel": {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "pp": 1}}
 

@@ -16,14 +16,14 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
+from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG
+from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditError, AuditTrail, Entry
 from mlops.registry.promotion import Promotion
 from mlops.registry.transitions import Author, ours
 from mlops.serving.verified import ForgedModelError, fetch_verified, files_of
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry, model_names
-from mlops_provider.stages import ALIASES, CHAMPION, STAGE_TAG
-from mlops_provider.step import BadConfigError
 
 _ACTIONS = {
     "promote": "put a version into production, whatever its stage and whatever the champion",

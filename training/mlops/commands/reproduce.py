@@ -13,9 +13,9 @@ from rich.console import Console
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.reproduce_text import Transcript
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
+from mlops.contract.step import BadConfigError, settings_text
 from mlops.store import DamagedObjectError
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
-from mlops_provider.step import BadConfigError, settings_text
 
 if TYPE_CHECKING:
     from mlops.registry.versions import RegisteredVersion

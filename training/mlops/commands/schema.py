@@ -13,6 +13,7 @@ from rich.console import Console
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.commands import Places, Subparsers
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.catalog import CommittedSnapshot, find_snapshot
 from mlops.store import Store
 from mlops.validation.columns import check_columns
@@ -20,7 +21,6 @@ from mlops.validation.proposal import propose_schema, revise_schema, write_schem
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
 from mlops.validation.schema_text import revise_text
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mlops.contract.step import BadConfigError
 from mlops.registry.audit import Entry
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.keys import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key
+from mlops.signing.seals import Seal, seal_key
 from mlops.store import Store
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.seals import Seal, seal_key
-from mlops_provider.signing import KeyServiceAwayError, SigningKey, UnusableKeyError, load_key
-from mlops_provider.step import BadConfigError
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

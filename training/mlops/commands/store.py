@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.prompt import Confirm
 
 from mlops.commands import MISTAKEN, Places, Subparsers
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.integrity.effects import Effect

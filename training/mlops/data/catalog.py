@@ -13,12 +13,12 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from mlops.contract.refs import Artifact, DatasetRef
+from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.deprecation import Deprecation, find_deprecation
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import Snapshot
 from mlops.store import REF_FILE, DamagedObjectError, Store, Stored
-from mlops_provider.refs import Artifact, DatasetRef
-from mlops_provider.step import BadConfigError, deprecation_key
 
 SHORTEST_PREFIX: Final = 6
 _REQUESTS: Final = 16

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from mlops_provider.step import BadConfigError, connection_variable
+from mlops.contract.step import BadConfigError, connection_variable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,9 +10,9 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from mlops.contract.refs import DatasetRef, Ref
+from mlops.contract.step import BadDataError, deprecation_key
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, Ref
-from mlops_provider.step import BadDataError, deprecation_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import Snapshot
-from mlops_provider.step import BadConfigError
 
 NUM_EXAMPLES: Final = 3
 _COUNT: Final = "__count"

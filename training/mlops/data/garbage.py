@@ -34,9 +34,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
+from mlops.contract.refs import DatasetRef
 from mlops.data.manifest import Manifest
 from mlops.store import REF_FILE, DamagedObjectError, Store, Stored, StoreError, blob_key
-from mlops_provider.refs import DatasetRef
 
 BLOBS: Final = "blobs/sha256"
 ASIDE: Final = "garbage"

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 import torch
 
+from mlops.contract.step import BadConfigError
 from mlops.data.batch import Batch, IntArray, Source, block_of
 from mlops.data.dealing import Passes, cut
 from mlops.data.order import EpochOrder
 from mlops.data.table_source import InMemory, Rows, TableSource
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.feature_table import FeatureTable

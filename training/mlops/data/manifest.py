@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from mlops_provider.refs import Artifact, DatasetRef, canonical_json, digest_of
+from mlops.contract.refs import Artifact, DatasetRef, canonical_json, digest_of
 
 FORMAT: Final = 2
 """Format 1 had no splits, creator nor engine; its snapshots stay readable."""

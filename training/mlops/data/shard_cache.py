@@ -23,9 +23,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import BadConfigError
 from mlops.store import Store, StoreError
-from mlops_provider.refs import Artifact
-from mlops_provider.step import BadConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mlops.contract.refs import Artifact
 from mlops.data.feature_table import FeatureTable, IntArray, concat
 from mlops.store import Store
-from mlops_provider.refs import Artifact
 
 COLUMNS: Final = ("features", "label", "sample")
 """The first columns of a shard: ``[N, F]`` float32, ``[N]`` float32, and ``[N]`` uint64: the id of its sample."""

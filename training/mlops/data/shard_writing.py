@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from mlops.contract.step import BadDataError, scratch_parent
 from mlops.data.feature_table import FeatureTable, concat
 from mlops.data.shard_files import COLUMNS, offsets_of_samples
 from mlops.data.spool import Spool
 from mlops.store import Store
-from mlops_provider.step import BadDataError, scratch_parent
 
 MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
 """Of rows; the file's schema and padding stay below the 128 MB that a shard may have."""

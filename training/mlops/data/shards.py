@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from mlops.contract.refs import FeaturesRef
+from mlops.contract.step import BadDataError
 from mlops.data.batch import Source, block_of, window_of
 from mlops.data.feature_table import FeatureTable
 from mlops.data.shard_cache import MAX_CACHE_BYTES, OpenShards, ShardCache
@@ -27,8 +29,6 @@ from mlops.data.shard_files import columns_of, map_shards, offsets_of_samples
 from mlops.data.table_source import Rows, TableSource
 from mlops.data.tokens import TOKENS, TokenSource
 from mlops.store import Store
-from mlops_provider.refs import FeaturesRef
-from mlops_provider.step import BadDataError
 
 
 def open_split(store: Store, ref: FeaturesRef, name: str, cache: Path) -> FeatureTable:

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.refs import DatasetRef, digest_of
+from mlops.contract.step import BadDataError
 from mlops.data.engine import Engine, Table
 from mlops.data.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.partitions import DayWriter, StoredDay, write_days
 from mlops.data.splits import INDEX, SPLITS, TimeSplit, days_of, split_of
 from mlops.data.window import Window
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import DatasetRef, digest_of
-from mlops_provider.step import BadDataError
 
 __all__ = ["MAX_BLOB_BYTES", "Blob", "Manifest", "Partition", "Snapshot", "SplitPart", "write_snapshot"]
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.dtypes import dtype_of
-from mlops_provider.step import BadConfigError, BadDataError, StepError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from mlops_provider.step import BadDataError
+from mlops.contract.step import BadDataError
 
 SPLITS: Final = ("train", "validation", "test")
 INDEX: Final = "split"

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mlops.contract.step import BadConfigError, BadDataError, scratch_parent
 from mlops.data.aligned import INT, aligned
 from mlops.data.batch import Batch, IntArray, window_of
 from mlops.data.shard_cache import OpenShards, ShardCache
 from mlops.data.table_source import Numbering, Shards
 from mlops.store import Store
-from mlops_provider.step import BadConfigError, BadDataError, scratch_parent
 
 TOKENS: Final = "tokens"
 MAX_SHARD_BYTES: Final = 127 * 1024 * 1024

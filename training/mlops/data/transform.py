@@ -16,10 +16,10 @@ from polars.exceptions import ColumnNotFoundError as PolarsColumnNotFoundError
 from polars.exceptions import PolarsError
 
 from mlops.code import load_attribute
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine import Recipe, Table, is_spark, run_recipe, spark_session
 from mlops.data.sources import SourceTable
 from mlops.data.window import Window
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 def transform_sources(sources: Mapping[str, SourceTable], transform: str | None, home: Path) -> Table:

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from mlops.contract.refs import Artifact
 from mlops.data.catalog import CommittedSnapshot
 from mlops.store import DamagedObjectError, Store
-from mlops_provider.refs import Artifact
 
 _READERS: Final = 4
 """Blobs held in memory at once, 128 MB at most each."""

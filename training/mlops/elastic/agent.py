@@ -15,6 +15,9 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.api import WorkerSpec as TorchSpec
 
+from mlops.contract.outages import MLFLOW
+from mlops.contract.refs import Ref
+from mlops.contract.step import LINEAGE_VARIABLE, RESULT_PATH_VARIABLE, Failure
 from mlops.elastic import flight
 from mlops.elastic.causes import (
     Ended,
@@ -36,9 +39,6 @@ from mlops.elastic.stacks import doing, last_stacks, top_frames
 from mlops.elastic.suspects import RankState
 from mlops.elastic.workers import Worker, end
 from mlops.trainer.health import DIRECTORY_VARIABLE, REST
-from mlops_provider.outages import MLFLOW
-from mlops_provider.refs import Ref
-from mlops_provider.step import LINEAGE_VARIABLE, RESULT_PATH_VARIABLE, Failure
 
 logger = logging.getLogger(__name__)
 

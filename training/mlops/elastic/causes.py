@@ -8,8 +8,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlops_provider.refs import Ref
-from mlops_provider.step import INTERRUPTED, Failure, StepError, read_result
+from mlops.contract.refs import Ref
+from mlops.contract.step import INTERRUPTED, Failure, StepError, read_result
 
 _BROKEN_CONNECTION = re.compile(
     r"connection (?:reset|closed|refused|was )|broken pipe|gloo/transport|nccl (?:communicator )?(?:error|was aborted)"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 
+from mlops.contract.step import Failure, StepError
 from mlops.elastic.flight import read_records, request_dumps, wait_graph
 from mlops.elastic.stacks import Doing, doing, write_stacks
 from mlops.elastic.suspects import ENDED, STOPPED, STUCK, RankState, judge
 from mlops.trainer.health import REST, Pulse, read_pulse
-from mlops_provider.step import Failure, StepError
 
 START_FACTOR = 4
 """Before its first whole step a gang has this many times as long: it loads, compiles, warms caches."""

@@ -17,11 +17,11 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
+from mlops.contract.refs import Ref
+from mlops.contract.step import PARENT_VARIABLE, Failure
 from mlops.elastic.agent import Agent, Node
 from mlops.elastic.causes import NodesLostError
 from mlops.elastic.rendezvous import LOOPBACK, Meeting, Rendezvous, meet
-from mlops_provider.refs import Ref
-from mlops_provider.step import PARENT_VARIABLE, Failure
 
 logger = logging.getLogger(__name__)
 

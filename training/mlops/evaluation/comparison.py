@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
 from mlops.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
 from mlops.evaluation.gate import Measured, Rule, Verdict, judge
@@ -18,12 +19,11 @@ from mlops.evaluation.scoring import Scored, aligned
 from mlops.evaluation.serving import Serving
 from mlops.evaluation.slices import slice_columns, slices
 from mlops.trainer.metrics import OBJECTIVE_METRICS, IntArray, check_metric, fits
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateConfig:
-    """The ``evaluate`` section of a pipeline; meanings and defaults are in ``mlops_provider.spec.Evaluate``."""
+    """The ``evaluate`` section of a pipeline; see :class:`mlops.contract.sections.evaluate.Evaluate`."""
 
     registered_model: str
     metric: str

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate
 from mlops.evaluation.serving import Serving
 from mlops.evaluation.slices import Slice
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

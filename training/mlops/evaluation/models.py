@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 from mlops.code import load_bundled
+from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.stages import CHAMPION
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.feature_table import FeatureTable
 from mlops.evaluation.scoring import ModelDescription, Scored, TrainedModel, describe
 from mlops.features.applied import FittedFeatures
@@ -27,9 +30,6 @@ from mlops.trainer.config import build_model
 from mlops.trainer.documents import score_documents
 from mlops.trainer.metrics import IntArray
 from mlops.trainer.objectives import score
-from mlops_provider.refs import CheckpointRef, FeaturesRef
-from mlops_provider.stages import CHAMPION
-from mlops_provider.step import BadConfigError, BadDataError
 
 ROW: Final = "__row"
 CPU: Final = torch.device("cpu")

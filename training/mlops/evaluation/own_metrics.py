@@ -8,9 +8,9 @@ from numbers import Real
 from pathlib import Path
 
 from mlops.code import load_attribute
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.bootstrap import MetricFunction
 from mlops.trainer.metrics import Floats, IntArray
-from mlops_provider.step import BadConfigError
 
 
 def load_own(import_path: str, home: Path) -> MetricFunction:

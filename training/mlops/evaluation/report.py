@@ -8,6 +8,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
+from mlops.contract.step import RunIdentity, settings_text
 from mlops.evaluation.bootstrap import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from mlops.evaluation.comparison import Comparison
 from mlops.evaluation.cost import Cost, cost_of
@@ -15,8 +17,6 @@ from mlops.evaluation.drift import ColumnDrift
 from mlops.evaluation.figures import draw
 from mlops.evaluation.gate import Outcome
 from mlops.trainer.metrics import named
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
-from mlops_provider.step import RunIdentity, settings_text
 
 MAX_SLICES = 24
 MAX_DRIFTS = 12

@@ -1,4 +1,4 @@
-"""The rules of the gate. Their settings and defaults are in ``mlops_provider.gate_spec``."""
+"""The rules of the gate. Their settings and defaults are in ``mlops.contract.sections.rules``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from scipy.special import stdtrit
 
+from mlops.contract.step import BadConfigError
 from mlops.evaluation.gate import Measured, Outcome, Rule
 from mlops.evaluation.slices import MIN_SAMPLES
 from mlops.trainer.metrics import named
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

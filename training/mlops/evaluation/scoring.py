@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.refs import CheckpointRef, DatasetRef
+from mlops.contract.step import BadDataError
 from mlops.data.snapshots import Snapshot
 from mlops.store import Store
 from mlops.trainer.metrics import Floats, IntArray
-from mlops_provider.refs import CheckpointRef, DatasetRef
-from mlops_provider.step import BadDataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from mlops.contract.step import BadDataError
 from mlops.evaluation.scoring import TrainedModel
 from mlops.evaluation.stopwatch import own_seconds
-from mlops_provider.step import BadDataError
 
 NUM_REQUESTS: Final = 300
 NUM_WARM_UP: Final = 20

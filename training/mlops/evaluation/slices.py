@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.data.feature_table import offsets_of
 from mlops.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
 from mlops.trainer.metrics import Floats, IntArray, weighted
-from mlops_provider.step import BadConfigError
 
 MAX_VALUES: Final = 40
 """A column of more values is a key, not a group of rows."""

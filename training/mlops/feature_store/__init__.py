@@ -16,7 +16,7 @@ from typing import Any
 
 import typeguard
 
-from mlops_provider.step import scratch_parent
+from mlops.contract.step import scratch_parent
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from feast.on_demand_feature_view import OnDemandFeatureView
 from feast.protos.feast.core.DataSource_pb2 import DataSource as DataSourceProto
 from feast.repo_config import FeastConfigBaseModel
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import BadDataError, scratch_parent
 from mlops.feature_store.shards import CREATED, EVENT_TIME, Night, ShardRows
 from mlops.store import Store
-from mlops_provider.refs import Artifact
-from mlops_provider.step import BadDataError, scratch_parent
 
 
 class ShardsSource(DataSource):

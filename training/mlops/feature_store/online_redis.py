@@ -15,10 +15,10 @@ from feast.protos.feast.types.Value_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from redis import Redis, RedisError, WatchError
 
+from mlops.contract.step import BadConfigError
 from mlops.feature_store.online import NOBODY, Found, NightlyOnlineStore, Row, Stamp, aware, supersedes, whole
 from mlops.feature_store.shards import PLACE
 from mlops.store import StoreError
-from mlops_provider.step import BadConfigError
 
 
 class NightlyRedisOnlineStoreConfig(RedisOnlineStoreConfig):

@@ -23,6 +23,8 @@ from feast.repo_config import RegistryConfig
 from feast.types import Float32, from_value_type
 from feast.types import String as FeastString
 
+from mlops.contract.refs import DatasetRef, FeaturesRef
+from mlops.contract.step import BadConfigError, connection_variable, scratch_parent
 from mlops.feature_store.offline import ShardsSource
 from mlops.feature_store.online import NightlyOnlineStore, expired
 from mlops.feature_store.registry import (
@@ -34,8 +36,6 @@ from mlops.feature_store.registry import (
 )
 from mlops.feature_store.shards import CREATED, EVENT_TIME, PLACE, Night, ShardRows
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef
-from mlops_provider.step import BadConfigError, connection_variable, scratch_parent
 
 ONLINE_TAG: Final = "online"
 PLACE_TAG: Final = PLACE

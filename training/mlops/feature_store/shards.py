@@ -19,9 +19,9 @@ import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import BadDataError
 from mlops.store import Store
-from mlops_provider.refs import Artifact
-from mlops_provider.step import BadDataError
 
 EVENT_TIME: Final = "event_time"
 CREATED: Final = "created"

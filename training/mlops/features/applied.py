@@ -15,11 +15,11 @@ import numpy.typing as npt
 import polars as pl
 from polars.exceptions import PolarsError
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.dtypes import dtype_of
 from mlops.data.feature_table import FeatureTable
 from mlops.features.derivation import Arranged, Derivation
 from mlops.features.protocol import Encoder, State, described
-from mlops_provider.step import BadConfigError, BadDataError
 
 if TYPE_CHECKING:
     from mlops.features.feature_set import FeatureSet

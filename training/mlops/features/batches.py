@@ -14,10 +14,10 @@ from typing import Final, Protocol, TypeVar
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import scratch_parent
 from mlops.data.engine import Table, collect, is_spark, map_polars, without_rows
 from mlops.data.spark import errors_received
 from mlops.data.spool import Spool
-from mlops_provider.step import scratch_parent
 
 T = TypeVar("T")
 BATCH_ROWS: Final = 131_072

@@ -14,9 +14,9 @@ import polars as pl
 from narwhals.exceptions import NarwhalsError
 from polars.exceptions import PolarsError
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.features.protocol import described
 from mlops.features.source_line import no_column
-from mlops_provider.step import BadConfigError, BadDataError
 
 if TYPE_CHECKING:
     from mlops.features.feature_set import FeatureSet

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.data.engine import Table
 from mlops.data.feature_table import FeatureTable
 from mlops.features.applied import FittedFeatures
@@ -20,7 +21,6 @@ from mlops.features.derivation import Derivation
 from mlops.features.fitting import fit
 from mlops.features.protocol import State, Transform, described
 from mlops.features.source_line import SourceLine, line_of_caller
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 
 from mlops.code import load_bundled
+from mlops.contract.refs import DatasetRef, FeaturesRef, digest_of
+from mlops.contract.step import BadConfigError
 from mlops.data.snapshots import Snapshot
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.release import check_engine, engine
 from mlops.store import Store
-from mlops_provider.refs import DatasetRef, FeaturesRef, digest_of
-from mlops_provider.step import BadConfigError
 
 
 def as_feature_set(value: object, import_path: str) -> FeatureSet:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mlops.contract.step import BadDataError
 from mlops.features.applied import STATE_FORMAT, FittedFeatures
 from mlops.features.batches import Batches
 from mlops.features.derivation import Derivation
 from mlops.features.protocol import State
 from mlops.features.statistics import Statistic
-from mlops_provider.step import BadDataError
 
 if TYPE_CHECKING:
     from mlops.features.feature_set import FeatureSet

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import BadDataError
 from mlops.data.engine import Table
 from mlops.data.shard_files import map_shards
 from mlops.data.shard_writing import SplitWriter
@@ -24,8 +26,6 @@ from mlops.features.parity import check_served
 from mlops.features.protocol import State
 from mlops.features.release import engine
 from mlops.store import Store
-from mlops_provider.refs import Artifact
-from mlops_provider.step import BadDataError
 
 CHECKED_SAMPLES: Final = 16
 """Of each split, by the serving gate. They lie first in its shards, hence are drawn at random."""

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.data.feature_table import FeatureTable, concat
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.transforms import State
-from mlops_provider.step import BadConfigError
 
 
 def check_parity(features: FeatureSet, frame: pl.DataFrame, state: State, *, num_samples: int = 32) -> int:

@@ -14,9 +14,9 @@ from functools import partial
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.data.canonical import sorted_by
 from mlops.data.engine import Table, as_table, is_spark
-from mlops_provider.step import BadConfigError
 
 _RANK, _SEEN, _ROW, _FOUND = "__rank", "__seen", "__row", "__found"
 

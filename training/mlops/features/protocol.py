@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.features.source_line import SourceLine, line_of_caller
 from mlops.features.statistics import Statistic
-from mlops_provider.step import BadConfigError, BadDataError
 
 State = dict[str, Any]
 Missing = float | Literal["error", "indicator"]

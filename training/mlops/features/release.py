@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.features.applied import STATE_FORMAT
-from mlops_provider.step import BadConfigError
 
 
 def engine() -> dict[str, str]:

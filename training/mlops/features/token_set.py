@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 import polars as pl
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.feature_table import IntArray
 from mlops.features.protocol import State
 from mlops.features.source_line import SourceLine, line_of_caller, no_column
-from mlops_provider.step import BadConfigError, BadDataError
 
 TOKENS_FORMAT: Final = 1
 """Of the state, and of how documents are put end to end."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlops.code import load_bundled
+from mlops.contract.refs import Artifact, FeaturesRef, digest_of
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.batch import IntArray
 from mlops.data.engine import Table
 from mlops.data.tokens import write_tokens
@@ -18,8 +20,6 @@ from mlops.features.fitted import read_manifest
 from mlops.features.materialise import Materialised
 from mlops.features.token_set import TOKENS_FORMAT, FittedTokens, TokenSet
 from mlops.store import Store
-from mlops_provider.refs import Artifact, FeaturesRef, digest_of
-from mlops_provider.step import BadConfigError, BadDataError
 
 BATCH_DOCUMENTS: Final = 1024
 """Read at once. Documents are long, where the rows of a table are short."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from mlops.contract.refs import INPUT
+from mlops.contract.stages import ARCHIVED, CHAMPION, STAGE_TAG
+from mlops.contract.step import BadConfigError, StepInput
 from mlops.integrity.damage import Damage
 from mlops.integrity.inventory import REQUESTS, Inventory, parse_ref
 from mlops.store import REF_FILE, DamagedObjectError, Store
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.refs import INPUT
-from mlops_provider.stages import ARCHIVED, CHAMPION, STAGE_TAG
-from mlops_provider.step import BadConfigError, StepInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

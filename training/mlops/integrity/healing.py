@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, Ref, ReportRef
+from mlops.contract.step import STEPS, BadConfigError, StepError, StepInput, code_digest
 from mlops.integrity.damage import Damage
 from mlops.integrity.inventory import Inventory
 from mlops.integrity.remedies import AGAIN, Remedy, Way, held_ref, tracked_copy
@@ -21,8 +23,6 @@ from mlops.reproduction.original import Original, read_environment
 from mlops.reproduction.processes import Processes
 from mlops.reproduction.workplace import LIBRARY_ROOT, Workplace, lay_out
 from mlops.store import Store, ref_bytes
-from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, Ref, ReportRef
-from mlops_provider.step import STEPS, BadConfigError, StepError, StepInput, code_digest
 
 _TRAINED: Final = CheckpointRef.kind
 _RENEWAL: Final = "training/mlops/steps/renewal.py"

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from mlops.contract.refs import INPUT, MANIFEST, Artifact, CheckpointRef, ModelVersionRef, Ref, named_in, ref_from_wire
+from mlops.contract.step import BadConfigError
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.reproduction.rerun import SUFFIX
 from mlops.store import REF_FILE, DamagedObjectError, Store
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
-from mlops_provider.refs import INPUT, MANIFEST, Artifact, CheckpointRef, ModelVersionRef, Ref, named_in, ref_from_wire
-from mlops_provider.step import BadConfigError
 
 REQUESTS: Final = 16
 

@@ -9,16 +9,16 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import StepInput
 from mlops.data.deprecation import find_deprecation
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.integrity.inventory import REQUESTS, Inventory
 from mlops.registry.audit import AuditTrail
+from mlops.signing.decision import Decision
+from mlops.signing.envelope import EnvelopeError
 from mlops.store import DamagedObjectError, Store, StoreError
 from mlops.trainer.checkpoint.committed import Saved, find_damage
-from mlops_provider.decision import Decision
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.refs import Artifact
-from mlops_provider.step import StepInput
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 1024

@@ -9,13 +9,13 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Final
 
+from mlops.contract.refs import INPUT, Ref, ReportRef
+from mlops.contract.step import BadConfigError
 from mlops.integrity.damage import Damage
 from mlops.integrity.inventory import Inventory, parse_ref
 from mlops.store import REF_FILE, Store
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.run import EVALUATION, reopen_run
-from mlops_provider.refs import INPUT, Ref, ReportRef
-from mlops_provider.step import BadConfigError
 
 AGAIN: Final = ("ingest", "validate", "features", "tune", "train")
 """Steps that make the same bits when they are done again, in the order in which they need each other."""

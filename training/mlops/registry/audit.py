@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
+from mlops.contract.refs import Artifact
+from mlops.contract.step import BadDataError
 from mlops.registry.stages import Stages
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
 from mlops.store import Store
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.refs import Artifact
-from mlops_provider.seals import ENTRY, Seal, entry_key, seal_key
-from mlops_provider.step import BadDataError
 
 _NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
 """Of an entry or a marker; what else lies there is somebody's copy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from mlops_provider.refs import CheckpointRef, ModelVersionRef
+from mlops.contract.refs import CheckpointRef, ModelVersionRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

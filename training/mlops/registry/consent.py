@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlops.contract.refs import ModelVersionRef
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.registry.stages import Live
+from mlops.signing.decision import Decision, consents
+from mlops.signing.envelope import EnvelopeError
 from mlops.store import Store
-from mlops_provider.decision import Decision, consents
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.refs import ModelVersionRef
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 class ApprovalMissingError(BadConfigError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
+from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditTrail, Entry
 from mlops.registry.consent import Consent
 from mlops.registry.stages import (
@@ -24,8 +26,6 @@ from mlops.registry.transitions import Author, Transitions, named, ours
 from mlops.registry.versions import report_of
 from mlops.store import Store
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mlops.contract.refs import ReportRef
+from mlops.contract.step import BadConfigError
 from mlops.registry.semantic_version import VERSION_TAG, Contract, semantic_version
 from mlops.tracking.connection import allowed
 from mlops.tracking.model_registry import DIGEST_TAG, REF_TAG, ModelRegistry
 from mlops.tracking.provenance import lineage_tags
 from mlops.tracking.stored_model import StoredModel
-from mlops_provider.refs import ReportRef
-from mlops_provider.step import BadConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
-from mlops_provider.stages import ALIASES, ARCHIVED, CANARY, PRODUCTION, STAGING
-from mlops_provider.step import BadConfigError, BadDataError, StepError
+from mlops.contract.stages import ALIASES, ARCHIVED, CANARY, PRODUCTION, STAGING
+from mlops.contract.step import BadConfigError, BadDataError, StepError
 
 MOST_FORMER: Final = 20
 """So many rollbacks in a row are possible; each entry of the audit trail holds the list."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.registry.audit import AuditTrail, Entry
 from mlops.registry.stages import Stages
 from mlops.tracking.model_registry import ModelRegistry
-from mlops_provider.stages import ALIASES, CHAMPION, STAGE_TAG
-from mlops_provider.step import BadConfigError, BadDataError
 
 GRACE_SECONDS: Final = 2.0
 """A process that has just written an entry gets so long to apply it before another one does it in its place."""

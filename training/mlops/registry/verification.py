@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mlops.registry.audit import AuditTrail, Entry
+from mlops.signing.decision import Decision
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.seals import Seal, entry_key, seal_key
 from mlops.store import Store
-from mlops_provider.decision import Decision
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.seals import Seal, entry_key, seal_key
 
 _READERS: Final = 16
 _NUMBER: Final = re.compile(r"models/.+/(?:audit|applied|seals)/(\d{12})(?:\.json)?")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from mlops.contract.refs import RefError, ReportRef
+from mlops.contract.step import BadConfigError
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import REF_TAG, ModelRegistry
-from mlops_provider.refs import RefError, ReportRef
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlops.code import recipe_of
+from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
+from mlops.contract.step import replaced_settings
 from mlops.data.difference import compare_columns, differing_days
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import Snapshot
 from mlops.reproduction.environments import CODE, EnvironmentDifference, compare_environments
 from mlops.reproduction.original import Original
 from mlops.store import Store
-from mlops_provider.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
-from mlops_provider.step import replaced_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

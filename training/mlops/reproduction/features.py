@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mlops.contract.refs import FeaturesRef
 from mlops.data.feature_table import FeatureTable
 from mlops.data.shards import open_split
 from mlops.data.tokens import TOKENS
 from mlops.features.fitted import read_manifest
 from mlops.store import Store
-from mlops_provider.refs import FeaturesRef
 
 
 def compare_features(store: Store, then: FeaturesRef, now: FeaturesRef, cache: Path) -> list[str]:

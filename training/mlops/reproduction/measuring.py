@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
+from mlops.contract.step import BadConfigError, StepInput
 from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
 from mlops.store import Store
 from mlops.trainer.metrics import measure
-from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
-from mlops_provider.step import BadConfigError, StepInput
 
 
 def compare_metric(store: Store, report: ReportRef, checkpoint: CheckpointRef, scratch: Path) -> tuple[str | None, str]:

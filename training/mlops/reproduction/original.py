@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, Ref
+from mlops.contract.step import BadConfigError, StepInput
 from mlops.store import Store
-from mlops_provider.refs import INPUT, CheckpointRef, FeaturesRef, Ref
-from mlops_provider.step import BadConfigError, StepInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlops.reproduction.workplace import Workplace
-from mlops.store import Store
-from mlops.tracking.provenance import COMMIT_VARIABLE
-from mlops_provider.refs import Ref
-from mlops_provider.step import (
+from mlops.contract.refs import Ref
+from mlops.contract.step import (
     GRACE_VARIABLE,
     HOME_VARIABLE,
     PARENT_VARIABLE,
@@ -29,6 +26,9 @@ from mlops_provider.step import (
     python_path,
     read_result,
 )
+from mlops.reproduction.workplace import Workplace
+from mlops.store import Store
+from mlops.tracking.provenance import COMMIT_VARIABLE
 
 _LAST_LINES: Final = 20
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from mlops.contract.refs import Ref
+from mlops.contract.step import StepInput
 from mlops.reproduction.processes import Processes
 from mlops.reproduction.workplace import Workplace
 from mlops.store import Store
-from mlops_provider.refs import Ref
-from mlops_provider.step import StepInput
 
 SUFFIX: Final = "_reproductions"
 """Of the pipeline's name: their folder in the store, and their experiment in MLflow."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from mlops.contract.refs import CheckpointRef
 from mlops.store import Store
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
@@ -15,7 +16,6 @@ from mlops.trainer.checkpoint.loading import load_whole
 from mlops.trainer.checkpoint.tree import flatten
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.trail import Trail
-from mlops_provider.refs import CheckpointRef
 
 CLOCK: Final = frozenset({"seconds", "samples_per_second", "finished_at"})
 """Of an epoch: what no two trainings have in common."""

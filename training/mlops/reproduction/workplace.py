@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mlops.checkout import MAX_PATCH_BYTES, check_out, holds
 from mlops.code import bundle, recipe_of
+from mlops.contract.refs import Ref
 from mlops.reproduction.original import Original
 from mlops.store import Store
 from mlops.tracking.provenance import UNKNOWN
-from mlops_provider.refs import Ref
 
 LIBRARY_ROOT = Path(__file__).parents[3]
 """Folder that holds ``training/`` of the release that is installed here."""
@@ -80,5 +80,5 @@ def lay_out(original: Original, home: Path, scratch: Path) -> Workplace:
     elif original.environment["git_commit"] != commit:
         said += ", which had no changes in code"
     project = check_out(home, commit, scratch / "project", original.patch)
-    has_library = (project / "training/mlops").is_dir() and (project / "plugins/mlops_provider").is_dir()
+    has_library = (project / "training/mlops").is_dir()
     return Workplace(home=project, library=project if has_library else LIBRARY_ROOT, said=said)

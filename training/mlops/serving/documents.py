@@ -11,9 +11,9 @@ import polars as pl
 import torch
 from torch import nn
 
+from mlops.contract.step import BadDataError
 from mlops.features.token_set import FittedTokens, TokenSet
 from mlops.trainer.documents import score_documents
-from mlops_provider.step import BadDataError
 
 EXAMPLE_DOCUMENTS: Final = 5
 

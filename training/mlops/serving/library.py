@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import mlops
-import mlops_provider
 from mlops.code import ZIP_DATE
+from mlops.contract.step import BadConfigError
 from mlops.process import lock_file
-from mlops_provider.step import BadConfigError
 
 LOCK: Final = lock_file("requirements.txt")
-_ROOTS: Final = {package.__name__: Path(package.__path__[0]) for package in (mlops, mlops_provider)}
+_ROOT: Final = Path(mlops.__path__[0])
 _ALWAYS: Final = ("mlflow", "pandas")
 
 
@@ -64,12 +63,12 @@ def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
     while todo:
         name = todo.pop()
         package, *inner = name.split(".")
-        if package not in _ROOTS:
+        if package != mlops.__name__:
             others.add(package)
-        elif name not in found and (path := _file(_ROOTS[package].joinpath(*inner))):
+        elif name not in found and (path := _file(_ROOT.joinpath(*inner))):
             found[name] = path
             text = path.read_text()
-            own = {imported for imported in imports_of(text, lazily=True) if imported.split(".")[0] in _ROOTS}
+            own = {imported for imported in imports_of(text, lazily=True) if imported.split(".")[0] == mlops.__name__}
             todo += [name.rpartition(".")[0] or name, *own, *imports_of(text, lazily=False)]
     return found, others - set(sys.stdlib_module_names)
 

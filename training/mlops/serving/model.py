@@ -13,14 +13,14 @@ import pandas as pd
 import torch
 
 from mlops.code import load_bundled
+from mlops.contract.refs import canonical_json, digest_of
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.serving.documents import ServedDocuments
 from mlops.serving.request import rows_of
 from mlops.serving.rows import ServedRows
 from mlops.tracking.model_folder import refusal
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.config import build_model
-from mlops_provider.refs import canonical_json, digest_of
-from mlops_provider.step import BadConfigError, BadDataError
 
 DOCUMENT: Final = "serving.json"
 """Beside ``weights.pt`` and the recipes' code: what is built of them."""

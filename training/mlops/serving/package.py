@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
+from mlops.contract.step import BadConfigError
 from mlops.features.fitted import held_out, read_manifest
 from mlops.registry.semantic_version import Contract
 from mlops.serving import model
@@ -18,8 +20,6 @@ from mlops.serving.library import closure, imports_of, packed, requirements
 from mlops.serving.model import ServedModel, write_document
 from mlops.store import Store
 from mlops.tracking.model_folder import Column, write_model_folder
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
-from mlops_provider.step import BadConfigError
 
 _OUTPUTS: Final = {
     "ranking": {"score": "float"},

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from polars.exceptions import PolarsError
 
-from mlops_provider.step import BadDataError
+from mlops.contract.step import BadDataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,11 @@ import polars as pl
 import torch
 from torch import nn
 
+from mlops.contract.step import BadDataError
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.release import check_engine
 from mlops.trainer.objectives import score
-from mlops_provider.step import BadDataError
 
 EXAMPLE_ROWS: Final = 5
 """At least; whole groups."""

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mlops.contract.refs import digest_of
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.signing.envelope import EnvelopeError
+from mlops.signing.packages import SIGNATURE_TAG, PackageSeal, package_key
 from mlops.store import Store
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.stored_model import LoadedModel, fetch_files, load_folder
-from mlops_provider.envelope import EnvelopeError
-from mlops_provider.packages import SIGNATURE_TAG, PackageSeal, package_key
-from mlops_provider.refs import digest_of
-from mlops_provider.step import BadConfigError, BadDataError
 
 _WRITTEN_BY_MLFLOW: Final = frozenset({"registered_model_meta"})
 """Files that MLflow adds to what it hands out."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlops.contract.refs import Artifact, FeaturesRef
+from mlops.contract.step import RunIdentity, StepInput
 from mlops.process import Deployment
 from mlops.store import Store
-from mlops_provider.refs import Artifact, FeaturesRef
-from mlops_provider.step import RunIdentity, StepInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

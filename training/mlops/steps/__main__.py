@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from mlops.contract.step import Failure
 from mlops.process import die_with_parent
 from mlops.steps.execution import execute, report
-from mlops_provider.step import Failure
 
 
 def main() -> int:

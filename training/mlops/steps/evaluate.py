@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
+from mlops.contract.step import BadDataError
 from mlops.data.snapshots import Snapshot
 from mlops.evaluation.comparison import Comparison, EvaluateConfig, compare
 from mlops.evaluation.drift import ColumnDrift, column_drifts
@@ -20,8 +22,6 @@ from mlops.steps import StepContext
 from mlops.tracking.connection import allowed, connect
 from mlops.tracking.provenance import git_commit
 from mlops.tracking.run import EVALUATION_FOLDER, EXAMPLE, reopen_run
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
-from mlops_provider.step import BadDataError
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mlops.data.deprecation import refuse_deprecated
-from mlops.process import Deployment
-from mlops.steps import StepContext
-from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
-from mlops.steps.verification import verify_inputs
-from mlops.store import Store
-from mlops_provider.refs import INPUT, Ref
-from mlops_provider.step import (
+from mlops.contract.refs import INPUT, Ref
+from mlops.contract.step import (
     INTERRUPTED,
     STEPS,
     Failure,
@@ -28,6 +22,12 @@ from mlops_provider.step import (
     scratch_parent,
     write_result,
 )
+from mlops.data.deprecation import refuse_deprecated
+from mlops.process import Deployment
+from mlops.steps import StepContext
+from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
+from mlops.steps.verification import verify_inputs
+from mlops.store import Store
 
 logger = logging.getLogger("mlops")
 

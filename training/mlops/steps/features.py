@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mlops.code import bundle, load_attribute, recipe_folder
+from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from mlops.contract.step import BadConfigError
 from mlops.data.engine import Engine, read_snapshot
 from mlops.data.snapshots import Snapshot
 from mlops.data.splits import SPLITS
@@ -14,8 +16,6 @@ from mlops.features.fitted import as_feature_set
 from mlops.features.materialise import materialise
 from mlops.features.token_set import TokenSet
 from mlops.steps import StepContext
-from mlops_provider.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

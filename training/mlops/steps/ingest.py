@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mlops.contract.refs import DatasetRef
 from mlops.data.engine import Engine
 from mlops.data.garbage import confirm_blobs
 from mlops.data.snapshots import write_snapshot
@@ -15,7 +16,6 @@ from mlops.data.sources import read_source
 from mlops.data.transform import explained, rows_in_window, transform_sources
 from mlops.data.window import Window
 from mlops.steps import StepContext
-from mlops_provider.refs import DatasetRef
 
 logger = logging.getLogger(__name__)
 

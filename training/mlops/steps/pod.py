@@ -22,8 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from mlops.store import Store, StoreError
-from mlops_provider.step import (
+from mlops.contract.step import (
     ATTEMPT_VARIABLE,
     FAILED,
     INTERRUPTED,
@@ -36,6 +35,7 @@ from mlops_provider.step import (
     failure_key,
     read_result,
 )
+from mlops.store import Store, StoreError
 
 logger = logging.getLogger("mlops")
 

@@ -6,6 +6,8 @@ import json
 import logging
 from dataclasses import asdict, dataclass, replace
 
+from mlops.contract.refs import ModelVersionRef, ReportRef
+from mlops.contract.step import BadConfigError
 from mlops.registry.consent import Consent
 from mlops.registry.promotion import Promotion
 from mlops.registry.semantic_version import VERSION_TAG
@@ -14,8 +16,6 @@ from mlops.registry.transitions import Author
 from mlops.steps import StepContext
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import REF_TAG, ModelRegistry
-from mlops_provider.refs import ModelVersionRef, ReportRef
-from mlops_provider.step import BadConfigError
 
 logger = logging.getLogger(__name__)
 

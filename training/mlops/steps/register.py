@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlops.contract.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
+from mlops.contract.step import BadConfigError
 from mlops.registry.promotion import Promotion
 from mlops.registry.registration import RegisterConfig, register_once
 from mlops.registry.transitions import Author
 from mlops.serving.package import contract, package
 from mlops.serving.verified import files_of
+from mlops.signing.packages import PACKAGE
 from mlops.steps import StepContext
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.provenance import git_commit
 from mlops.tracking.run import EXAMPLE, reopen_run
 from mlops.tracking.stored_model import StoredModel, store_model
-from mlops_provider.packages import PACKAGE
-from mlops_provider.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
-from mlops_provider.step import BadConfigError
 
 
 def run(context: StepContext) -> ModelVersionRef:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from mlops.contract.refs import INPUT, Artifact, Ref, ReportRef, canonical_json
+from mlops.contract.step import BadDataError, StepInput
 from mlops.store import REF_FILE, Store
-from mlops_provider.refs import INPUT, Artifact, Ref, ReportRef, canonical_json
-from mlops_provider.step import BadDataError, StepInput
 
 ONCE: Final = frozenset({"evaluate", "register", "promote"})
 """Steps that say or do what held at their time: other results would come out today, or other models be live."""
@@ -26,7 +26,7 @@ class LostObjectsError(BadDataError):
 
 
 def input_bytes(document: StepInput) -> bytes:
-    """The artifact :data:`~mlops_provider.refs.INPUT`."""
+    """The artifact :data:`~mlops.contract.refs.INPUT`."""
     return canonical_json(json.loads(document.dump()))
 
 

@@ -22,12 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlops.elastic.workers import PRELOAD, prepare
-from mlops.process import Deployment, allow_open_files, die_with_parent, open_files_of
-from mlops.steps.execution import find_committed, report
-from mlops.store import Store, StoreError
-from mlops_provider.refs import Ref
-from mlops_provider.step import (
+from mlops.contract.refs import Ref
+from mlops.contract.step import (
     GRACE_VARIABLE,
     INTERRUPTED,
     RESULT_PATH_VARIABLE,
@@ -38,6 +34,10 @@ from mlops_provider.step import (
     scratch_parent,
     write_result,
 )
+from mlops.elastic.workers import PRELOAD, prepare
+from mlops.process import Deployment, allow_open_files, die_with_parent, open_files_of
+from mlops.steps.execution import find_committed, report
+from mlops.store import Store, StoreError
 
 if TYPE_CHECKING:
     from mlops.elastic.agent import Node

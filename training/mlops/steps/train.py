@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from mlops.contract.refs import CheckpointRef, StudyRef
+from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
 from mlops.data.shard_cache import node_folder
 from mlops.data.shards import open_source, open_split
 from mlops.steps import StepContext
@@ -34,8 +36,6 @@ from mlops.trainer.recipe import Recipe
 from mlops.trainer.state import TrainingState
 from mlops.trainer.tracked import Curves
 from mlops.trainer.validation import Validation
-from mlops_provider.refs import CheckpointRef, StudyRef
-from mlops_provider.step import BadConfigError, BadDataError, replaced_settings
 
 logger = logging.getLogger(__name__)
 

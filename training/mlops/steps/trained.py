@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
 from mlops.code import bundle, recipe_folder
+from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
 from mlops.steps import StepContext
 from mlops.tracking.connection import TrackingError
 from mlops.tracking.run import TrackedRun
@@ -24,7 +25,6 @@ from mlops.trainer.config import TrainConfig
 from mlops.trainer.environment import gang_environment
 from mlops.trainer.parallel import Gang
 from mlops.trainer.tracked import track
-from mlops_provider.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
 
 FLUSH_SECONDS: Final = 1.0
 """For metrics after SIGTERM; SIGKILL may follow soon."""

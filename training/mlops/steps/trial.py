@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from optuna.trial import FrozenTrial, TrialState
 
+from mlops.contract.refs import TrialRef
+from mlops.contract.step import replaced_settings, settings_text
 from mlops.steps import StepContext
 from mlops.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
 from mlops.trainer.config import TrainConfig
@@ -16,8 +18,6 @@ from mlops.trainer.state import TrainingState
 from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import RUN, Study
 from mlops.tuning.tracked import STATES, trial_tags
-from mlops_provider.refs import TrialRef
-from mlops_provider.step import replaced_settings, settings_text
 
 SECONDS_PER_HOUR: Final = 3600
 

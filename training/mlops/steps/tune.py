@@ -7,6 +7,8 @@ from collections import Counter
 
 from optuna.trial import TrialState
 
+from mlops.contract.refs import INPUT, StudyRef, TrialRef
+from mlops.contract.step import StepError, StepInput
 from mlops.steps import StepContext
 from mlops.tracking.connection import allowed
 from mlops.tuning.config import TuneConfig, study_name
@@ -14,8 +16,6 @@ from mlops.tuning.plots import draw_plots
 from mlops.tuning.space import NUMBER
 from mlops.tuning.study import Study
 from mlops.tuning.tracked import STATES, files, open_study_run, settle_runs, table
-from mlops_provider.refs import INPUT, StudyRef, TrialRef
-from mlops_provider.step import StepError, StepInput
 
 logger = logging.getLogger(__name__)
 

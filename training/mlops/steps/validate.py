@@ -6,6 +6,8 @@ import logging
 from dataclasses import asdict
 from typing import NoReturn
 
+from mlops.contract.refs import DatasetRef, ValidationRef
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.snapshots import Snapshot
 from mlops.steps import StepContext
 from mlops.validation.baselines import WINDOW, find_references
@@ -17,8 +19,6 @@ from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
 from mlops.validation.serving import read_serving_log
 from mlops.validation.volume import calendar_days
-from mlops_provider.refs import DatasetRef, ValidationRef
-from mlops_provider.step import BadConfigError, BadDataError
 
 logger = logging.getLogger("mlops")
 

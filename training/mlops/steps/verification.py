@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mlops.contract.refs import ModelVersionRef, Ref, distrust
+from mlops.contract.step import BadDataError, StepInput
 from mlops.store import Store
-from mlops_provider.refs import ModelVersionRef, Ref, distrust
-from mlops_provider.step import BadDataError, StepInput
 
 
 class ChangedRefError(BadDataError):

@@ -12,8 +12,8 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final
 
-from mlops_provider.outages import MLFLOW, REFUSALS, Verdict, verdict_on_status
-from mlops_provider.step import TRACKING_VARIABLES, BadConfigError, OutageError, StepError
+from mlops.contract.outages import MLFLOW, REFUSALS, Verdict, verdict_on_status
+from mlops.contract.step import TRACKING_VARIABLES, BadConfigError, OutageError, StepError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

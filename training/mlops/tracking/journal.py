@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from mlops.contract.step import BadConfigError
 from mlops.tracking.connection import check_metric_name
 from mlops.tracking.spool_file import Line, SpoolFile
-from mlops_provider.step import BadConfigError
 
 WRITE_SECONDS: Final = 0.5
 MAX_POINTS: Final = 100_000

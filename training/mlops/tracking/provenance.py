@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import psutil
 
-import mlops_provider
 from mlops.checkout import git
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
+from mlops.contract.step import RunIdentity, code_digest
 from mlops.process import lock_file
-from mlops_provider.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
-from mlops_provider.step import RunIdentity, code_digest
 
 COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
 """The commit, where the code is deployed without its repository."""
@@ -69,7 +68,7 @@ def software(home: Path) -> dict[str, Any]:
     """What runs here, as far as it can be told without torch: all that may decide a bit of a result."""
     return {
         "git_commit": git_commit(home),
-        "library": code_digest([_PACKAGE, Path(mlops_provider.__path__[0])]),
+        "library": code_digest([_PACKAGE]),
         "locks": lock_hashes(home),
         "python": platform.python_version(),
         "packages": dict(packages()),

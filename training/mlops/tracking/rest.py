@@ -16,9 +16,9 @@ from typing import Any, Final
 import requests
 from requests.utils import get_netrc_auth
 
+from mlops.contract.outages import Verdict, verdict_on_status
+from mlops.contract.step import WORKSPACE_HEADER, WORKSPACE_VARIABLE
 from mlops.tracking.connection import NOT_ACTIVE, TrackingAwayError, TrackingError, login_refused, tracking_error
-from mlops_provider.outages import Verdict, verdict_on_status
-from mlops_provider.step import WORKSPACE_HEADER, WORKSPACE_VARIABLE
 
 TIMEOUT_SECONDS: Final = (5.0, 15.0)
 """To connect, and to wait for bytes of the answer."""

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from mlops.contract.step import StepError, scratch_parent
 from mlops.tracking.connection import (
     DeniedError,
     LoginError,
@@ -28,7 +29,6 @@ from mlops.tracking.connection import (
 from mlops.tracking.journal import Journal, Point
 from mlops.tracking.opening import RUN_KEY_TAG, Opening
 from mlops.tracking.sender import Sender
-from mlops_provider.step import StepError, scratch_parent
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,14 +44,14 @@ _NO_LOGIN: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 EVALUATION_FOLDER: Final = "evaluation"
 EXAMPLE: Final = "example"
-"""Artifact of a :class:`~mlops_provider.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
+"""Artifact of a :class:`~mlops.contract.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
 server will have it."""
 EVALUATION: Final = {
     "report": f"{EVALUATION_FOLDER}/report.html",
     "metrics": f"{EVALUATION_FOLDER}/metrics.json",
     EXAMPLE: f"{EVALUATION_FOLDER}/{EXAMPLE}.arrow",
 }
-"""Artifacts of a :class:`~mlops_provider.refs.ReportRef`, and where the training's run has a copy of each."""
+"""Artifacts of a :class:`~mlops.contract.refs.ReportRef`, and where the training's run has a copy of each."""
 
 logger = logging.getLogger(__name__)
 

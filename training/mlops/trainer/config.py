@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch
-from mlops_provider.step import BadConfigError
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 """One value per sample, ``[B]``."""
@@ -49,7 +49,7 @@ class Checkpointing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """The ``train`` section of a pipeline; meanings and defaults are in ``mlops_provider.spec.Train``."""
+    """The ``train`` section of a pipeline; meanings and defaults are in ``mlops.contract.sections.train.Train``."""
 
     model: str
     model_args: Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 _FOUND: Final = r"(.+?) (?:does not have a deterministic implementation|defaults to a non-deterministic algorithm)"
 """How torch begins to say so, as an error or as a warning."""

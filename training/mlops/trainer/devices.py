@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from mlops_provider.step import StepError
+from mlops.contract.step import StepError
 
 _GIVEN = "NVIDIA_VISIBLE_DEVICES"
 """Set by NVIDIA's container runtime; a device plugin names the GPUs of a pod in it."""

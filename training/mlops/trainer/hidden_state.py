@@ -68,7 +68,7 @@ def changed(before: Mapping[str, Hidden], after: Mapping[str, Hidden]) -> list[s
     return found
 
 
-_LIBRARIES: Final = frozenset({"torch", "numpy", "mlops", "mlops_provider", "builtins", "functools"})
+_LIBRARIES: Final = frozenset({"torch", "numpy", "mlops", "builtins", "functools"})
 
 
 def _add(found: dict[str, Hidden], name: str, value: object, fix: str) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mlops.contract.step import INTERRUPTED, BadDataError
 from mlops.data.loader import Batch, Loader, Step
 from mlops.store import StoreError
 from mlops.trainer.agreement import Agreement, Sigterm, Told
@@ -36,7 +37,6 @@ from mlops.trainer.progress import Moment, Progress, Window
 from mlops.trainer.schedule import LearningRate
 from mlops.trainer.state import LOSS_UNITS, Epoch, TrainingState
 from mlops.trainer.validation import Validation
-from mlops_provider.step import INTERRUPTED, BadDataError
 
 Curriculum = Callable[[Batch, float], Tensor]
 GivesUp = Callable[[TrainingState], bool]

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops.contract.step import BadConfigError, BadDataError
 
 Floats = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.int64]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, in_order
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.feature_table import FeatureTable

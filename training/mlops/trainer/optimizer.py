@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.config import TrainConfig
 from mlops.trainer.layouts.refusals import refuse_optimizer
-from mlops_provider.step import BadConfigError
 
 
 def build_optimizer(

@@ -15,13 +15,13 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
+from mlops.contract.step import BadConfigError
 from mlops.process import allow_open_files, open_files_of
 from mlops.trainer.config import Parallel
 from mlops.trainer.determinism import set_numerics
 from mlops.trainer.devices import check_gpus
 from mlops.trainer.layouts.mesh import coordinates, device_mesh, resolve
 from mlops.trainer.network import choose_interface
-from mlops_provider.step import BadConfigError
 
 T = TypeVar("T")
 

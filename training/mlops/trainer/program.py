@@ -18,10 +18,10 @@ from typing import Any, Final, Self
 import torch
 from torch import nn
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.tracking.connection import allowed
 from mlops.tracking.journal import Point
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops_provider.step import BadConfigError, BadDataError
 
 CHECKPOINTS_VARIABLE: Final = "MLOPS_CHECKPOINTS"
 """URI of the place for its checkpoints, the same for each try."""

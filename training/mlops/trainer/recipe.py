@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mlops.code import load_attribute
+from mlops.contract.refs import FeaturesRef
+from mlops.contract.step import BadConfigError
 from mlops.data.batch import Batch
 from mlops.data.dealing import PASS_WORTH_ROWS
 from mlops.data.loader import Loader
@@ -24,8 +26,6 @@ from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Gang, seed_everything
 from mlops.trainer.self_test import SelfTest
-from mlops_provider.refs import FeaturesRef
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, Loader, Step
 from mlops.trainer.checkpoint.tree import Contents, Flat, contents_of, flatten, put_leaf
 from mlops.trainer.config import Loss, TrainConfig
@@ -29,7 +30,6 @@ from mlops.trainer.layouts import Layout
 from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
 from mlops.trainer.parallel import Gang
 from mlops.trainer.schedule import LearningRate
-from mlops_provider.step import BadConfigError
 
 STEPS_BEFORE, STEPS_AGAIN = 2, 2
 WORTH_STEPS: Final = 1000

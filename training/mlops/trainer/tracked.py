@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from mlops.contract.step import StepInput, flat_settings
 from mlops.process import Deployment
 from mlops.tracking.connection import allowed
 from mlops.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
@@ -19,7 +20,6 @@ from mlops.trainer.flops import peak_flops
 from mlops.trainer.parallel import Gang
 from mlops.trainer.progress import Moment
 from mlops.trainer.state import Epoch
-from mlops_provider.step import StepInput, flat_settings
 
 _MOST_MOMENTS: Final = 1000
 """Of a curve, for each of its doublings in length: a training of days is not drawn second by second."""

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, Source, in_memory
 from mlops.trainer.metrics import Floats, IntArray, measure
 from mlops.trainer.objectives import SCORING_BATCH, SCORING_TOKENS, check_scores, rows_of, token_losses
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.feature_table import FeatureTable

@@ -1,4 +1,4 @@
-"""What a search is told; meanings and defaults are in ``mlops_provider.tune_spec.Tune``."""
+"""What a search is told; meanings and defaults are in ``mlops.contract.sections.tune.Tune``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from mlops_provider.step import TRAIN_OPERATIONAL, StepInput, decisive, run_key
+from mlops.contract.step import TRAIN_OPERATIONAL, StepInput, decisive, run_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

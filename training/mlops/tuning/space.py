@@ -12,9 +12,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
+from mlops.contract.refs import digest_of
 from mlops.data.order import Permutation
 from mlops.tuning.config import TuneConfig
-from mlops_provider.refs import digest_of
 
 NUMBER: Final = "number"
 """Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""

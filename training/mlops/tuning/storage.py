@@ -13,8 +13,8 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import SQLAlchemyError
 
+from mlops.contract.step import BadConfigError, StepError
 from mlops.data.connections import Connection
-from mlops_provider.step import BadConfigError, StepError
 
 LOCK_SECONDS: Final = 60.0
 """That SQLite waits for other trials, which write for milliseconds."""

@@ -13,12 +13,12 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from mlops.contract.refs import TrialRef
+from mlops.contract.step import StepError, StepInput
 from mlops.trainer.metrics import direction
 from mlops.tuning.config import TuneConfig, study_name
 from mlops.tuning.space import NUMBER, distributions, draw
 from mlops.tuning.storage import database_url, open_storage, reachable
-from mlops_provider.refs import TrialRef
-from mlops_provider.step import StepError, StepInput
 
 BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from optuna.trial import FrozenTrial, TrialState
 
+from mlops.contract.refs import canonical_json
+from mlops.contract.step import StepInput
 from mlops.process import Deployment
 from mlops.tracking.provenance import lineage_tags, run_tags
 from mlops.tracking.run import PARENT_TAG, StoredRun, TrackedRun, open_run
 from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import BEGUN, GPU_HOURS, RUN, Study
-from mlops_provider.refs import canonical_json
-from mlops_provider.step import StepInput
 
 OPENING_SECONDS: Final = 60.0
 STUDY_TAG, TRIAL_TAG = "mlops.trial_of", "mlops.trial"

@@ -9,12 +9,12 @@ from typing import Final
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.refs import Ref, ValidationRef
+from mlops.contract.step import RunIdentity
 from mlops.data.snapshots import Snapshot
 from mlops.store import REF_FILE, DamagedObjectError, Store
 from mlops.validation.statistics import GENERATOR, generator
 from mlops.validation.volume import calendar_days
-from mlops_provider.refs import Ref, ValidationRef
-from mlops_provider.step import RunIdentity
 
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous snapshot"

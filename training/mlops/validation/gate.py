@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Comparison, shorten
 from mlops.validation.baselines import PREVIOUS, WINDOW, Reference
 from mlops.validation.columns import check_columns, is_instant
@@ -20,7 +21,6 @@ from mlops.validation.serving import check_serving_log
 from mlops.validation.slices import SliceSummary, check_slices
 from mlops.validation.uniqueness import check_unique
 from mlops.validation.volume import check_against_previous, check_days, check_volume
-from mlops_provider.step import BadConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

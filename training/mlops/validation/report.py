@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.step import RunIdentity
 from mlops.validation.charts import (
     Bar,
     day_bars,
@@ -22,7 +23,6 @@ from mlops.validation.charts import (
 )
 from mlops.validation.gate import Verdict
 from mlops.validation.volume import VolumeConfig
-from mlops_provider.step import RunIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Final
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.statistics import NUM_RANKED_VALUES
-from mlops_provider.step import BadConfigError
 
 _UNCHECKED_FEATURE_FIELDS: Final = {
     "skew_comparator": "set validate.drift.columns in the pipeline instead",

@@ -12,13 +12,13 @@ import polars as pl
 from polars.exceptions import PolarsError
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.manifest import Manifest
 from mlops.validation.anomalies import Anomaly, Comparison, shorten
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import DriftConfig, column_distance, drifted
 from mlops.validation.rows import Rows
 from mlops.validation.schema import SERVING, Schema, expected_features
-from mlops_provider.step import BadConfigError, BadDataError
 
 SERVING_LOG: Final = "serving log"
 TRAINING_SNAPSHOT: Final = "training snapshot"

@@ -13,10 +13,10 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly
 from mlops.validation.rows import Rows
 from mlops.validation.volume import VolumeConfig
-from mlops_provider.step import BadConfigError
 
 SLICE_VANISHED: Final = "SLICE_VANISHED"
 SLICE_APPEARED: Final = "SLICE_APPEARED"

@@ -16,8 +16,8 @@ from typing import Final
 import polars as pl
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.step import BadDataError
 from mlops.validation.bins import NUM_QUANTILES, Numbers, counts, quantiles, reference_edges
-from mlops_provider.step import BadDataError
 
 GENERATOR: Final = "airflow-provider-mlops/2"
 """Written into the statistics. To be counted up when a value of theirs changes its meaning."""

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
+from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, shorten
 from mlops.validation.validator import validate_statistics
-from mlops_provider.step import BadConfigError
 
 EMPTY_DAY: Final = "EMPTY_DAY"
 VOLUME_CHANGED: Final = "VOLUME_AGAINST_PREVIOUS"

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mlops.contract.sections.train import node_range
+from mlops.contract.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STEPS, STORE_VARIABLE
 from mlops_provider.launchers.base import Launch, step_argv, threads
 from mlops_provider.pod_spec import Pods, Volume
-from mlops_provider.spec import node_range
-from mlops_provider.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STEPS, STORE_VARIABLE
 
 CONTAINER: Final = "step"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "mlops"}

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from mlops.contract.step import FAILED, INTERRUPTED, Failure
 from mlops_provider.launchers.kubernetes.api import Manifest
 from mlops_provider.launchers.kubernetes.manifests import CONTAINER, QUEUE
-from mlops_provider.step import FAILED, INTERRUPTED, Failure
 
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 _SIGNALS = {number.value: number.name for number in signal.Signals}

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources import SourceError
 from mlops.data.sources.files import Files
 from mlops.data.sources.records import Records
-from mlops_provider.step import BadConfigError, BadDataError
 
 from .conftest import AS_OF, Read, rows
 

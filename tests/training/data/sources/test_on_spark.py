@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from turns import on_turn
 
+from mlops.contract.step import BadDataError
 from mlops.data.engine import collect
-from mlops_provider.step import BadDataError
 
 from .conftest import Read
 

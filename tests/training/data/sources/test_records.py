@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlops_provider.step import BadDataError
+from mlops.contract.step import BadDataError
 
 from .conftest import Read, rows
 

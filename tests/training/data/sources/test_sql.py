@@ -12,11 +12,11 @@ import adbc_driver_postgresql.dbapi as postgresql
 import polars as pl
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.connections import Connection
 from mlops.data.sources import SourceError
 from mlops.data.sources.postgres_query import PostgresQuery
 from mlops.data.sources.records import Records
-from mlops_provider.step import BadConfigError, BadDataError, StepError
 
 from .conftest import AS_OF, Read, rows
 

@@ -18,12 +18,12 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources import SourceError, kafka_topic
 from mlops.data.sources.kafka_topic import KafkaTopic
 from mlops.data.sources.records import Records
 from mlops.data.sources.redis_stream import StreamPiece
-from mlops_provider.step import BadConfigError, BadDataError
 
 from .conftest import AS_OF, Read, rows
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 
-from mlops_provider.step import BadConfigError, BadDataError
+from mlops.contract.step import BadConfigError, BadDataError
 
 from .conftest import Read, rows
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine import collect
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 def put(folder: Path, **texts: str) -> None:

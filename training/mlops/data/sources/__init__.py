@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import BadDataError, StepError
 from mlops.data.engine import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
 from mlops.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
 from mlops.data.window import Window
-from mlops_provider.step import BadDataError, StepError
 
 __all__ = ["SourceError", "SourceTable", "read_source"]
 
@@ -61,7 +61,7 @@ def read_source(
     """
     Read a source without what was not yet known at the end of the window.
 
-    :param config: its section of ``ingest.sources``, see :class:`mlops_provider.source_spec.Source`
+    :param config: its section of ``ingest.sources``, see :class:`mlops.contract.sections.sources.Source`
     :param home: folder where relative paths start
     :param scratch: folder for what is fetched or converted; needed as long as the rows are
     :raises BadDataError: where something is missing, unreadable, or no instant

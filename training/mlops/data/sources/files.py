@@ -22,9 +22,9 @@ import pyarrow as pa
 from obstore.exceptions import PreconditionError
 from obstore.store import from_url
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadConfigError, BadDataError
 
 COMPRESSIONS = ("", ".gz", ".zip", ".zst")
 FORMATS = (".parquet", *(f"{kind}{compression}" for kind in (".csv", ".jsonl") for compression in COMPRESSIONS))

@@ -19,10 +19,10 @@ import polars as pl
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadConfigError, BadDataError
 
 _BATCH = 10_000
 _ANSWER_SECONDS = 30.0

@@ -19,11 +19,11 @@ import polars as pl
 import pyarrow as pa
 from adbc_driver_manager import Error, ProgrammingError
 
+from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadConfigError, BadDataError, StepError
 
 _BATCH_BYTES = 16 << 20
 _TEXTS = ("citext", "xml")

@@ -10,8 +10,8 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import BadDataError
 from mlops.data.engine import Table
-from mlops_provider.step import BadDataError
 
 # After a time of day: without it, the year of 02-01-2024 would pass for an offset.
 _OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"

@@ -21,10 +21,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from mlops.contract.step import BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadDataError
 
 _BATCH = 10_000
 _SCHEMA = pa.schema({DOCUMENT: pa.string(), "stream_id": pa.string(), "stream_time": pa.timestamp("us", "UTC")}.items())

@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 import polars as pl
 from polars.exceptions import PolarsError
 
+from mlops.contract.step import BadDataError, StepError
 from mlops.data.sources.records import Records
-from mlops_provider.step import BadDataError, StepError
 
 Position = Mapping[str, Any]
 """Exactly what is read, as JSON: digests of files, a table's version, ids, offsets, a transaction's snapshot."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mlops.contract.step import BadConfigError
 from mlops.data.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery
 from mlops.data.sources.source import Source
 from mlops.data.sources.sqlite_query import SqliteQuery
-from mlops_provider.step import BadConfigError
 
 DATABASES: dict[str, Callable[..., Source]] = {"postgres": PostgresQuery, "sqlite": SqliteQuery}
 

@@ -18,10 +18,10 @@ from typing import ClassVar
 import polars as pl
 import pyarrow as pa
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadConfigError, BadDataError
 
 _BATCH_ROWS = 50_000
 

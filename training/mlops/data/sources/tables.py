@@ -19,9 +19,9 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import StaticTable, Table
 
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.source import Piece, Position, SourceConfig, SourceError
-from mlops_provider.step import BadConfigError, BadDataError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.refs import digest_of
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
-from mlops_provider.refs import digest_of
-from mlops_provider.step import BadConfigError, BadDataError
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
 """Of the files that are read as one."""
@@ -25,7 +25,7 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 class TextFiles(Files):
     """
     Rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
-    :class:`mlops_provider.source_spec.TextSource`.
+    :class:`mlops.contract.sections.sources.TextSource`.
     """
 
     null_values: Sequence[str] = ()

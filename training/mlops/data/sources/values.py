@@ -8,9 +8,9 @@ from typing import Literal
 
 import polars as pl
 
+from mlops.contract.step import BadDataError
 from mlops.data.sources.records import Records, instant
 from mlops.data.sources.source import DOCUMENT, Piece, reading
-from mlops_provider.step import BadDataError
 
 TYPES: Mapping[str, pl.DataType] = {
     "string": pl.String(),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from mlops.contract.step import StepError
 from mlops.store import Store
 from mlops.trainer.checkpoint import loading
 from mlops.trainer.checkpoint.committed import Saved, find_damage
@@ -23,7 +24,6 @@ from mlops.trainer.checkpoint.staging import Staging
 from mlops.trainer.checkpoint.tree import Contents, Flat, encode, flatten
 from mlops.trainer.checkpoint.writing import Save, Writer
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import StepError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

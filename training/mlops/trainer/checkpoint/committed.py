@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from mlops.contract.refs import Artifact, digest_of
+from mlops.contract.step import BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.files import (
     MARKER,
@@ -18,8 +20,6 @@ from mlops.trainer.checkpoint.files import (
     damaged_files,
 )
 from mlops.trainer.checkpoint.index import Index
-from mlops_provider.refs import Artifact, digest_of
-from mlops_provider.step import BadConfigError
 
 _VERSION: Final = 5
 

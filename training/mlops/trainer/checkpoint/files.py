@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from mlops.contract.step import StepError
 from mlops.store import Store, StoreError
-from mlops_provider.step import StepError
 
 MARKER: Final = "checkpoint.json"
 """Put last: its presence makes a folder a checkpoint."""

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from mlops.contract.step import LINEAGE_VARIABLE, StepError
 from mlops.store import Store
 from mlops.trainer.checkpoint.listing import generation_of, list_folders, root_of
-from mlops_provider.step import LINEAGE_VARIABLE, StepError
 
 _VERSION: Final = 1
 _KEPT: Final = 16
@@ -59,7 +59,7 @@ class Generation:
     @classmethod
     def take(cls, store: Store, place: str, lineage: str | None = None) -> Generation:
         """
-        :param lineage: see :data:`~mlops_provider.step.LINEAGE_VARIABLE`; None: as the environment says
+        :param lineage: see :data:`~mlops.contract.step.LINEAGE_VARIABLE`; None: as the environment says
         :raises LostGenerationError: where an earlier process group of this lineage has lost its own
         """
         writer = uuid.uuid4().hex

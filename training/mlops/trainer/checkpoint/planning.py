@@ -16,11 +16,11 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.tensor import DTensor
 
+from mlops.contract.step import StepError
 from mlops.trainer.checkpoint.files import PAGE_BYTES
 from mlops.trainer.checkpoint.index import IndexWriter, Part
 from mlops.trainer.checkpoint.tree import Flat, Path
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import StepError
 
 MODEL: Final = "model"
 """First key of the model's weights in a state."""

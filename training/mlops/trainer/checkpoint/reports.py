@@ -9,9 +9,9 @@ from typing import Any
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from mlops.contract.step import StepError
 from mlops.trainer.checkpoint.generation import LostGenerationError
 from mlops.trainer.checkpoint.planning import CheckpointError
-from mlops_provider.step import StepError
 
 
 class Reports:

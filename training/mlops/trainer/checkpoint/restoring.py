@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlops.contract.step import BadConfigError
 from mlops.store import REF_FILE, Store
 from mlops.trainer.checkpoint.committed import Saved, find_damage
 from mlops.trainer.checkpoint.files import MARKER, SET_ASIDE, DamagedCheckpointError
 from mlops.trainer.checkpoint.generation import Generation
 from mlops.trainer.checkpoint.listing import generation_of, is_copy, read_listing, step_of
-from mlops_provider.step import BadConfigError
 
 
 def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 Path: TypeAlias = tuple[str | int, ...]
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from torch import distributed
 
+from mlops.contract.step import StepError
 from mlops.store import Store, StoreError
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.files import RETIRED, CheckpointFiles, RankFile
@@ -28,7 +29,6 @@ from mlops.trainer.checkpoint.listing import (
 from mlops.trainer.checkpoint.planning import CheckpointError, Plan
 from mlops.trainer.checkpoint.reports import Reports
 from mlops.trainer.checkpoint.staging import SMALL_BYTES, Staging
-from mlops_provider.step import StepError
 
 TRIES: Final = 3
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.trainer.parallel import Gang

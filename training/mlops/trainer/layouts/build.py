@@ -8,12 +8,12 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.layouts.blocks import compile_blocks, recompute_blocks
 from mlops.trainer.layouts.buffers import saved_buffers
 from mlops.trainer.layouts.layout import Layout
 from mlops.trainer.layouts.precision import LossScale, autocast, dtype_of
 from mlops.trainer.layouts.refusals import refuse_mixed, refuse_sparse
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.trainer.parallel import Gang

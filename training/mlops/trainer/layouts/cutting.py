@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 
 def stage_of(model: nn.Module, index: int, num_stages: int) -> tuple[nn.Module, dict[str, str]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.health import BACKWARD, EXCHANGE, FORWARD, OPTIMIZER, PIPELINE, enter
 from mlops.trainer.layouts.buffers import align_buffers, saved_buffers
 from mlops.trainer.layouts.losses import sample_losses, weighted_backward
@@ -19,7 +20,6 @@ from mlops.trainer.layouts.placing import placing
 from mlops.trainer.layouts.precision import LossScale, step_unless
 from mlops.trainer.layouts.refusals import sparse_tables
 from mlops.trainer.layouts.transfer import moved
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.health import EXCHANGE, FORWARD, enter
 from mlops.trainer.layouts.exact import Exchange, TreeSum, shards_of
 from mlops.trainer.layouts.layout import Layout
@@ -16,7 +17,6 @@ from mlops.trainer.layouts.losses import sample_losses, weighted_backward
 from mlops.trainer.layouts.refusals import refuse_changed_buffers
 from mlops.trainer.layouts.transfer import moved
 from mlops.trainer.parallel import seed_everything
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch

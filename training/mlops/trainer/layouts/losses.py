@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch

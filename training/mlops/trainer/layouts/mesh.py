@@ -9,8 +9,8 @@ from math import prod
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.config import Parallel
-from mlops_provider.step import BadConfigError
 
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "tp")
 """Outermost first: neighbouring ranks, on one node, share the dimension that talks most."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.layouts.buffers import saved_buffers
 from mlops.trainer.layouts.losses import sample_losses
 from mlops.trainer.layouts.padding import alike
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.layouts.losses import sample_losses
-from mlops_provider.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.batch import Batch

@@ -18,9 +18,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from mlops.contract.step import BadConfigError
 from mlops.trainer.checkpoint.tree import Contents, TensorFacts, unflatten
 from mlops.trainer.layouts.layout import Layout
-from mlops_provider.step import BadConfigError
 
 _AGAIN = "train from the start, under another run key"
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, parallelize_module
 
-from mlops_provider.step import BadConfigError
+from mlops.contract.step import BadConfigError
 
 
 def slice_layers(model: nn.Module, mesh: DeviceMesh) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, distributed, nn
 
+from mlops.contract.step import BadConfigError, StepError
 from mlops.process import memory_free
 from mlops.trainer.checkpoint.tree import Contents, TensorFacts, decode, encode, flatten, put_leaf
 from mlops.trainer.health import DIRECTORY_VARIABLE
@@ -23,7 +24,6 @@ from mlops.trainer.memory.neighbour import Neighbour
 from mlops.trainer.memory.recovery import Choice, Found, choose
 from mlops.trainer.memory.seats import ORDER_PREFIX, PAGE_BYTES, Header, Note, Notes, Seat, seats_from_environment
 from mlops.trainer.parallel import Gang
-from mlops_provider.step import BadConfigError, StepError
 
 _ALIGNED_BYTES: Final = 64
 _BROADCAST_BYTES: Final = 256 << 20

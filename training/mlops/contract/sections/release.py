@@ -1,4 +1,4 @@
-"""The ``promote`` section: who must agree before a version goes into production."""
+"""The sections ``register`` and ``promote``: a version's name, and who must agree before it goes into production."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from mlops_provider.section import RULE_PATTERN, URL_PATTERN, Section, Text
+from mlops.contract.sections.base import RULE_PATTERN, URL_PATTERN, Name, Section, Text
+
+
+class Register(Section):
+    """Register the model version, in staging; skipped where the evaluation did not pass."""
+
+    registered_model: Name
 
 
 class Approval(Section):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from mlops_provider.envelope import SignedRecord
+from mlops.signing.envelope import SignedRecord
 
 ENTRY: Final = "audit_entry"
 """Artifact of a ref, and detail of a failure: the entry that the step wrote."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mlops_provider.section import Section
+from mlops.contract.sections.base import Section
 
 
 class SeedNoise(Section):

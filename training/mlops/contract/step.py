@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlops_provider.refs import (
+from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -71,11 +71,11 @@ TERMINATION_MESSAGE_BYTES = 4096
 
 def python_path(home: Path) -> str:
     """
-    ``PYTHONPATH`` of a process that runs a project's code: recipes, the provider, and the package ``mlops``.
+    ``PYTHONPATH`` of a step's process: recipes, and the package ``mlops``.
 
-    :param home: the folder that holds ``include/``, ``plugins/`` and ``training/``
+    :param home: the folder that holds ``include/`` and ``training/``
     """
-    return os.pathsep.join(map(str, (home, home / "plugins", home / "training")))
+    return os.pathsep.join(map(str, (home, home / "training")))
 
 
 def scratch_parent() -> Path | None:
@@ -147,7 +147,7 @@ class OutageError(StepError):
     """
 
     service: str
-    """Of :mod:`mlops_provider.outages`."""
+    """Of :mod:`mlops.contract.outages`."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message, **{OUTAGE: self.service}, **details)

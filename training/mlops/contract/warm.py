@@ -1,7 +1,7 @@
 """
 Processes that are forked from one which has imported their libraries: the wire, and the side that asks.
 
-``training/mlops/fork_server.py`` answers. The airflow runtime asks too, so this is standard library only.
+``mlops/fork_server.py`` answers. The airflow runtime asks too, so this is standard library only.
 
 A connection is an owner: what was forked for it is killed when the connection ends. A request is the length of a JSON
 document in 8 bytes, sent together with three descriptors (output, errors, status), and the document. On ``status``, a
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlops_provider.refs import digest_of
+from mlops.contract.refs import digest_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mlops_provider.outages import Verdict, verdict_on_status
+from mlops.contract.outages import Verdict, verdict_on_status
 
 
 class AwsAwayError(Exception):

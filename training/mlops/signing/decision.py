@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
-from mlops_provider.envelope import SignedRecord
-from mlops_provider.refs import ModelVersionRef, digest_of
+from mlops.contract.refs import ModelVersionRef, digest_of
+from mlops.signing.envelope import SignedRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mlops_provider.section import FINITE, Number, Section
-from mlops_provider.step import flat_settings, replaced_settings
+from mlops.contract.sections.base import FINITE, Number, Section
+from mlops.contract.step import flat_settings, replaced_settings
 
 MAX_TRIALS: Final = 1024
 """Airflow's own limit for the tasks that one is mapped to (``[core] max_map_length``)."""

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, Final, Self
 
-from mlops_provider.refs import canonical_json
-from mlops_provider.signing import SigningKey, key_id, verify
+from mlops.contract.refs import canonical_json
+from mlops.signing.keys import SigningKey, key_id, verify
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mlops_provider.aws import AwsAwayError, AwsRefusedError, aws_errors
+from mlops.signing.aws import AwsAwayError, AwsRefusedError, aws_errors
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from mlops_provider.envelope import SignedRecord
+from mlops.signing.envelope import SignedRecord
 
 PACKAGE: Final = "package"
 """Artifact of a ModelVersionRef: the list of names and digests of the package's files, as canonical JSON."""

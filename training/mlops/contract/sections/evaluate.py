@@ -1,0 +1,58 @@
+"""The section ``evaluate``: what is measured, and the rules that decide."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from mlops.contract.sections.base import ImportPath, Metric, Name, Section
+from mlops.contract.sections.rules import AnyRule, Fairness, Improvement, Threshold
+
+
+class Evaluate(Section):
+    """Measure the candidate and the production model on the same held-out rows; decide by rules."""
+
+    operational: ClassVar[frozenset[str]] = frozenset({"price_per_gpu_hour"})
+
+    registered_model: Name
+    """Name in the model registry."""
+    metric: Metric
+    """What the slices and, where they name none, the rules are about."""
+    metrics: list[Metric] = []
+    """Further ones to be measured."""
+    metric_function: ImportPath | None = None
+    """``function(labels, scores, offsets) -> dict[str, float]``: further ones of the recipe's own, of which a higher
+    value is better; scores are logits where the objective is binary."""
+    rules: list[AnyRule] = [Improvement(improvement=0.005)]
+    """All must hold. Those given stand instead of the default, which asks for an improvement of 0.5%. A rule that needs
+    a champion holds where there is none."""
+    slices: list[str] = []
+    """Columns of few values: the metric is measured on each value's rows. None given: all text columns of few."""
+    fairness: list[str] = []
+    """Columns of groups that are to be treated alike; with objective binary."""
+    price_per_gpu_hour: float | None = Field(default=None, ge=0)
+    """In whatever currency: what the training cost is then in the report."""
+
+    @field_validator("rules")
+    @classmethod
+    def _some_rule(cls, value: list[AnyRule]) -> list[AnyRule]:
+        if not value:
+            raise ValueError("at least one rule; leave it out for the default")
+        return value
+
+    @model_validator(mode="after")
+    def _rules_of_what_is_measured(self) -> Evaluate:
+        measured = [self.metric, *self.metrics]
+        for rule in self.rules:
+            named = rule.metric if isinstance(rule, (Improvement, Threshold)) else None
+            # Which ones the recipe's own function gives is known when it is called.
+            if named is not None and named not in measured and self.metric_function is None:
+                raise ValueError(
+                    f"consistent: a rule is about {named!r}, but measured are {', '.join(measured)}; add it to metrics"
+                )
+            if isinstance(rule, Fairness) and not self.fairness:
+                raise ValueError(
+                    "consistent: a rule is about fairness, but no groups are named; give fairness: [column]"
+                )
+        return self

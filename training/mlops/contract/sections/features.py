@@ -1,0 +1,39 @@
+"""The section ``features``: the feature set, and where its rows are published."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from mlops.contract.sections.base import ImportPath, Section
+
+
+class Online(Section):
+    """Publish the newest row of each entity in the Feast feature store, to be read when the model is asked."""
+
+    store: Literal["sqlite", "redis"] = "sqlite"
+    """``sqlite``: a file below the deployment's store, for one machine; ``redis``: a server, by ``connection``."""
+    connection: str | None = None
+    """Airflow connection id of the Redis server."""
+    ttl_hours: float | None = Field(default=48, gt=0)
+    """Time to live: a row whose event is older is no longer served; two days outlast one night that failed. None:
+    rows are served however old they are."""
+
+    @model_validator(mode="after")
+    def _connection_of_the_store(self) -> Online:
+        if self.store == "redis" and self.connection is None:
+            raise ValueError("complete: for store redis name the Airflow connection, e.g. connection: redis_online")
+        if self.store == "sqlite" and self.connection is not None:
+            raise ValueError("consistent: a connection goes with store: redis; SQLite is a file and needs none")
+        return self
+
+
+class Features(Section):
+    """Fit the feature set on the training split; store shards that are ready to train on."""
+
+    feature_set: ImportPath
+    """A ``FeatureSet``, or for text a ``TokenSet``, e.g. ``include.flights.features:FEATURES``; its recipe's folder is
+    stored with the features."""
+    online: Online | None = None
+    """Where the features are published for serving; None: nowhere. Needs ``FeatureSet.entity``."""

@@ -1,0 +1,263 @@
+"""The section ``train``: the model, and how it is trained."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from mlops.contract.sections.base import ImportPath, Json, Metric, Program, Section
+from mlops.contract.sections.objectives import check_metric
+from mlops.contract.sections.tune import TunedSection
+from mlops.contract.step import TRAIN_OPERATIONAL
+
+
+class Parallel(Section):
+    """How the processes share the work. The product of the four is the number of processes."""
+
+    dp_replicate: int = Field(default=-1, ge=-1)
+    """Replicas of the model that each take a part of the batch (DDP; together with dp_shard HSDP). -1: whatever the
+    other three leave."""
+    dp_shard: int = Field(default=1, ge=1)
+    """Processes that share parameters, gradients and optimizer states of a replica and take a part of the batch each
+    (FSDP2)."""
+    tp: int = Field(default=1, ge=1)
+    """Processes that share each layer's matrices (tensor parallel)."""
+    pp: int = Field(default=1, ge=1)
+    """Stages of consecutive layers (pipeline parallel)."""
+
+    @field_validator("dp_replicate")
+    @classmethod
+    def _not_zero(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError(">= 1, or -1 for the rest")
+        return value
+
+
+class Schedule(Section):
+    """The learning rate over the training."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """What it does after the warmup: stay, or fall to the end in a line or half a cosine."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which it rises from 0."""
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Of the learning rate, at the last step; of linear and cosine."""
+
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Schedule:
+        if self.kind == "constant" and self.final_fraction:
+            raise ValueError("consistent: a constant rate has no final_fraction; use kind linear or cosine")
+        return self
+
+
+class EarlyStopping(Section):
+    """End the training when the validation metric no longer gets better."""
+
+    patience: int = Field(default=3, ge=1)
+    """Epochs without improvement."""
+    min_improvement: float = Field(default=0.0, ge=0)
+    """What counts as one, in units of the metric."""
+
+
+class Checkpointing(Section):
+    """When the training's state is saved; also at the end of each epoch, and when the process is told to end."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps."""
+    every_minutes: float = Field(default=10, gt=0)
+    """The longest time between two saves. They come sooner where that loses less: Daly's optimum of what a save was
+    measured to cost and how often this training was interrupted (an hour where it never was), but never so often that
+    saves overlap or take more than 2% of the time."""
+    keep_latest: int = Field(default=3, ge=2)
+    """Complete checkpoints kept beside the best one. At least 2: the newest may turn out to be damaged."""
+    peers: int | None = Field(default=None, ge=0, le=1)
+    """1: when a process or a node is lost, the others keep the last step's state in memory, and no step that was done
+    is done again. 0: the training goes on from the last checkpoint. None: 1 for replicas on CPUs, where nothing is
+    copied before a process is lost, and 0 elsewhere, where 1 is refused."""
+
+
+class Train(TunedSection):
+    """Train with torchrun; return the best checkpoint."""
+
+    operational: ClassVar[frozenset[str]] = TRAIN_OPERATIONAL
+    # What is compared, what torchrun is started with, whose code counts, and chance.
+    untunable: ClassVar[frozenset[str]] = operational | {
+        *("model", "program", "loss", "metrics", "configure_optimizer", "curriculum", "objective", "metric"),
+        *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
+    }
+
+    model: ImportPath
+    """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields. A
+    language model has ``config.vocab_size`` and ``config.context`` instead of the former."""
+    model_args: dict[str, Json] = {}
+    program: Program | None = None
+    """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
+    the same input and leaves weights and metrics; see :mod:`mlops.program`."""
+    loss: ImportPath | None = None
+    """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
+    metrics: ImportPath | None = None
+    """``metrics(labels, scores, offsets) -> dict[str, float]``: further ones on the validation split, to be seen in
+    MLflow. Of a language model labels are the tokens of each sequence, and scores the sums of their losses."""
+    configure_optimizer: ImportPath | None = None
+    """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
+    curriculum: ImportPath | None = None
+    """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
+    objective: Literal["ranking", "binary", "language_model"]
+    """What is learnt: a label, which is graded relevance within a query or 0/1; or the next token."""
+    metric: Metric
+    """Chooses the best epoch, on the validation split."""
+    epochs: int = Field(default=3, ge=1)
+    global_batch: int = Field(default=32, ge=1)
+    """Samples (rows, query groups, or sequences of tokens) per optimizer step, over all processes."""
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Samples of one process at once; gradients are accumulated over as many as the global batch asks for. None: its
+    whole share, or of groups of rows on CPUs parts of it, where that spares more padding than a further pass costs."""
+    micro_batch_rows: int | None = Field(default=None, ge=1)
+    """Padded rows of one process at once, where samples are groups of rows: groups times the rows of the longest. It
+    bounds memory where groups are uneven. A longer group has a forward pass of its own."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    schedule: Schedule = Schedule()
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Largest global norm of the gradient."""
+    early_stopping: EarlyStopping | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of activations; parameters and optimizer states stay FP32. fp16 scales the loss dynamically."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """By ``torch.compile``."""
+    unused_parameters: bool = False
+    """The data decide which parameters a loss depends on, as of experts. False: a parameter that it does not depend on
+    at the first step is an error. With replicas only."""
+    deterministic: Literal[True, "warn", False] = True
+    """Only deterministic algorithms: the same bits each time. An operation that has none, which is so of some on GPUs,
+    is an error; with ``warn`` it is used all the same, and named in the log, in MLflow and in the environment."""
+    float32_matmul: Literal["highest", "high", "medium"] = "highest"
+    """Of float32 matrix products, and of convolutions on GPUs: ``highest`` multiplies all 24 bits of the mantissa,
+    ``high`` takes TF32 or two bf16 numbers, ``medium`` also a single bf16 number, where the hardware has them."""
+    self_test: Literal["auto", "always", "never"] = "auto"
+    """At the start, take two steps twice, the second time by a model that was built anew and resumed: what differs is
+    state that no checkpoint holds, an error. ``auto``: where that takes less than 1% of the training, and the model is
+    not compiled."""
+    parallel: Parallel = Parallel()
+    nodes: int | str = 1
+    """torchrun nodes: a number, or ``min:max`` for a training that goes on with those that are there."""
+    processes: int = Field(default=1, ge=1)
+    """torchrun workers on each node."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Times that torchrun starts the workers again from the newest checkpoint, within one try of the task."""
+    elastic: Literal["fast", "exact"] = "fast"
+    """``exact``: also the number of processes leaves the bits as they are. Gradients are then added up by logical
+    shards in a fixed order."""
+    logical_shards: int | None = Field(default=None, ge=1, validate_default=True)
+    """Of a global batch, for ``elastic: exact``; a power of two, at least as many as there will ever be processes.
+    None: the least of them for the most ``nodes``. Each is a pass of its own: fewer are quicker and take more memory.
+    Other numbers give other bits: set it where ``nodes`` or ``processes`` will change."""
+    collective_timeout_seconds: float = Field(default=600, gt=0)
+    """The longest that a process waits for the others."""
+    hang_seconds: float = Field(default=300, gt=0)
+    """Where no process makes progress for so long, the one that the others wait for is reported with its stack, and all
+    are started again. Four times as long is allowed before the first step, and while a process waits for the store."""
+    checkpoint: Checkpointing = Checkpointing()
+    seed: int = Field(default=0, ge=0)
+
+    def why_untunable(self) -> str | None:
+        return "left out where train.program trains, which does not say how it goes" if self.program else None
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_of_the_objective(cls, value: str, info: ValidationInfo) -> str:
+        if (objective := info.data.get("objective")) is not None:
+            check_metric(value, objective)
+        return value
+
+    @field_validator("logical_shards")
+    @classmethod
+    def _a_power_of_two(cls, value: int | None, info: ValidationInfo) -> int:
+        if value is None:
+            # Settled here, once: what a training that shrank is told, or one that is made again, has this number.
+            most: int = node_range(info.data.get("nodes", 1))[1] * info.data.get("processes", 1)
+            return 1 << (most - 1).bit_length()
+        if value & (value - 1):
+            raise ValueError(f"a power of two, e.g. {1 << value.bit_length()}")
+        return value
+
+    @field_validator("nodes", mode="before")
+    @classmethod
+    def _a_number_or_a_range(cls, value: object) -> object:
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole:
+            found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", value) if isinstance(value, str) else None
+            if found is None or int(found[1]) > int(found[2]):
+                raise ValueError("a number >= 1, or min:max with 1 <= min <= max, e.g. 2:4")
+        return value
+
+    @model_validator(mode="after")
+    def _a_program_does_it_all(self) -> Train:
+        if self.program is None:
+            return self
+        recipe, own = self.model.partition(":")[0].split(".")[:2], self.program.split("/")[:2]
+        if recipe != own:
+            raise ValueError(
+                f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
+            )
+        for name in ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
+        if self.elastic == "exact":
+            raise ValueError("consistent: elastic: exact is what our loop does, not the program; remove one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _processes_of_the_layout(self) -> Train:
+        given = self.parallel
+        fixed = given.dp_shard * given.tp * given.pp * max(given.dp_replicate, 1)
+        for nodes in sorted(set(node_range(self.nodes))):
+            world_size = nodes * self.processes
+            if world_size % fixed or (given.dp_replicate > 0 and world_size != fixed):
+                wanted = f"{fixed} processes" if given.dp_replicate > 0 else f"a multiple of {fixed} processes"
+                raise ValueError(
+                    f"consistent: parallel asks for {wanted}, but there are {nodes} nodes of {self.processes}; "
+                    "change parallel, nodes or processes"
+                )
+        if self.micro_batch_rows is not None:
+            if given.pp > 1:
+                raise ValueError(
+                    "consistent: a pipeline pads all micro batches to one shape; remove micro_batch_rows and set "
+                    "micro_batch"
+                )
+            if self.objective == "language_model":
+                raise ValueError(
+                    "consistent: micro_batch_rows is for groups of rows, and tokens have none; set micro_batch"
+                )
+        if self.checkpoint.peers and fixed > max(given.dp_replicate, 1):
+            raise ValueError(
+                "consistent: checkpoint.peers: 1 works with replicas only; remove it, or dp_shard, tp and pp"
+            )
+        if self.elastic == "exact":
+            if fixed > max(given.dp_replicate, 1):
+                raise ValueError("consistent: elastic: exact works with replicas only; remove dp_shard, tp and pp")
+            for name in ("micro_batch", "micro_batch_rows"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"consistent: with elastic: exact a logical shard is one forward pass; remove {name}, and "
+                        "raise logical_shards for smaller ones"
+                    )
+            if self.precision == "fp16":
+                raise ValueError("consistent: elastic: exact does not scale losses; use precision bf16 or fp32")
+            assert self.logical_shards is not None, "settled above"
+            if node_range(self.nodes)[1] * self.processes > self.logical_shards:
+                raise ValueError(
+                    f"consistent: {node_range(self.nodes)[1] * self.processes} processes need at least as many "
+                    f"logical_shards, got {self.logical_shards}"
+                )
+        return self
+
+
+def node_range(nodes: int | str) -> tuple[int, int]:
+    """The fewest and the most nodes."""
+    fewest, _, most = str(nodes).partition(":")
+    return int(fewest), int(most or fewest)

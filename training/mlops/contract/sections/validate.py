@@ -1,0 +1,66 @@
+"""The section ``validate``: what is expected of the data."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from mlops.contract.sections.base import Section
+
+
+class Volume(Section):
+    """The newest day must have about as many rows as an earlier one."""
+
+    tolerance: float = Field(default=0.2, gt=0, lt=1)
+    """0.2: between 0.8 and 1.2 times."""
+    against_days: int = Field(default=1, ge=1)
+    """Compare with the day this many days before; 7 compares with the same weekday."""
+
+
+class Drift(Section):
+    """
+    How far a column's distribution may be from that of the champion's snapshot and of the previous one, and that of
+    the serving log from the snapshot's. What chance would do to so many rows is allowed on top.
+    """
+
+    numbers: float = Field(default=0.1, gt=0, le=1)
+    """Jensen-Shannon divergence of a column of numbers, 0 (equal) to 1 (nothing in common)."""
+    values: float = Field(default=0.1, gt=0, le=1)
+    """L-infinity distance of a column of strings: by how much any one value's share may change."""
+    columns: dict[str, Annotated[float, Field(gt=0, le=1)] | None] = {}
+    """Instead of these, for single columns; null leaves a column out, such as a number that only ever grows."""
+
+
+class ServingLog(Section):
+    """Requests that the model answered, in files; their columns are called as in the snapshot."""
+
+    path: str
+    """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``; .parquet, or .csv or .jsonl, each
+    of the two also as .gz or .zst."""
+    event_time: str
+    """Column with the instant of a request; those of the snapshot's window are looked at."""
+    null_values: list[str] = ["NA"]
+    """Strings that mean null in CSV files."""
+
+
+class Validate(Section):
+    """Hold the snapshot against all that is expected of it; stop the pipeline where it does not fit."""
+
+    schema_path: str
+    """TFDV schema (schema.pbtxt), relative to the project folder."""
+    volume: Volume | None = Volume()
+    """Also holds the snapshot against the previous one: its rows a day, and every day that both have."""
+    drift: Drift | None = Drift()
+    """null: distributions are not compared."""
+    unique: list[Annotated[list[str], Field(min_length=1)]] = []
+    """Keys: lists of columns which together occur at most once."""
+    max_age_hours: float | None = Field(default=None, gt=0)
+    """The newest row may be at most so many hours older than the interval's end; None: any day with rows will do."""
+    slices: list[str] = []
+    """Columns of few values, each of which is looked at on its own: its newest day is held against its earlier days."""
+    slice_tolerance: float = Field(default=0.25, gt=0, le=1)
+    """By how much a column's share of missing values may rise in a slice above that of its worst day before, beyond
+    what chance would do."""
+    serving_log: ServingLog | None = None
+    """What the model was asked in production, to be held against what it is trained on."""
