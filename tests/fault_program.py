@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadDataError, StepInput
 from mlops.data.loader import Batch, Loader, in_memory
 from mlops.process import Deployment
 from mlops.steps.execution import report
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.health import Heartbeat
 from mlops.trainer.layouts import build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
@@ -146,7 +146,7 @@ def main(section: Mapping[str, Any]) -> None:
         strike()
     seed_everything(1)
     layout = build_layout(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)), gang)
-    config = TrainConfig.of(section)
+    config = Train.model_validate(section)
     calls = 0
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:

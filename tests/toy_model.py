@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from mlops.contract.refs import DatasetRef, ValidationRef
+from mlops.contract.sections.ingest import TimeSplit
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.store import Store
@@ -44,7 +45,7 @@ def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy"
     window = Window.before(START + timedelta(days=DAYS), DAYS, "UTC")
     manifest = write_snapshot(
         store, nw.from_native(frame.lazy()), name=name, window=window, event_time="at", sources={},
-        split={"validation_days": 2, "test_days": 3}, creator={}, engine="polars", scratch=scratch,
+        split=TimeSplit(validation_days=2, test_days=3), creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
         place=f"ingest/{name}-{manifest.version[:12]}",

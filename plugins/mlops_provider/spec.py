@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 from pydantic import Field, ValidationInfo, field_validator
 
+from mlops.contract.objectives import check_metric
 from mlops.contract.sections.base import Name, Section
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
 from mlops.contract.sections.ingest import Ingest
-from mlops.contract.sections.objectives import check_metric
 from mlops.contract.sections.release import Promote, Register
 from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted

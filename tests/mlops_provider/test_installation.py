@@ -80,6 +80,11 @@ def test_folder_alone_registers_the_plugin(airflow_environment: dict[str, str]) 
 def test_wheel_holds_both_runtimes_code_and_the_report_templates(wheel: Path) -> None:
     """Steps run from the same wheel, installed without dependencies in their own environments."""
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"mlops_provider/step.py", "mlops/steps/__main__.py", "mlops/requirements.txt"} <= names
+    assert {
+        "mlops_provider/factory.py",
+        "mlops/contract/step.py",
+        "mlops/steps/__main__.py",
+        "mlops/requirements.txt",
+    } <= names
     assert {"mlops/validation/report.html.j2", "mlops/evaluation/report.html.j2"} <= names
     assert not [name for name in names if name.startswith(("tests", "include", "dags"))]

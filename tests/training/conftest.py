@@ -32,6 +32,7 @@ from mlops.contract.refs import (
     canonical_json,
     digest_of,
 )
+from mlops.contract.sections.train import Train
 from mlops.contract.step import (
     Failure,
     RunIdentity,
@@ -329,44 +330,20 @@ def project(tmp_path: Path, make_project: Callable[[Path], Project]) -> Project:
 
 
 def train_config(**changes: Any) -> dict[str, Any]:
-    return {
+    small = {
         "model": "include.toy.model:build_model",
         "model_args": {"hidden": 8},
-        "program": None,
-        "loss": None,
-        "metrics": None,
-        "configure_optimizer": None,
-        "curriculum": None,
         "objective": "ranking",
         "metric": "ndcg@10",
-        "epochs": 3,
         "global_batch": 16,
-        "micro_batch": None,
-        "micro_batch_rows": None,
         "learning_rate": 0.01,
-        "weight_decay": 0.01,
-        "schedule": {"kind": "constant", "warmup_steps": 0, "final_fraction": 0.0},
-        "clip_norm": 1.0,
-        "early_stopping": None,
-        "precision": "fp32",
-        "activation_checkpointing": False,
-        "compile": False,
-        "unused_parameters": False,
-        "deterministic": True,
-        "float32_matmul": "highest",
-        "self_test": "auto",
-        "parallel": {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1},
-        "nodes": 1,
         "processes": 2,
-        "max_restarts": 3,
-        "elastic": "fast",
         "logical_shards": 8,
         "collective_timeout_seconds": 60,
         "hang_seconds": 60,
-        "checkpoint": {"every_steps": None, "every_minutes": 10, "keep_latest": 3, "peers": None},
         "seed": 7,
-        **changes,
     }
+    return Train.model_validate({**small, **changes}).model_dump(mode="json")
 
 
 @pytest.fixture(scope="session")

@@ -40,11 +40,11 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from mlops_provider.committed import open_store, write_new
 from mlops.registry.audit import AuditTrail, Entry
 from mlops.registry.stages import Stages
 from mlops.store import Store, StoreError
 from mlops.trainer.checkpoint.generation import Generation
+from mlops_provider.committed import open_store, write_new
 
 uri, who, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = Store(uri)
@@ -120,7 +120,8 @@ def test_of_contested_writes_whose_answers_are_lost_each_has_one_winner(
     """Broken: a commit, a fence or a promotion would have no winner though it was written, or two of them."""
     rounds, writers = 34, 3
     with lossy_proxy(s3_server["AWS_ENDPOINT_URL"], seed=3, lost=0.3) as proxy:
-        paths = {"PYTHONPATH": python_path(CHECKOUT), "AWS_ENDPOINT_URL": proxy.endpoint}
+        code = f"{CHECKOUT / 'plugins'}:{python_path(CHECKOUT)}"  # the provider writes decisions
+        paths = {"PYTHONPATH": code, "AWS_ENDPOINT_URL": proxy.endpoint}
         contenders = [
             subprocess.Popen(
                 [sys.executable, "-c", CONTENDER, store.uri, str(number), str(rounds)],

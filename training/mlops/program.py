@@ -27,6 +27,8 @@ from torch import nn
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, StepInput
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader
@@ -36,7 +38,7 @@ from mlops.features.fitted import read_manifest
 from mlops.process import Deployment
 from mlops.store import Store
 from mlops.trainer.checkpoint.weights import serialise
-from mlops.trainer.config import TrainConfig, build_model
+from mlops.trainer.model import build_model
 from mlops.trainer.program import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE, WEIGHTS
 
 
@@ -44,7 +46,7 @@ from mlops.trainer.program import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE
 class Program:
     """One rank's view of the training it is to do."""
 
-    config: TrainConfig
+    config: Train
     """The ``train`` section."""
     features: FeaturesRef
     rank: int
@@ -64,7 +66,7 @@ class Program:
         document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), Deployment.from_environment()
         assert isinstance(document.ref, FeaturesRef)
         return cls(
-            config=TrainConfig.of(document.config),
+            config=check_section(Train, document.config, "train"),
             features=document.ref,
             rank=deployment.rank,
             world_size=int(os.environ.get("WORLD_SIZE", "1")),

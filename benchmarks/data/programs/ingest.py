@@ -13,6 +13,8 @@ import polars as pl
 
 from benchmarks.data.programs.tables import END, sessions
 from benchmarks.data.programs.timing import in_turn
+from mlops.contract.sections.ingest import TimeSplit
+from mlops.contract.sections.sources import FileSource
 from mlops.data.snapshots import write_snapshot
 from mlops.data.sources import read_source
 from mlops.data.transform import rows_in_window
@@ -21,11 +23,6 @@ from mlops.store import Store
 
 NUM_DAYS = 30
 ROWS_PER_DAY = 100_000
-SETTINGS: dict[str, Any] = {
-    "kind": "files", "event_time": "at", "created_time": None, "key": [], "null_values": ["NA"], "types": {},
-    "history_days": None,
-}  # fmt: skip
-"""A source's section, as the specification fills it in."""
 
 
 def ingest(file: Path, store: Store, scratch: Path, end: datetime, num_days: int) -> int:
@@ -33,8 +30,14 @@ def ingest(file: Path, store: Store, scratch: Path, end: datetime, num_days: int
     scratch.mkdir()
     window = Window.before(end, num_days, "UTC")
     before = stored_bytes(store)
+    settings = FileSource(path=str(file), event_time="at")
     source = read_source(
-        "sessions", SETTINGS | {"path": str(file)}, home=file.parent, scratch=scratch, window=window, engine="polars"
+        "sessions",
+        settings,
+        home=file.parent,
+        scratch=scratch,
+        window=window,
+        engine="polars",
     )
     rows = rows_in_window(source.rows, "at", window, sources={"sessions": source}, transform=None)
     write_snapshot(
@@ -44,7 +47,7 @@ def ingest(file: Path, store: Store, scratch: Path, end: datetime, num_days: int
         window=window,
         event_time="at",
         sources={"sessions": source.provenance},
-        split={"validation_days": 3, "test_days": 3},
+        split=TimeSplit(),
         creator={},
         engine="polars",
         scratch=scratch,

@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from benchmarks.data.programs.features import tables
 from benchmarks.lifecycle.programs.trainings import night_of, planted, train
+from mlops.contract.sections.rules import Improvement
 from mlops.evaluation.bootstrap import Estimate, paired, resampled
-from mlops.evaluation.gate import Measured
-from mlops.evaluation.rules import rule_of
+from mlops.evaluation.rules import outcome
 from mlops.evaluation.serving import Serving
+from mlops.evaluation.verdict import Measured
 from mlops.trainer.metrics import measure, weighted
 
 NIGHTS: Final = [date(2013, 3, 3) + timedelta(days=28 * number) for number in range(11)]
@@ -97,9 +98,7 @@ def seed_noise(others: Sequence[Contest]) -> dict[str, float | int]:
 
 def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, margin: float) -> bool:
     """By the gate itself."""
-    rule = rule_of(
-        {"improvement": margin, "metric": None, "confidence": CONFIDENCE, "min_samples": 30, "seed_noise": noise}
-    )
+    rule = Improvement.model_validate({"improvement": margin, "confidence": CONFIDENCE, "seed_noise": noise})
     models = [candidate, champion]
     found: Estimate = paired(
         "auc", 1, candidate.num_flights, [model.auc for model in models], [model.draws for model in models]
@@ -110,7 +109,7 @@ def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, m
     measured = Measured(
         metric="auc", champion_version="1", estimates={"auc": found}, slices=[], groups=[], serving=serving
     )
-    return rule.outcome(measured).passed
+    return outcome(rule, measured).passed
 
 
 def promoted(night: Contest, strength: float, noise: Mapping[str, Any] | None, margin: float = 0.0) -> float:

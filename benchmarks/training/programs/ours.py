@@ -28,6 +28,7 @@ from benchmarks.training.programs.workloads import (
     tokens,
 )
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from mlops.contract.sections.train import Checkpointing, Train
 from mlops.data.batch import Batch
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader
@@ -37,7 +38,6 @@ from mlops.data.tokens import write_tokens
 from mlops.elastic.node_memory import NodeMemory
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.config import Checkpointing, Parallel, Schedule, TrainConfig
 from mlops.trainer.health import Heartbeat
 from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
@@ -214,42 +214,23 @@ class Ours:
         return layout.model
 
 
-def train_config(logical_shards: int | None) -> TrainConfig:
+def train_config(logical_shards: int | None) -> Train:
     """The defaults of :class:`mlops.contract.sections.train.Train`, but for the sizes."""
-    return TrainConfig(
-        model="",
-        model_args={},
-        program=None,
-        loss=None,
-        metrics=None,
-        configure_optimizer=None,
-        curriculum=None,
+    return Train(
+        model="include.bench.model:build",
         objective="binary",
         metric="auc",
         epochs=1,
         global_batch=1,  # the loader's counts
-        micro_batch=None,
-        micro_batch_rows=None,
         learning_rate=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
-        schedule=Schedule(kind="constant", warmup_steps=0, final_fraction=0.0),
         clip_norm=CLIP_NORM,
-        early_stopping=None,
-        precision="fp32",
-        activation_checkpointing=False,
-        compile=False,
-        unused_parameters=False,
-        deterministic=True,
-        float32_matmul="highest",
         self_test="never",
-        parallel=Parallel(),
-        nodes=1,
-        processes=1,
         max_restarts=0,
         elastic="fast" if logical_shards is None else "exact",
         logical_shards=logical_shards or 1,
         collective_timeout_seconds=60.0,
         hang_seconds=60.0,
-        checkpoint=Checkpointing(every_steps=None, every_minutes=10.0, keep_latest=3, peers=0),
+        checkpoint=Checkpointing(peers=0),
         seed=SEED,
     )

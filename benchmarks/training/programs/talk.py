@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from benchmarks.rounds import OURS, records
-from mlops.trainer.config import Parallel
+from mlops.contract.sections.train import Parallel
 from mlops.trainer.parallel import Gang
 from mlops_provider.local.ports import free_port
 

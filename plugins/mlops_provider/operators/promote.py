@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.sections.release import Promote
+from mlops.contract.sections.steps import PromoteStep
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ModelLink, model_url
@@ -60,19 +61,7 @@ class PromoteOperator(TransitionOperator):
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
 
 
-def move(
-    action: str,
-    *,
-    why: str = "",
-    decisions: Sequence[str] = (),
-    approvals: int = 0,
-    request: str | None = None,
-) -> dict[str, Any]:
-    """What the promote step is told beside its keys, see ``mlops.steps.promote.PromoteConfig``."""
-    return {
-        "action": action,
-        "why": why,
-        "decisions": list(decisions),
-        "approvals": approvals,
-        "request": request,
-    }
+def move(action: str, **settings: Any) -> dict[str, Any]:
+    """What the step is told beside its keys, see :class:`mlops.contract.sections.steps.PromoteStep`."""
+    asked = PromoteStep.model_validate({"action": action, **settings})
+    return asked.model_dump(mode="json", exclude={"keys"})

@@ -7,7 +7,7 @@ from airflow.sdk import TriggerRule, XComArg
 
 from mlops.contract.refs import Ref, StudyRef, TrialRef
 from mlops.contract.sections.base import check_section
-from mlops.contract.sections.study import Study, Trial
+from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
@@ -29,7 +29,7 @@ class TrialOperator(StepOperator):
     """
 
     step = "trial"
-    section = Trial
+    section = TrialStep
     pods_of = "train"
     operator_extra_links = (TrackingLink(),)
 
@@ -60,9 +60,9 @@ class TuneOperator(StepOperator):
     """
     Search for the best settings of a training. Returns a StudyRef, which :class:`TrainOperator` takes.
 
-    Settings: :class:`mlops.contract.sections.study.Study`. Makes two tasks: ``<task_id>_trial``, mapped to one for each
-    trial and ``parallel`` of them at once, and ``<task_id>``, which concludes when all of them have ended. A trial that
-    failed for good does not count; one that succeeded is enough.
+    Settings: :class:`mlops.contract.sections.steps.TuneStep`. Makes two tasks: ``<task_id>_trial``, mapped to one for
+    each trial and ``parallel`` of them at once, and ``<task_id>``, which concludes when all of them have ended. A trial
+    that failed for good does not count; one that succeeded is enough.
 
     :param features: materialised features to train on (templated)
     :param train: settings of the training, see :class:`mlops.contract.sections.train.Train`
@@ -70,7 +70,7 @@ class TuneOperator(StepOperator):
     """
 
     step = "tune"
-    section = Study
+    section = TuneStep
     operator_extra_links = (TrackingLink(),)
 
     def __init__(
@@ -84,10 +84,10 @@ class TuneOperator(StepOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
-        common = {name: value for name, value in kwargs.items() if name not in (*Study.model_fields, "pods")}
+        common = {name: value for name, value in kwargs.items() if name not in (*TuneStep.model_fields, "pods")}
         # A mapped operator is made when it runs, and its place in a queue is asked for before.
         common |= tenant_of(self.team).slots()
-        study = check_section(Study, self.settings, f"task {self.task_id!r}")
+        study = check_section(TuneStep, self.settings, f"task {self.task_id!r}")
         trials = TrialOperator.partial(
             **common,
             **self.settings,

@@ -9,6 +9,7 @@ from committed_refs import commit_lineage
 from committed_snapshots import commit_snapshot, visits
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
+from mlops.contract.sections.base import SpecError
 from mlops.contract.step import BadDataError, RunIdentity, StepInput
 from mlops.data.deprecation import deprecate
 from mlops.data.snapshots import Snapshot
@@ -84,7 +85,7 @@ def test_it_can_be_read_to_rebuild_an_old_model(store: Store, dataset: DatasetRe
 def test_other_snapshots_are_not_touched(store: Store, dataset: DatasetRef) -> None:
     other = commit_snapshot(store, visits(1, 2, 3), last_day=3)
     deprecate(store, "visits", dataset.version, reason="prices were in cents", by="ana")
-    with pytest.raises(TypeError, match="missing"):  # it came as far as its own empty settings
+    with pytest.raises(SpecError, match="the key 'feature_set' is missing"):  # it came as far as its own empty settings
         run(store, "features", lineage(other)["features"])
 
 

@@ -223,15 +223,16 @@ def test_the_ingest_step_looks_for_its_blobs_before_it_commits(
     folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step itself, on a store where a collection takes its blobs just before its manifest is there."""
-    visits(1, 2).select("at", "visitor").write_csv(tmp_path / "visits.csv", datetime_format="%+")
-    source = {"kind": "files", "path": "visits.csv", "event_time": "at", "created_time": None, "key": []}
-    source |= {"history_days": None, "types": {}, "null_values": []}
-    split = {"validation_days": 1, "test_days": 0}
-    config = {"sources": {"visits": source}, "transform": None, "event_time": "at", "window_days": 2}
-    config |= {"split": split, "engine": "polars"}
+    visits(1, 2, 3).select("at", "visitor").write_csv(tmp_path / "visits.csv", datetime_format="%+")
+    config = {
+        "sources": {"visits": {"path": "visits.csv", "event_time": "at"}},
+        "event_time": "at",
+        "window_days": 3,
+        "split": {"validation_days": 1, "test_days": 1},
+    }
     run = RunIdentity(
-        pipeline="visits", run_key="key", interval_start="2024-01-02T00:00:00+00:00",
-        interval_end="2024-01-03T00:00:00+00:00", timezone="UTC", dag_id="visits", task_id="ingest",
+        pipeline="visits", run_key="key", interval_start="2024-01-03T00:00:00+00:00",
+        interval_end="2024-01-04T00:00:00+00:00", timezone="UTC", dag_id="visits", task_id="ingest",
         run_id="manual", try_number=1,
     )  # fmt: skip
     result = tmp_path / "result.json"
@@ -248,11 +249,11 @@ def test_the_ingest_step_looks_for_its_blobs_before_it_commits(
 
     with pytest.raises(StoreError, match="garbage collection removed"):
         execute(document, deployment)
-    assert len(removed) == 2
+    assert len(removed) == 3
     assert folder.committed(document.place) is None
     ref = execute(document, deployment)
     assert isinstance(ref, DatasetRef)
-    assert rows_of(folder, ref) == 8
+    assert rows_of(folder, ref) == 12
 
 
 @pytest.mark.server

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from mlops.contract.refs import DatasetRef, canonical_json
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.manifest import Manifest
 from mlops.data.snapshots import Snapshot, write_snapshot
@@ -20,8 +21,9 @@ from mlops.data.window import Window
 from mlops.store import DamagedObjectError, Store
 
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
-BY_TIME = {"validation_days": 1, "test_days": 0}
-BY_KEY = {"key": "user", "validation": 0.2, "test": 0.3}
+# Of few days: a pipeline holds out one for each.
+BY_TIME = TimeSplit.model_construct(validation_days=1, test_days=0)
+BY_KEY = KeySplit(key="user", validation=0.2, test=0.3)
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def test_where_rows_come_from_is_no_part_of_the_version(store: Store, change: di
         pytest.param({"end": "2024-01-02T12:00:00+00:00"}, id="interval"),
         pytest.param({"name": "other"}, id="name"),
         pytest.param({"timezone": "Africa/Abidjan"}, id="timezone"),
-        pytest.param({"split": {"validation_days": 0, "test_days": 1}}, id="split"),
+        pytest.param({"split": TimeSplit.model_construct(validation_days=0, test_days=1)}, id="split"),
     ],
 )
 def test_another_interval_name_or_split_is_another_version(store: Store, change: dict[str, Any]) -> None:
@@ -211,7 +213,7 @@ def test_reading_gives_back_the_rows_of_the_days_asked_for(store: Store, tmp_pat
 
 
 def test_a_split_by_time_is_days(store: Store, tmp_path: Path) -> None:
-    snapshot = open_snapshot(store, write(store, events(5), split={"validation_days": 1, "test_days": 2}))
+    snapshot = open_snapshot(store, write(store, events(5), split=TimeSplit(validation_days=1, test_days=2)))
 
     assert snapshot.split_days("test") == ["2024-01-04", "2024-01-05"]
     assert snapshot.read_split("test").equals(snapshot.read(["2024-01-04", "2024-01-05"]))

@@ -3,8 +3,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
-from mlops.data.splits import KeySplit, TimeSplit, days_of, index_of, split_of
+from mlops.data.splits import days_of, index_of
 
 DAYS = [f"2024-01-{day:02}" for day in range(1, 11)]
 BY_USER = KeySplit(key="user", validation=0.2, test=0.1)
@@ -68,8 +69,3 @@ def test_a_key_that_is_none_is_refused(users: pl.Series, message: str) -> None:
 def test_a_key_column_that_is_missing_is_named() -> None:
     with pytest.raises(BadDataError, match="no column 'user', which ingest.split.key names; it has at, usr"):
         index_of(pl.DataFrame({"at": [1], "usr": [2]}), BY_USER, "2024-01-01")
-
-
-def test_the_setting_says_which_kind_of_split() -> None:
-    assert split_of({"validation_days": 3, "test_days": 2}) == TimeSplit(validation_days=3, test_days=2)
-    assert split_of({"key": "user", "validation": 0.2, "test": 0.1}) == BY_USER

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ import polars as pl
 import pytest
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
 from mlops.evaluation.scoring import days_seen
 from mlops.store import Store
 
-BY_TIME = {"validation_days": 1, "test_days": 2}
-BY_KEY = {"key": "user", "validation": 0.3, "test": 0.3}
-Trained = Callable[[int, Mapping[str, Any]], CheckpointRef]
+BY_TIME = TimeSplit(validation_days=1, test_days=2)
+BY_KEY = KeySplit(key="user", validation=0.3, test=0.3)
+Trained = Callable[[int, TimeSplit | KeySplit], CheckpointRef]
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 def trained(store: Store) -> Trained:
     """Makes the checkpoint of a model of the six days up to a day of January, on a split."""
 
-    def train(last_day: int, split: Mapping[str, Any]) -> CheckpointRef:
+    def train(last_day: int, split: TimeSplit | KeySplit) -> CheckpointRef:
         window = Window.before(datetime(2024, 1, last_day + 1, tzinfo=UTC), 6, "UTC")
         rows = [(window.start + timedelta(days=day), user) for day in range(6) for user in range(20)]
         table = pl.LazyFrame(rows, schema=["at", "user"], orient="row")
@@ -59,7 +60,7 @@ def trained(store: Store) -> Trained:
         pytest.param((11, BY_TIME), (10, BY_TIME), 1, id="a later night"),
         pytest.param((16, BY_TIME), (10, BY_TIME), 0, id="long after"),
         pytest.param((12, BY_KEY), (10, BY_KEY), 0, id="the same keys held out"),
-        pytest.param((10, {**BY_KEY, "test": 0.1}), (10, BY_KEY), 6, id="fewer keys held out"),
+        pytest.param((10, KeySplit(key="user", validation=0.3, test=0.1)), (10, BY_KEY), 6, id="fewer keys held out"),
         pytest.param((10, BY_TIME), (10, BY_KEY), 4, id="another kind of split"),
     ],
 )

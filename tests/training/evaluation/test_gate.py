@@ -5,14 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
+from mlops.contract.sections.rules import AnyRule
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate, Interval, estimate
-from mlops.evaluation.gate import Measured, judge
-from mlops.evaluation.rules import rule_of
+from mlops.evaluation.rules import judge
 from mlops.evaluation.serving import Serving
 from mlops.evaluation.slices import Slice
+from mlops.evaluation.verdict import Measured
+
+rule_of = TypeAdapter(AnyRule).validate_python
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from mlops.feature_store.repository import OnlineConfig, open_view, publish, read_rows
+from mlops.contract.sections.features import Online
+from mlops.feature_store.repository import open_view, publish, read_rows
 from mlops.store import Store
 
 NAMES = ("age", "kind=<other>", "kind=a:b@v2", "double__underscore")
@@ -76,19 +77,19 @@ def pipeline(tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def online(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OnlineConfig:
+def online(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Online:
     """Both online stores, with two days to live."""
     if request.param == "sqlite":
-        return OnlineConfig(store="sqlite", connection=None, ttl_hours=48)
+        return Online(store="sqlite", connection=None, ttl_hours=48)
     return redis_online(request.getfixturevalue("redis_server"), monkeypatch)
 
 
-def redis_online(uri: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> OnlineConfig:
+def redis_online(uri: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Online:
     address = urlsplit(uri)
     nothing = {"login": None, "password": None, "schema": None, "extra": {}}
     connection = {"conn_type": "redis", "host": address.hostname, "port": address.port, **nothing, **changes}
     monkeypatch.setenv("MLOPS_CONNECTION_REDIS_ONLINE", json.dumps(connection))
-    return OnlineConfig(store="redis", connection="redis-online", ttl_hours=48)
+    return Online(store="redis", connection="redis-online", ttl_hours=48)
 
 
 def stored_shards(
@@ -149,7 +150,7 @@ def make_shards(store: Store, pipeline: str) -> Callable[..., Shards]:
 
 
 @pytest.fixture
-def put_online(store: Store, pipeline: str, online: OnlineConfig) -> Callable[[Shards], int]:
+def put_online(store: Store, pipeline: str, online: Online) -> Callable[[Shards], int]:
     """Publish a night; the number of rows written online."""
     return lambda shards: publish(store, shards.ref, pipeline=pipeline, online=online)
 

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from mlops.commands.__main__ import main
-from mlops.feature_store.repository import OnlineConfig
+from mlops.contract.sections.features import Online
 from mlops.store import Store
 
 END = datetime.fromisoformat("2024-05-08T04:00:00+00:00")
@@ -46,7 +46,7 @@ ENTITY = ("--entity", "shop=s", "--entity", "user=7")
 
 
 @pytest.mark.server
-def test_get_reads_one_row_back(ask: Any, pipeline: str, night: Any, online: OnlineConfig) -> None:
+def test_get_reads_one_row_back(ask: Any, pipeline: str, night: Any, online: Online) -> None:
     code, out, _ = ask("get", pipeline, *ENTITY, "--as-of", "2024-05-08T04:00")
 
     assert code == 0

@@ -16,29 +16,29 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.sections.features import Online
 from mlops.contract.step import BadConfigError, BadDataError, connection_variable
 from mlops.feature_store.registry import newest_registry
-from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
+from mlops.feature_store.repository import open_repository, open_view, publish, read_rows
 from mlops.feature_store.shards import ShardRows
 from mlops.store import DamagedObjectError, Store, StoreError
 
 PUBLISH = """
 import json, sys
 from mlops.contract.refs import ref_from_wire
-from mlops.feature_store.repository import OnlineConfig, publish
+from mlops.contract.sections.features import Online
+from mlops.feature_store.repository import publish
 from mlops.store import Store
 
 store, ref, pipeline, online = json.loads(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-publish(Store(store), ref_from_wire(ref), pipeline=pipeline, online=OnlineConfig(**online))
+publish(Store(store), ref_from_wire(ref), pipeline=pipeline, online=Online(**online))
 """
 
 
 @pytest.fixture
-def start(
-    store: Store, pipeline: str, online: OnlineConfig, tmp_path: Path
-) -> Callable[[Any], subprocess.Popen[bytes]]:
+def start(store: Store, pipeline: str, online: Online, tmp_path: Path) -> Callable[[Any], subprocess.Popen[bytes]]:
     """Publishes in a process of its own, which waits for a line on its input once it has imported everything."""
 
     def start_one(shards: Any) -> subprocess.Popen[bytes]:
@@ -218,11 +218,11 @@ def test_each_publication_is_a_version_of_the_registry(
 
 @pytest.mark.server
 def test_without_time_to_live_all_entities_are_online(
-    store: Store, pipeline: str, make_rows: Any, make_shards: Any, check_online: Any, online: OnlineConfig
+    store: Store, pipeline: str, make_rows: Any, make_shards: Any, check_online: Any, online: Online
 ) -> None:
     night = make_shards(0, make_rows(100))
 
-    for_ever = OnlineConfig(store=online.store, connection=online.connection, ttl_hours=None)
+    for_ever = Online(store=online.store, connection=online.connection, ttl_hours=None)
     written = publish(store, night.ref, pipeline=pipeline, online=for_ever)
 
     assert written == len(night.newest())
@@ -283,7 +283,7 @@ def test_a_redis_that_is_not_there_is_worth_a_retry_and_keeps_its_password(
     store: Store, pipeline: str, make_rows: Any, make_shards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = connection_variable("nowhere")
-    online = OnlineConfig(store="redis", connection="nowhere", ttl_hours=48)
+    online = Online(store="redis", connection="nowhere", ttl_hours=48)
     night = make_shards(0, make_rows(10))
 
     with pytest.raises(BadConfigError, match=f"the environment has no {variable}"):
@@ -300,7 +300,7 @@ def test_a_redis_that_is_not_there_is_worth_a_retry_and_keeps_its_password(
 
 def test_sqlite_needs_a_store_on_this_machine(s3: str, pipeline: str, make_rows: Any, make_shards: Any) -> None:
     night = make_shards(0, make_rows(10))
-    online = OnlineConfig(store="sqlite", connection=None, ttl_hours=48)
+    online = Online(store="sqlite", connection=None, ttl_hours=48)
 
     with pytest.raises(BadConfigError, match="set store: redis and a connection"):
         publish(Store(f"{s3}/{pipeline}"), night.ref, pipeline=pipeline, online=online)

@@ -19,8 +19,9 @@ from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from mlops.contract.sections.features import Online
 from mlops.contract.step import BadDataError
-from mlops.feature_store.repository import OnlineConfig, open_repository, open_view, publish, read_rows
+from mlops.feature_store.repository import open_repository, open_view, publish, read_rows
 from mlops.store import Store
 
 
@@ -38,7 +39,7 @@ def tonight(make_shards: Any) -> Any:
 
 @pytest.mark.server
 def test_time_to_live_is_respected_when_a_feast_client_reads(
-    store: Store, pipeline: str, tonight: Any, online: OnlineConfig, monkeypatch: pytest.MonkeyPatch
+    store: Store, pipeline: str, tonight: Any, online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that was alive when it was published, and is no longer, is not served to the model."""
     now = datetime.now(UTC).replace(microsecond=0)
@@ -61,7 +62,7 @@ def test_time_to_live_is_respected_when_a_feast_client_reads(
 
 @pytest.mark.server
 def test_plain_feast_stores_read_the_same_rows(
-    store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, online: OnlineConfig
+    store: Store, pipeline: str, make_rows: Any, make_shards: Any, put_online: Any, online: Online
 ) -> None:
     """The formats are Feast's own: a server in another language, or another version of ours, reads them."""
     night = make_shards(0, make_rows(50))
@@ -147,7 +148,7 @@ def test_feast_s_own_materialize_reads_the_shards(
 
 @pytest.mark.parametrize("online", ["redis"], indirect=True)
 def test_on_s3_with_redis(
-    s3: str, pipeline: str, make_rows: Any, store_shards: Any, online: OnlineConfig, tmp_path: Path
+    s3: str, pipeline: str, make_rows: Any, store_shards: Any, online: Online, tmp_path: Path
 ) -> None:
     """Shards, registry and offline reads need no file on this machine."""
     store = Store(f"{s3}/{pipeline}")

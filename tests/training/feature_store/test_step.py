@@ -16,6 +16,7 @@ import pytest
 from committed_refs import commit_lineage
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import Failure, RunIdentity, StepInput, read_result
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
@@ -56,7 +57,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
     (recipe / "features.py").write_text(RECIPE)
     manifest = write_snapshot(
         store, nw.from_native(rows.lazy()), name="visits", event_time="at", window=Window.before(END, 10, "UTC"),
-        sources={}, split={"validation_days": 2, "test_days": 2}, creator={}, engine="polars", scratch=tmp_path,
+        sources={}, split=TimeSplit(validation_days=2, test_days=2), creator={}, engine="polars", scratch=tmp_path,
     )  # fmt: skip
     dataset = DatasetRef(
         place="ingest", artifacts={"manifest": store.put_artifact("ingest", "manifest.json", manifest.to_json())},

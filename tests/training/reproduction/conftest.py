@@ -27,6 +27,7 @@ from mlops.contract.refs import (
     StudyRef,
     ValidationRef,
 )
+from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import code_digest, python_path
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
@@ -59,7 +60,7 @@ def snapshot(store: Store, scratch: Path, days: int = 8, seed: int = 0) -> Valid
     window = Window.before(START + timedelta(days=days), days, "UTC")
     manifest = write_snapshot(
         store, nw.from_native(pl.DataFrame(rows).lazy()), name="toy", window=window, event_time="at", sources={},
-        split={"validation_days": 2, "test_days": 2}, creator={}, engine="polars", scratch=scratch,
+        split=TimeSplit(validation_days=2, test_days=2), creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
         place=f"ingest/toy-{seed}-{manifest.version[:12]}",

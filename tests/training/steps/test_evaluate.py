@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from turns import on_turn
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import Failure
 from mlops.data.snapshots import write_snapshot
 from mlops.data.window import Window
@@ -62,7 +63,7 @@ def snapshot(
         window=Window.before(end, days, "UTC"),
         event_time="at",
         sources={},
-        split={"validation_days": 2, "test_days": 3},
+        split=TimeSplit(validation_days=2, test_days=3),
         creator={},
         engine="polars",
         scratch=scratch,
@@ -431,7 +432,7 @@ def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"metrics": ["accuracy"]}, "unknown metric 'accuracy'; known are ndcg@K, mrr, auc,", id="metric"),
+        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be ndcg@K (ndcg@10, say), mrr, auc,", id="metric"),
         pytest.param({"slices": ["town"]}, "evaluate.slices: the snapshot has no column 'town'", id="slice"),
         pytest.param({"slices": ["query"]}, "column 'query' has 120 values", id="slice of many values"),
         pytest.param({"fairness": ["city"]}, "evaluate.fairness compares predicted classes", id="fairness"),

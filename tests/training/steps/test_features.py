@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.feature_table import FeatureTable
 from mlops.data.shards import open_split
@@ -97,12 +98,12 @@ def table() -> pl.DataFrame:
 @pytest.fixture
 def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
     def run_features(
-        name: str = "FEATURES", rows: pl.DataFrame = table, place: str = "k", split: dict[str, Any] | None = None
+        name: str = "FEATURES", rows: pl.DataFrame = table, place: str = "k", split: TimeSplit | KeySplit | None = None
     ) -> FeaturesRef:
         manifest = write_snapshot(
             store, nw.from_native(rows.lazy()), name="toy", event_time="at",
             window=Window.before(datetime(2024, 1, 11, tzinfo=UTC), 10, "UTC"),
-            sources={}, split=split or {"validation_days": 2, "test_days": 3}, creator={},
+            sources={}, split=split or TimeSplit(validation_days=2, test_days=3), creator={},
             engine="polars", scratch=tmp_path,
         )  # fmt: skip
         dataset = DatasetRef(
@@ -161,11 +162,11 @@ def test_again_gives_the_same_ref(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "split",
-    [{"validation_days": 2, "test_days": 3}, {"key": "query", "validation": 0.2, "test": 0.3}],
+    [TimeSplit(validation_days=2, test_days=3), KeySplit(key="query", validation=0.2, test=0.3)],
     ids=["time", "key"],
 )
 def test_what_is_held_out_cannot_influence_the_training_split(
-    run: Run, store: Store, table: pl.DataFrame, split: dict[str, Any]
+    run: Run, store: Store, table: pl.DataFrame, split: TimeSplit | KeySplit
 ) -> None:
     """Otherwise a model is judged on rows that it has, in part, been fitted to."""
     before = run("ROWS", split=split)

@@ -194,8 +194,8 @@ def test_the_manifest_says_who_made_it_of_what(run: Ingest, tmp_path: Path) -> N
 
 
 def test_a_split_that_leaves_nothing_is_refused(run: Ingest) -> None:
-    with pytest.raises(BadDataError, match="3 days with rows, too few for validation_days=2"):
-        run(split={"validation_days": 2, "test_days": 1})
+    with pytest.raises(BadDataError, match="4 days with rows, too few for validation_days=2"):
+        run(split={"validation_days": 2, "test_days": 2}, window_days=6)
     with pytest.raises(BadDataError, match="no key falls into the split '.*': there are too few"):
         run(split={"key": "text", "validation": 0.001, "test": 0.001})
 

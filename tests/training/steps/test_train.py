@@ -8,9 +8,9 @@ from mlflow import MlflowClient
 from warm import wait_until_warm
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.contract.sections.train import Train
 from mlops.contract.step import Failure
 from mlops.features.fitted import read_manifest
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.parallel import Gang
 from mlops.trainer.recipe import Recipe
 
@@ -92,7 +92,7 @@ def test_a_training_is_tracked_with_all_it_came_from(
         ({"loss": "include.toy.model:broken_loss"}, "epoch 1, step"),
         ({"loss": "include.toy.model:mean_loss"}, "one value per sample"),
         ({"loss": "include.toy.model:number_loss"}, "must return a tensor"),
-        ({"metric": "auc"}, "does not fit the objective"),
+        ({"metric": "auc"}, "metric must be measured by ndcg@K or mrr, for the objective is ranking, got 'auc'"),
     ],
     ids=[
         "no module",
@@ -109,7 +109,7 @@ def test_a_recipe_that_cannot_work_fails_for_good(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, changes: dict[str, Any], message: str
 ) -> None:
     """Broken: retries would repeat a failure that only its author can mend, or the message would not say what."""
-    failure = run_step(project, project.step_input("train", config(**changes), toy_features))
+    failure = run_step(project, project.step_input("train", {**config(), **changes}, toy_features))
     assert isinstance(failure, Failure)
     assert message in failure.message
     assert not failure.retryable
@@ -136,7 +136,7 @@ def test_settings_reach_the_passes_over_groups(
     """Broken: padding would fill memory whatever the user asks for, or all of a batch would be padded at once."""
     monkeypatch.setattr("mlops.trainer.recipe.PASS_WORTH_ROWS", 100)
     recipe = Recipe(
-        config=TrainConfig.of(config(**settings)),
+        config=Train.model_validate(config(**settings)),
         gang=Gang(),
         home=project.home,
         store=project.store,
@@ -318,7 +318,7 @@ def test_where_both_copies_of_the_best_are_lost_the_next_best_is_published_and_s
 
 def test_more_processes_than_logical_shards_are_refused(project: Any, toy_features: FeaturesRef, config: Any) -> None:
     """Broken: a node that comes later, or a changed setting, ends the training in an error of torch's."""
-    section = config(elastic="exact", logical_shards=1, processes=2)
+    section = config(elastic="exact", logical_shards=1, processes=1)
     failure = project.start(project.step_input("train", section, toy_features), processes=2).result()
     assert isinstance(failure, Failure)
     assert (failure.type, failure.retryable) == ("BadConfigError", False), failure.message

@@ -142,8 +142,6 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"metric": "auc"}, "metric 'auc' does not fit the objective 'language_model'; use perplexity",
-                     id="metric"),
         pytest.param({"objective": "binary", "metric": "auc"}, "objective 'binary' does not fit the features, "
                      "which are tokens: a language model needs a TokenSet", id="objective"),
         pytest.param({"model_args": {"width": 8, "vocab_size": 9}}, "vocab_size is set by the feature set; remove it",

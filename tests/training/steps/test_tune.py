@@ -14,8 +14,8 @@ from committed_refs import commit_lineage
 from mlflow import MlflowClient
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
+from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
-from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import Study
 
 RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}
@@ -47,8 +47,13 @@ def search(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
     return document
 
 
+def step_of(document: Any) -> TuneStep:
+    kind = TrialStep if document.step == "trial" else TuneStep
+    return kind.model_validate(document.config)
+
+
 def study_of(project: Any, document: Any) -> Study:
-    return Study.open(document, project.store.uri, TuneConfig.of(document.config))
+    return Study.open(document, project.store.uri, step_of(document))
 
 
 def runs_of(project: Any) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def study_parameters(project: Any, document: Any, number: int) -> Mapping[str, A
     from mlops.tuning.space import distributions, draw
 
     study = study_of(project, document)
-    config = TuneConfig.of(document.config)
+    config = step_of(document)
     assert distributions(config.space)
     return draw(study._study, config, number)
 

@@ -18,6 +18,7 @@ from committed_refs import commit_lineage
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.contract.refs import DatasetRef, Ref, ValidationRef
+from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
 from mlops.data.deprecation import deprecate
 from mlops.data.snapshots import Manifest, Snapshot, write_snapshot
@@ -82,7 +83,7 @@ class Nights:
             window=window,
             event_time="departure",
             sources={},
-            split={"validation_days": 1, "test_days": 1},
+            split=TimeSplit(validation_days=1, test_days=1),
             creator={},
             engine="polars",
             scratch=self.folder,

@@ -29,11 +29,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from mlops.contract.sections.train import Parallel
 from mlops.contract.step import StepError
 from mlops.data.loader import Batch
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.config import Parallel
 from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.layouts.mesh import device_mesh, resolve
 from mlops.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state

@@ -38,12 +38,12 @@ from matrix_cases import EQUAL, Case
 from matrix_models import NUM_FEATURES
 from torch import distributed
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import StepError
 from mlops.data.loader import Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.health import DATA, Heartbeat
 from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
@@ -91,7 +91,7 @@ def table(case: Case, size: int, seed: int) -> Any:
     return SimpleNamespace(features=features, labels=labels, offsets=offsets.astype(np.int64))
 
 
-def config_of(case: Case, world: int) -> TrainConfig:
+def config_of(case: Case, world: int) -> Train:
     objective = (
         {"objective": "ranking", "metric": "ndcg@10"} if case.grouped else {"objective": "binary", "metric": "auc"}
     )
@@ -107,7 +107,7 @@ def config_of(case: Case, world: int) -> TrainConfig:
         **objective,
     }
     parallel = {**section["parallel"], **case.parallel}
-    return TrainConfig.of({**section, "parallel": parallel, **case.settings})
+    return Train.model_validate({**section, "parallel": parallel, **case.settings})
 
 
 def train(life: Life) -> None:
@@ -169,7 +169,7 @@ def train(life: Life) -> None:
         (life.folder / f"{life.name}.result").write_text(json.dumps(digests))
 
 
-def loader_of(case: Case, config: TrainConfig, gang: Gang) -> Loader:
+def loader_of(case: Case, config: Train, gang: Gang) -> Loader:
     return Loader(
         source=in_memory(
             table(case, SAMPLES if case.global_batch > 4 else 4 * case.global_batch, 0), grouped=case.grouped

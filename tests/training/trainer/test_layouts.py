@@ -13,8 +13,8 @@ from forked_ranks import run_ranks
 from torch import nn
 from turns import on_turn
 
+from mlops.contract.sections.train import Parallel
 from mlops.contract.step import BadConfigError
-from mlops.trainer.config import Parallel
 from mlops.trainer.layouts import build_layout
 from mlops.trainer.layouts.blocks import blocks
 from mlops.trainer.layouts.cutting import cut_points, stage_of
@@ -251,7 +251,6 @@ def test_a_thousand_ranks_hold_the_right_slices(tmp_path: Path) -> None:
     [
         (Parallel(tp=3), 4, "tp 3 = 3 does not divide the 4 processes"),
         (Parallel(dp_replicate=2, dp_shard=4), 4, "dp_replicate 2 x dp_shard 4 = 8, but there are 4 processes"),
-        (Parallel(tp=0), 4, "tp must be at least 1, got 0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_with_the_numbers(parallel: Parallel, world_size: int, said: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from mlops.contract.sections.train import Parallel
 from mlops.trainer import parallel
-from mlops.trainer.config import Parallel
 from mlops.trainer.parallel import Gang, Reduced, from_words, to_words
 
 

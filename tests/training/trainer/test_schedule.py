@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlops.trainer.config import Schedule
+from mlops.contract.sections.train import Schedule
 from mlops.trainer.schedule import LearningRate, factor
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.tree import contents_of, flatten
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.layouts.state import state_to_fill, training_state
 from mlops.trainer.optimizer import build_optimizer
@@ -40,7 +40,7 @@ def squared(model: nn.Module, batch: Batch, _: float = 0.0) -> Tensor:
 
 
 def self_test(section: Mapping[str, Any], model: Any, **changes: Any) -> SelfTest:
-    config, gang = TrainConfig.of(section), Gang()
+    config, gang = Train.model_validate(section), Gang()
 
     def build() -> tuple[Layout, torch.optim.Optimizer]:
         seed_everything(config.seed)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlops.trainer.config import EarlyStopping
+from mlops.contract.sections.train import EarlyStopping
 from mlops.trainer.metrics import direction
 from mlops.trainer.state import Epoch, TrainingState
 

@@ -17,11 +17,11 @@ import pytest
 from optuna.trial import TrialState
 from turns import by_turns
 
+from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import BadConfigError, RunIdentity, StepInput
-from mlops.tuning.config import TuneConfig, study_name
 from mlops.tuning.space import draw
 from mlops.tuning.storage import StudyStorageError
-from mlops.tuning.study import Study
+from mlops.tuning.study import Study, study_name
 
 SPACE = {
     "learning_rate": {"low": 1e-5, "high": 1e-1, "log": True, "step": None},
@@ -32,6 +32,7 @@ GRID = {"global_batch": {"choices": [8, 16, 32]}, "epochs": {"low": 1, "high": 3
 NUM_TRIALS = 9
 EPOCHS = 3
 PAUSE = 0.05
+TRAIN = {"model": "include.toy.model:build", "objective": "ranking", "metric": "ndcg@10", "epochs": EPOCHS}
 
 
 def document(name: str, **changes: Any) -> StepInput:
@@ -56,7 +57,7 @@ def document(name: str, **changes: Any) -> StepInput:
         "parallel": 3,
         "connection": None,
         "seed": 1,
-        "train": {"metric": "ndcg@10", "epochs": EPOCHS},
+        "train": TRAIN,
         **changes,
     }
     return StepInput(step="trial", run=run, config=config)
@@ -71,7 +72,7 @@ class Place:
 
     def study(self, name: str, **changes: Any) -> Study:
         work = document(name, connection=self.connection, **changes)
-        return Study.open(work, self.store, TuneConfig.of(work.config))
+        return Study.open(work, self.store, TuneStep.model_validate(work.config))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -264,7 +265,8 @@ def test_a_database_of_another_version_is_named(tmp_path: Path) -> None:
 def test_a_huge_grid_is_drawn_from_at_once(tmp_path: Path) -> None:
     """Broken: a search of twenty trials would take gigabytes to choose them."""
     space = {f"model_args.{name}": {"choices": list(range(60))} for name in "abcdefghijkl"}
-    study = Place(f"file://{tmp_path}", None).study("huge", sampler="grid", space=space)
+    train = {**TRAIN, "model_args": dict.fromkeys("abcdefghijkl", 0)}
+    study = Place(f"file://{tmp_path}", None).study("huge", sampler="grid", space=space, train=train)
     found = [study.begin(number).params for number in range(NUM_TRIALS)]
     assert len({tuple(point.values()) for point in found}) == NUM_TRIALS
     assert all(len({point[name] for point in found}) > 1 for name in list(space)[:10]), "a sample of all"
@@ -279,7 +281,7 @@ def test_numbers_are_drawn_as_the_setting_takes_them(tmp_path: Path) -> None:
     """Broken: a whole number would come as a fraction, or a step be missed."""
     study = Place(f"file://{tmp_path}", None).study("drawn")
     for number in range(20):
-        found = draw(study._study, TuneConfig.of(document("drawn").config), number)
+        found = draw(study._study, TuneStep.model_validate(document("drawn").config), number)
         assert list(found) == sorted(SPACE)
         assert 1e-5 <= found["learning_rate"] <= 1e-1
         assert found["global_batch"] in (8, 16, 32)

@@ -8,15 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.sections.validate import Drift, Validate, Volume
 from mlops.validation.baselines import Reference
-from mlops.validation.config import ValidateConfig
-from mlops.validation.drift import DriftConfig
 from mlops.validation.gate import Examined, Verdict, examine
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
-from mlops.validation.volume import VolumeConfig
 
-DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]
 
 SCHEMA = """
@@ -86,19 +84,10 @@ def rows_of(frames: Mapping[str, pl.DataFrame]) -> Rows:
     )
 
 
-def checks(**changes: Any) -> ValidateConfig:
+def checks(**changes: Any) -> Validate:
     """The settings of a pipeline that names none but these."""
-    settings: dict[str, Any] = {
-        "schema_path": "include/flights/schema.pbtxt",
-        "volume": DAY_BEFORE,
-        "drift": DriftConfig(numbers=0.1, values=0.1, columns={}),
-        "unique": [],
-        "max_age_hours": None,
-        "slices": [],
-        "slice_tolerance": 0.25,
-        "serving_log": None,
-    }
-    return ValidateConfig(**{**settings, **changes})
+    settings = {"schema_path": "include/flights/schema.pbtxt", "volume": DAY_BEFORE, "drift": Drift()}
+    return Validate.model_validate({**settings, **changes})
 
 
 @pytest.fixture

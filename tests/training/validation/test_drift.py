@@ -9,16 +9,17 @@ import polars as pl
 import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
+from mlops.contract.sections.validate import Drift
 from mlops.validation.anomalies import ColumnDistance
 from mlops.validation.bins import Numbers, counts, is_point, reference_edges
-from mlops.validation.drift import DriftConfig, column_distance
+from mlops.validation.drift import column_distance
 from mlops.validation.statistics import dataset_statistics, describe_column
 from mlops.validation.validator import validate_statistics
 
-CONFIG = DriftConfig(numbers=0.1, values=0.1, columns={})
+CONFIG = Drift(numbers=0.1, values=0.1, columns={})
 
 
-def distance(reference: pl.Series, found: pl.Series, config: DriftConfig = CONFIG) -> ColumnDistance:
+def distance(reference: pl.Series, found: pl.Series, config: Drift = CONFIG) -> ColumnDistance:
     feature, numbers = describe_column(found.alias("x"))
     result = column_distance(describe_column(reference.alias("x"))[0], feature, numbers, config, ("before", "now"))
     assert result is not None
@@ -72,7 +73,7 @@ def test_a_heavy_tail_hides_no_change_and_shows_none_that_is_not_there():
         before, again, "jensen_shannon_divergence"
     )
     assert ours > 20 * theirs
-    assert distance(before, changed, DriftConfig(numbers=0.05, values=1, columns={})).distance > 0.05
+    assert distance(before, changed, Drift(numbers=0.05, values=1, columns={})).distance > 0.05
 
 
 def test_numbers_are_never_compared_by_l_infinity():
@@ -143,7 +144,7 @@ def test_a_column_of_another_type_is_left_to_the_schema():
 
 def test_a_columns_own_threshold_goes_before():
     before, now = pl.Series([1, 2] * 5_000), pl.Series([1, 2, 2] * 4_000)
-    config = DriftConfig(numbers=0.5, values=0.5, columns={"x": 0.01})
+    config = Drift(numbers=0.5, values=0.5, columns={"x": 0.01})
     assert distance(before, now, config).threshold < distance(before, now).threshold < 0.11
 
 

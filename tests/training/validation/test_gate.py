@@ -3,9 +3,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.sections.validate import Drift
 from mlops.contract.step import BadConfigError
 from mlops.validation import rows
-from mlops.validation.drift import DriftConfig
 
 
 def found(verdict):
@@ -157,7 +157,7 @@ def test_a_missing_column_of_a_key_is_told_once(examined, frames, days, schema):
         pytest.param({"unique": [["departur"]]}, "validate.unique .*'departur'.*did you mean 'departure'", id="unique"),
         pytest.param({"slices": ["airport"]}, "validate.slices .*'airport'.*there are departure, carrier", id="slices"),
         pytest.param(
-            {"drift": DriftConfig(numbers=0.1, values=0.1, columns={"Gust": None})},
+            {"drift": Drift(numbers=0.1, values=0.1, columns={"Gust": None})},
             r"validate.drift.columns .*'Gust'.*did you mean 'gust'",
             id="drift",
         ),

@@ -35,7 +35,8 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
-from mlops.validation.drift import DriftConfig, column_distance
+from mlops.contract.sections.validate import Drift
+from mlops.validation.drift import column_distance
 from mlops.validation.statistics import dataset_statistics, describe_column
 from mlops.validation.validator import infer_schema, validate_statistics
 
@@ -340,7 +341,7 @@ def test_the_l_infinity_distance_is_tfdvs(parity):
         if info.drift_measurements
     }
     assert columns.keys() == {"carrier", "dest"}
-    config = DriftConfig(numbers=0, values=0, columns={})
+    config = Drift(numbers=1e-9, values=1e-9)
     for column, value in columns.items():
         july, _ = describe_column(parity.tables["july"][column])
         january, numbers = describe_column(parity.tables["flights"][column])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation import slices
-from mlops.validation.volume import VolumeConfig
 
-VOLUME = VolumeConfig(tolerance=0.25, against_days=1)
+VOLUME = Volume(tolerance=0.25, against_days=1)
 CARRIERS = {"AA": 60, "UA": 30, "HA": 2}
 
 

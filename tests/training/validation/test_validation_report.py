@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import RunIdentity
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Comparison, Distribution
 from mlops.validation.charts import MAX_PAIRS, day_bars, distance_bars, format_number, pairs, percent
 from mlops.validation.report import Subject, render
-from mlops.validation.volume import VolumeConfig
 
-DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 ATTACK = "<script>alert('x')</script>"
 
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.volume import (
     DAY_CHANGED,
     EMPTY_DAY,
     NOT_COMPARABLE,
     VOLUME_CHANGED,
-    VolumeConfig,
     calendar_days,
     check_against_previous,
     check_days,
@@ -16,7 +16,7 @@ from mlops.validation.volume import (
 )
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
-DAY_BEFORE = VolumeConfig(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 
 
 def test_a_drop_is_put_plainly():
@@ -53,7 +53,7 @@ def test_a_drop_that_comes_every_week_is_said_to_be_one(week_before, advised):
 
 
 def test_the_day_compared_with_is_against_days_before():
-    config = VolumeConfig(tolerance=0.2, against_days=2)
+    config = Volume(tolerance=0.2, against_days=2)
     num_rows = {"2013-02-07": 100, "2013-02-08": 500, "2013-02-09": 100}
     assert check_volume(DAYS, num_rows, config) == []
 
@@ -67,7 +67,7 @@ def test_an_empty_day_to_compare_with_is_no_silence():
 
 def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
     with pytest.raises(BadConfigError, match=r"against_days is 7.*window has 3 day\(s\).*at least 8"):
-        check_volume(DAYS, {"2013-02-09": 684}, VolumeConfig(tolerance=0.2, against_days=7))
+        check_volume(DAYS, {"2013-02-09": 684}, Volume(tolerance=0.2, against_days=7))
 
 
 @pytest.mark.parametrize(

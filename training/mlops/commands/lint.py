@@ -10,8 +10,9 @@ from rich.console import Console
 
 from mlops.commands import Places, Subparsers
 from mlops.contract.refs import FeaturesRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.train import Train
 from mlops.store import REF_FILE, Store
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.parallel import join
 from mlops.trainer.recipe import Recipe
 
@@ -28,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(options: argparse.Namespace, places: Places, console: Console) -> int:
     """Errors name the place in the recipe, and the fix."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    config = TrainConfig.of({**json.loads(options.train), **_ALONE, "self_test": "always"})
+    config = check_section(Train, {**json.loads(options.train), **_ALONE, "self_test": "always"}, "train")
     if config.program is not None:
         console.print(f"{options.pipeline}: {config.program} trains with a loop of its own, which is not tested")
         return 0

@@ -320,9 +320,6 @@ def decisive(settings: Mapping[str, Any], operational: Collection[str]) -> dict[
     }
 
 
-TRAIN_OPERATIONAL = frozenset({"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint", "self_test"})
-"""Settings of a training that say how it is done. They are named here for the studies, whose steps hold them too."""
-
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
 """Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""
 

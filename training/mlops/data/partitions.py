@@ -19,10 +19,11 @@ from typing import Final
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.data.canonical import encode, encode_pieces, in_order, normalise
 from mlops.data.engine import Table, collect, is_spark, map_polars
 from mlops.data.manifest import Blob, Partition
-from mlops.data.splits import SPLITS, KeySplit, TimeSplit, index_of
+from mlops.data.splits import SPLITS, index_of
 from mlops.process import memory_limit
 from mlops.store import Store
 

@@ -18,11 +18,12 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.refs import DatasetRef, digest_of
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.engine import Engine, Table
 from mlops.data.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.partitions import DayWriter, StoredDay, write_days
-from mlops.data.splits import INDEX, SPLITS, TimeSplit, days_of, split_of
+from mlops.data.splits import INDEX, SPLITS, days_of
 from mlops.data.window import Window
 from mlops.store import DamagedObjectError, Store
 
@@ -157,7 +158,7 @@ def write_snapshot(
     window: Window,
     event_time: str,
     sources: Mapping[str, Mapping[str, Any]],
-    split: Mapping[str, Any],
+    split: TimeSplit | KeySplit,
     creator: Mapping[str, Any],
     engine: Engine,
     scratch: Path,
@@ -175,8 +176,7 @@ def write_snapshot(
     :return: the manifest, which is not stored yet: the caller commits it
     :raises BadDataError: where the window's last day has no rows, a split has none, or a column cannot be stored
     """
-    config = split_of(split)
-    writer = DayWriter(store_uri=store.uri, event_time=event_time, split=config, max_blob_bytes=max_blob_bytes)
+    writer = DayWriter(store_uri=store.uri, event_time=event_time, split=split, max_blob_bytes=max_blob_bytes)
     stored = write_days(table, writer, timezone=window.timezone, scratch=scratch)
     partitions = tuple(day.partition for day in stored)
     _check_complete([partition.day for partition in partitions], window)
@@ -190,9 +190,9 @@ def write_snapshot(
         schema=dict(schema),
         schema_hash=digest_of(schema),
         partitions=partitions,
-        split=split,
-        split_hash=digest_of(split),
-        splits=_splits_by_time(partitions, config) if isinstance(config, TimeSplit) else _splits_by_key(stored),
+        split=split.model_dump(mode="json"),
+        split_hash=digest_of(split.model_dump(mode="json")),
+        splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_key(stored),
         sources=sources,
         creator=creator,
         engine=engine,

@@ -8,42 +8,17 @@ entities: all rows of a user, say, are in one split, and stay in it in every lat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
 
 SPLITS: Final = ("train", "validation", "test")
 INDEX: Final = "split"
 """The column of an index: the name of each row's split."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimeSplit:
-    """How many of the window's days are held out."""
-
-    validation_days: int
-    """Days before the test days; the best epoch is chosen on them."""
-    test_days: int
-    """The newest days; candidate and champion are compared on them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeySplit:
-    """Which share of an entity's keys is held out."""
-
-    key: str
-    """Column with the entity's key."""
-    validation: float
-    test: float
-
-
-def split_of(config: Mapping[str, Any]) -> TimeSplit | KeySplit:
-    """The setting ``ingest.split``."""
-    return KeySplit(**config) if "key" in config else TimeSplit(**config)
 
 
 def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,43 +9,27 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.contract.objectives import OBJECTIVE_METRICS
+from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
 from mlops.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
-from mlops.evaluation.gate import Measured, Rule, Verdict, judge
-from mlops.evaluation.rules import rule_of
+from mlops.evaluation.rules import judge
 from mlops.evaluation.scoring import Scored, aligned
 from mlops.evaluation.serving import Serving
 from mlops.evaluation.slices import slice_columns, slices
-from mlops.trainer.metrics import OBJECTIVE_METRICS, IntArray, check_metric, fits
+from mlops.evaluation.verdict import Measured, Verdict
+from mlops.trainer.metrics import IntArray, check_metric, fits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluateConfig:
-    """The ``evaluate`` section of a pipeline; see :class:`mlops.contract.sections.evaluate.Evaluate`."""
-
-    registered_model: str
-    metric: str
-    metrics: Sequence[str]
-    metric_function: str | None
-    rules: Sequence[Rule]
-    slices: Sequence[str]
-    fairness: Sequence[str]
-    price_per_gpu_hour: float | None
-
-    @classmethod
-    def of(cls, section: Mapping[str, Any]) -> EvaluateConfig:
-        """Read the section from a step's input document."""
-        return cls(**{**section, "rules": [rule_of(rule) for rule in section["rules"]]})
-
-    def check(self, objective: str, *, grouped: bool) -> None:
-        """:raises BadConfigError: where something does not fit the model's objective"""
-        for metric in (self.metric, *self.metrics):
-            check_metric(metric, objective, grouped=grouped)
-        if self.fairness and objective != "binary":
-            raise BadConfigError(
-                f"evaluate.fairness compares predicted classes, and the objective is {objective!r}; remove it"
-            )
+def check_objective(config: Evaluate, objective: str, *, grouped: bool) -> None:
+    """:raises BadConfigError: where something is not measured of the model's objective"""
+    for metric in (config.metric, *config.metrics):
+        check_metric(metric, objective, grouped=grouped)
+    if config.fairness and objective != "binary":
+        raise BadConfigError(
+            f"evaluate.fairness compares predicted classes, and the objective is {objective!r}; remove it"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +113,7 @@ class Comparison:
 
 
 def compare(
-    config: EvaluateConfig,
+    config: Evaluate,
     rows: pl.DataFrame,
     scored: Scored,
     champion: Scored | None,

@@ -26,9 +26,9 @@ from mlops.features.tokenise import load_tokens
 from mlops.registry.champion import Champion
 from mlops.store import DamagedObjectError, Store
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops.trainer.config import build_model
 from mlops.trainer.documents import score_documents
 from mlops.trainer.metrics import IntArray
+from mlops.trainer.model import build_model
 from mlops.trainer.objectives import score
 
 ROW: Final = "__row"

@@ -15,7 +15,7 @@ from mlops.evaluation.comparison import Comparison
 from mlops.evaluation.cost import Cost, cost_of
 from mlops.evaluation.drift import ColumnDrift
 from mlops.evaluation.figures import draw
-from mlops.evaluation.gate import Outcome
+from mlops.evaluation.verdict import Outcome
 from mlops.trainer.metrics import named
 
 MAX_SLICES = 24

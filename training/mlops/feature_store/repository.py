@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,6 +23,7 @@ from feast.types import Float32, from_value_type
 from feast.types import String as FeastString
 
 from mlops.contract.refs import DatasetRef, FeaturesRef
+from mlops.contract.sections.features import Online
 from mlops.contract.step import BadConfigError, connection_variable, scratch_parent
 from mlops.feature_store.offline import ShardsSource
 from mlops.feature_store.online import NightlyOnlineStore, expired
@@ -45,19 +45,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnlineConfig:
-    """The section ``features.online`` of the pipeline."""
-
-    store: str
-    connection: str | None
-    ttl_hours: float | None
-
-    @property
-    def ttl(self) -> timedelta | None:
-        return None if self.ttl_hours is None else timedelta(hours=self.ttl_hours)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class OnlineRow:
     """What the online store has of an entity, be it expired or not."""
 
@@ -73,7 +60,7 @@ class OnlineRow:
         return expired(self.event_time, self.ttl, now)
 
 
-def publish(store: Store, ref: FeaturesRef, *, pipeline: str, online: OnlineConfig) -> int:
+def publish(store: Store, ref: FeaturesRef, *, pipeline: str, online: Online) -> int:
     """
     Make a night's rows readable: offline all of them, online the newest of each entity that is still alive.
 
@@ -154,9 +141,9 @@ def open_view(store: Store, pipeline: str) -> FeatureView:
     return view
 
 
-def online_config(view: FeatureView) -> OnlineConfig:
+def online_config(view: FeatureView) -> Online:
     """The ``features.online`` that a view was published with."""
-    return OnlineConfig(**json.loads(view.tags[ONLINE_TAG]))
+    return Online.model_validate_json(view.tags[ONLINE_TAG])
 
 
 def entity_types(view: FeatureView) -> dict[str, type[str] | type[int]]:
@@ -200,7 +187,7 @@ def _published_view(store: Store, pipeline: str) -> FeatureView | None:
     return next(FeatureView.from_proto(view) for view in registry.feature_views if view.spec.name == pipeline)
 
 
-def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: OnlineConfig) -> FeatureView:
+def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: Online) -> FeatureView:
     """One view, named as the pipeline: its entity's columns, its features, and the place they came from."""
     if twice := [name for name in (*rows.entity, PLACE) if name in rows.feature_names]:
         raise BadConfigError(
@@ -220,7 +207,7 @@ def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: Online
         schema=[*schema, Field(name=PLACE, dtype=FeastString)],
         source=ShardsSource(pipeline, rows.night),
         ttl=online.ttl or timedelta(0),
-        tags={AS_OF_TAG: rows.night.as_of, PLACE_TAG: rows.night.place, ONLINE_TAG: json.dumps(asdict(online))},
+        tags={AS_OF_TAG: rows.night.as_of, PLACE_TAG: rows.night.place, ONLINE_TAG: online.model_dump_json()},
     )
 
 
@@ -234,7 +221,7 @@ def _entities(rows: ShardRows, index: pl.DataFrame) -> list[Entity]:
     return entities
 
 
-def _open(store: Store, pipeline: str, online: OnlineConfig) -> FeatureStore:
+def _open(store: Store, pipeline: str, online: Online) -> FeatureStore:
     return FeatureStore(
         config=RepoConfig(
             project=pipeline,
@@ -257,7 +244,7 @@ def _online_store(repository: FeatureStore) -> NightlyOnlineStore:
     return provider.online_store
 
 
-def _online_settings(store: Store, pipeline: str, online: OnlineConfig) -> Iterator[tuple[str, Any]]:
+def _online_settings(store: Store, pipeline: str, online: Online) -> Iterator[tuple[str, Any]]:
     if online.store == "redis":
         assert online.connection is not None, "the spec asks for it"
         yield "type", "mlops.feature_store.online_redis.NightlyRedisOnlineStore"

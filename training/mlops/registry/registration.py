@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlops.contract.refs import ReportRef
 from mlops.contract.step import BadConfigError
@@ -16,15 +16,6 @@ from mlops.tracking.provenance import lineage_tags
 from mlops.tracking.stored_model import StoredModel
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RegisterConfig:
-    """The ``register`` section of a pipeline."""
-
-    registered_model: str
-    keys: list[str] = field(default_factory=list)
-    """Public keys that entries of the audit trail must be signed by which others wrote. They come from Airflow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

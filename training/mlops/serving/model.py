@@ -20,7 +20,7 @@ from mlops.serving.request import rows_of
 from mlops.serving.rows import ServedRows
 from mlops.tracking.model_folder import refusal
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops.trainer.config import build_model
+from mlops.trainer.model import build_model
 
 DOCUMENT: Final = "serving.json"
 """Beside ``weights.pt`` and the recipes' code: what is built of them."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlops.contract.refs import Artifact, FeaturesRef
+from mlops.contract.sections.base import SectionT, check_section
 from mlops.contract.step import RunIdentity, StepInput
 from mlops.process import Deployment
 from mlops.store import Store
@@ -27,6 +28,14 @@ class StepContext:
     @property
     def config(self) -> Mapping[str, Any]:
         return self.input.config
+
+    def section(self, kind: type[SectionT]) -> SectionT:
+        """
+        The step's settings.
+
+        :raises SpecError: where the document was made by another release
+        """
+        return check_section(kind, self.config, self.input.step)
 
     @property
     def run(self) -> RunIdentity:

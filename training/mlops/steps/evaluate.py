@@ -6,9 +6,10 @@ import json
 import logging
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
+from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots import Snapshot
-from mlops.evaluation.comparison import Comparison, EvaluateConfig, compare
+from mlops.evaluation.comparison import Comparison, check_objective, compare
 from mlops.evaluation.drift import ColumnDrift, column_drifts
 from mlops.evaluation.models import open_model, score_champion
 from mlops.evaluation.own_metrics import load_own
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(context: StepContext) -> ReportRef:
-    config = EvaluateConfig.of(context.config)
+    config = context.section(Evaluate)
     checkpoint = context.input.ref
     assert isinstance(checkpoint, CheckpointRef)
     client = connect(context.deployment.tracking_uri)
@@ -73,12 +74,12 @@ def run(context: StepContext) -> ReportRef:
 
 
 def _compared(
-    context: StepContext, config: EvaluateConfig, checkpoint: CheckpointRef, champion: Champion | None
+    context: StepContext, config: Evaluate, checkpoint: CheckpointRef, champion: Champion | None
 ) -> tuple[Comparison, list[ColumnDrift]]:
     """Both models on the rows that are held out, and how these differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = open_model(store, checkpoint, scratch)
-    config.check(candidate.description.objective, grouped=candidate.description.grouped)
+    check_objective(config, candidate.description.objective, grouped=candidate.description.grouped)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
     if not len(scored.rows):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from mlops.code import bundle, load_attribute, recipe_folder
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
+from mlops.contract.sections.features import Features
 from mlops.contract.step import BadConfigError
 from mlops.data.engine import Engine, read_snapshot
 from mlops.data.snapshots import Snapshot
@@ -18,16 +17,8 @@ from mlops.features.token_set import TokenSet
 from mlops.steps import StepContext
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FeaturesConfig:
-    """The section ``features`` of the pipeline."""
-
-    feature_set: str
-    online: Mapping[str, Any] | None
-
-
 def run(context: StepContext) -> FeaturesRef:
-    config = FeaturesConfig(**context.config)
+    config = context.section(Features)
     parent = context.input.ref
     assert isinstance(parent, ValidationRef), "features follow a validation"
     home = context.deployment.home
@@ -68,7 +59,7 @@ def run(context: StepContext) -> FeaturesRef:
         parent=parent,
     )
     if config.online is not None:
-        from mlops.feature_store.repository import OnlineConfig, publish  # Feast takes a second to import
+        from mlops.feature_store.repository import publish  # Feast takes a second to import
 
-        publish(context.store, ref, pipeline=context.run.pipeline, online=OnlineConfig(**config.online))
+        publish(context.store, ref, pipeline=context.run.pipeline, online=config.online)
     return ref

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from mlops.contract.refs import DatasetRef
-from mlops.data.engine import Engine
+from mlops.contract.sections.ingest import Ingest
 from mlops.data.garbage import confirm_blobs
 from mlops.data.snapshots import write_snapshot
 from mlops.data.sources import read_source
@@ -20,20 +17,8 @@ from mlops.steps import StepContext
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IngestConfig:
-    """The section ``ingest`` of the pipeline."""
-
-    sources: Mapping[str, Mapping[str, Any]]
-    transform: str | None
-    event_time: str
-    window_days: int
-    split: Mapping[str, Any]
-    engine: Engine
-
-
 def run(context: StepContext) -> DatasetRef:
-    config = IngestConfig(**context.config)
+    config = context.section(Ingest)
     run, home = context.run, context.deployment.home
     window = Window.before(datetime.fromisoformat(run.interval_end), config.window_days, run.timezone)
     sources = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
+from mlops.contract.sections.steps import PromoteStep
 from mlops.contract.step import BadConfigError
 from mlops.registry.consent import Consent
 from mlops.registry.promotion import Promotion
@@ -20,27 +21,8 @@ from mlops.tracking.model_registry import REF_TAG, ModelRegistry
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PromoteConfig:
-    """What an operator asks for."""
-
-    action: str
-    """``promote``, ``approve``, ``canary``, ``archive`` or ``rollback``."""
-    why: str
-    """In a sentence; empty takes the gate's."""
-    decisions: list[str]
-    """Keys of the signed records of those who approved, for ``approve``."""
-    approvals: int
-    """How many people must have approved, for ``approve`` and ``promote``; 0: nobody is asked."""
-    keys: list[str]
-    """Public keys that those records, and entries of others, must be signed by. They come from Airflow: a step has no
-    say in them."""
-    request: str | None
-    """Makes equal work of two runs different work; else a second rollback would be taken for the first."""
-
-
 def run(context: StepContext) -> ModelVersionRef:
-    config = PromoteConfig(**context.config)
+    config = context.section(PromoteStep)
     ref = context.input.ref
     assert isinstance(ref, ModelVersionRef)
     registry = ModelRegistry(client=connect(context.deployment.tracking_uri), name=ref.name)
@@ -72,8 +54,6 @@ def run(context: StepContext) -> ModelVersionRef:
             champion = promotion.roll_back(by, taken_back=ref.version).stages.champion
             assert champion is not None, "a rollback ends with a champion"
             ref = _version(registry, champion)
-        case _:
-            raise BadConfigError(f"promote knows no action {config.action!r}")
     return replace(ref, place=context.place, artifacts=promotion.trail.written_by(by.who, config.action))
 
 

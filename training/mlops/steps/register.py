@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlops.contract.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
+from mlops.contract.sections.steps import RegisterStep
 from mlops.contract.step import BadConfigError
 from mlops.registry.promotion import Promotion
-from mlops.registry.registration import RegisterConfig, register_once
+from mlops.registry.registration import register_once
 from mlops.registry.transitions import Author
 from mlops.serving.package import contract, package
 from mlops.serving.verified import files_of
@@ -21,7 +22,7 @@ from mlops.tracking.stored_model import StoredModel, store_model
 
 
 def run(context: StepContext) -> ModelVersionRef:
-    config = RegisterConfig(**context.config)
+    config = context.section(RegisterStep)
     report = context.input.ref
     assert isinstance(report, ReportRef)
     example = report.artifacts.get(EXAMPLE)

@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mlops.contract.refs import CheckpointRef, StudyRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
 from mlops.data.shard_cache import node_folder
 from mlops.data.shards import open_source, open_split
@@ -24,7 +26,6 @@ from mlops.tracking.run import TrackedRun
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.loop import GivesUp, Trainer, TrainingJob
@@ -48,7 +49,7 @@ def run(context: StepContext) -> CheckpointRef | None:
     """:return: on rank 0 the best checkpoint; None on the others"""
     study = context.input.ref
     tuned = study.parameters if isinstance(study, StudyRef) else {}
-    config = TrainConfig.of(replaced_settings(context.config, tuned))
+    config = check_section(Train, replaced_settings(context.config, tuned), "train")
     manifest = checked_manifest(context, config)
     if config.program is not None:
         return _run_program(context, config, manifest)
@@ -66,7 +67,7 @@ def run(context: StepContext) -> CheckpointRef | None:
     return ref
 
 
-def join_gang(config: TrainConfig) -> Gang:
+def join_gang(config: Train) -> Gang:
     timeout = timedelta(seconds=config.collective_timeout_seconds)
     return join(config.parallel, timeout, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
 
@@ -74,7 +75,7 @@ def join_gang(config: TrainConfig) -> Gang:
 @contextmanager
 def train_model(
     context: StepContext,
-    config: TrainConfig,
+    config: Train,
     gang: Gang,
     manifest: Mapping[str, Any],
     *,
@@ -110,7 +111,7 @@ def train_model(
         tracked.finish(TRACKING_SECONDS, "KILLED" if state.given_up else "FINISHED", ended)
 
 
-def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[str, Any]) -> CheckpointRef | None:
+def _run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]) -> CheckpointRef | None:
     features, deployment = context.features, context.deployment
     assert config.program is not None
     # The process group is the script's.
@@ -148,7 +149,7 @@ def _run_program(context: StepContext, config: TrainConfig, manifest: Mapping[st
     return ref
 
 
-def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any]:
+def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
     """The features' manifest, after a look at what can be known before anything costs time."""
     features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
@@ -169,7 +170,7 @@ def checked_manifest(context: StepContext, config: TrainConfig) -> dict[str, Any
 
 
 def _job(
-    context: StepContext, config: TrainConfig, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
+    context: StepContext, config: Train, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
     features, store = context.features, context.store
@@ -222,7 +223,7 @@ def _validation(recipe: Recipe, scratch: Path) -> Validation:
     return Validation.of_table(table, grouped=bool(recipe.manifest["grouped"]), metric=metric, further=further)
 
 
-def _best(context: StepContext, config: TrainConfig, job: TrainingJob, state: TrainingState) -> Trained | None:
+def _best(context: StepContext, config: Train, job: TrainingJob, state: TrainingState) -> Trained | None:
     """On rank 0. Called by all ranks, for all look whether the best checkpoint is whole."""
     saved = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking])
     if saved is None:

@@ -16,12 +16,12 @@ from typing import Any, Final
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
 from mlops.code import bundle, recipe_folder
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
+from mlops.contract.sections.train import Train
 from mlops.steps import StepContext
 from mlops.tracking.connection import TrackingError
 from mlops.tracking.run import TrackedRun
 from mlops.tracking.system_metrics import SystemMetrics
 from mlops.trainer.checkpoint.weights import serialise
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.environment import gang_environment
 from mlops.trainer.parallel import Gang
 from mlops.trainer.tracked import track
@@ -43,7 +43,7 @@ class Origin:
     """From the commit to the code as it is; empty where there is nothing to patch, or too much."""
 
     @classmethod
-    def of(cls, home: Path, config: TrainConfig, gang: Gang) -> Origin:
+    def of(cls, home: Path, config: Train, gang: Gang) -> Origin:
         changes = uncommitted(home)
         if changes.patch is None:
             logger.warning(
@@ -90,7 +90,7 @@ class Trained:
 @contextmanager
 def tracked_run(
     context: StepContext,
-    config: TrainConfig,
+    config: Train,
     gang: Gang,
     num_parameters: int,
     tags: Mapping[str, str] = MappingProxyType({}),
@@ -116,7 +116,7 @@ def tracked_run(
 
 def publish(
     context: StepContext,
-    config: TrainConfig,
+    config: Train,
     trained: Trained,
     origin: Origin,
     tracked: TrackedRun,

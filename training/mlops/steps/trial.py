@@ -9,13 +9,14 @@ from typing import Any, Final
 from optuna.trial import FrozenTrial, TrialState
 
 from mlops.contract.refs import TrialRef
+from mlops.contract.sections.base import check_section
+from mlops.contract.sections.steps import TrialStep
+from mlops.contract.sections.train import Train
 from mlops.contract.step import replaced_settings, settings_text
 from mlops.steps import StepContext
 from mlops.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.parallel import Gang, leave
 from mlops.trainer.state import TrainingState
-from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import RUN, Study
 from mlops.tuning.tracked import STATES, trial_tags
 
@@ -26,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 def run(context: StepContext) -> TrialRef | None:
     """:return: on rank 0 what came of the trial; None on the others"""
-    config, number = TuneConfig.of(context.config), context.config["number"]
-    given = TrainConfig.of(config.train)
-    manifest = checked_manifest(context, given)
-    gang = join_gang(given)
+    config = context.section(TrialStep)
+    number = config.number
+    manifest = checked_manifest(context, config.train)
+    gang = join_gang(config.train)
     study = Study.open(context.input, context.store.uri, config) if gang.leads else None
     trial = gang.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"
@@ -55,15 +56,16 @@ def run(context: StepContext) -> TrialRef | None:
 
 def _train(
     context: StepContext,
-    config: TuneConfig,
+    config: TrialStep,
     gang: Gang,
     study: Study | None,
     trial: FrozenTrial,
     manifest: Mapping[str, Any],
 ) -> FrozenTrial:
     """:return: as it ended, on rank 0"""
-    number: int = context.config["number"]
-    settings = TrainConfig.of(replaced_settings(config.train, trial.params))
+    number = config.number
+    given = config.train.model_dump(mode="json")
+    settings = check_section(Train, replaced_settings(given, trial.params), f"trial {number}: train")
     gpus = gang.world_size if gang.device.type == "cuda" else 0
     tags: Mapping[str, str] = {}
     if study is not None:

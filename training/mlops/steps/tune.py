@@ -8,13 +8,13 @@ from collections import Counter
 from optuna.trial import TrialState
 
 from mlops.contract.refs import INPUT, StudyRef, TrialRef
+from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import StepError, StepInput
 from mlops.steps import StepContext
 from mlops.tracking.connection import allowed
-from mlops.tuning.config import TuneConfig, study_name
 from mlops.tuning.plots import draw_plots
 from mlops.tuning.space import NUMBER
-from mlops.tuning.study import Study
+from mlops.tuning.study import Study, study_name
 from mlops.tuning.tracked import STATES, files, open_study_run, settle_runs, table
 
 logger = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ class NoCompleteTrialError(StepError):
 
 
 def run(context: StepContext) -> StudyRef:
-    config = TuneConfig.of(context.config)
+    config = context.section(TuneStep)
     study = Study.open(context.input, context.store.uri, config)
     study.settle()
     _restore(context, study, config)
     best, rows = study.best(), table(study)
     states = Counter(row["state"] for row in rows)
-    counts = {state: states[state] for state in STATES.values()} | {"not begun": config.trials - len(rows)}
+    counts = {state: states[state] for state in STATES.values()} | {"not begun": config.num_trials - len(rows)}
     told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     if best is None:
         raise NoCompleteTrialError(
-            f"none of the {config.trials} trials of {study.name} came to its end ({told}): look at their logs; a "
+            f"none of the {config.num_trials} trials of {study.name} came to its end ({told}): look at their logs; a "
             "pruner may be too strict, or the budget too small"
         )
-    metric = config.train["metric"]
+    metric = config.train.metric
     number, value = best.user_attrs[NUMBER], best.value
     assert value is not None, "it is complete"
     logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric, value, best.params)
@@ -70,10 +70,10 @@ def run(context: StepContext) -> StudyRef:
     )
 
 
-def _restore(context: StepContext, study: Study, config: TuneConfig) -> None:
+def _restore(context: StepContext, study: Study, config: TuneStep) -> None:
     """Trials are committed to the store: a database that is lost or set back does not take them along."""
     known = {number for number, trial in study.trials().items() if trial.state is not TrialState.FAIL}
-    lacking = set(range(config.trials)) - known
+    lacking = set(range(config.num_trials)) - known
     folder = f"pipelines/{context.run.pipeline}/trial"
     night = context.run.run_key.rpartition("-")[0]  # with which the run keys of its trials begin, too
     for run_key in context.store.folders(folder) if lacking else ():

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import NoReturn
 
 from mlops.contract.refs import DatasetRef, ValidationRef
+from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.snapshots import Snapshot
 from mlops.steps import StepContext
 from mlops.validation.baselines import WINDOW, find_references
-from mlops.validation.config import ValidateConfig
 from mlops.validation.gate import Examined, Verdict, examine
 from mlops.validation.proposal import propose_schema, write_schema
 from mlops.validation.report import Subject, render
@@ -30,7 +30,7 @@ def run(context: StepContext) -> ValidationRef:
     :raises BadDataError: with a line per anomaly, where the data does not fit
     :raises BadConfigError: where there is no schema yet; one is proposed
     """
-    config = ValidateConfig.of(context.config)
+    config = context.section(Validate)
     dataset = context.input.ref
     assert isinstance(dataset, DatasetRef), "the operator's wiring was checked when the DAG was parsed"
     snapshot = Snapshot.open(context.store, dataset)
@@ -74,7 +74,7 @@ def run(context: StepContext) -> ValidationRef:
     )
 
 
-def _examined(context: StepContext, config: ValidateConfig, snapshot: Snapshot, rows: Rows, schema: Schema) -> Examined:
+def _examined(context: StepContext, config: Validate, snapshot: Snapshot, rows: Rows, schema: Schema) -> Examined:
     manifest = snapshot.manifest
     serving: Rows | None = None
     notes: list[str] = []
@@ -100,7 +100,7 @@ def _log_unchecked(verdict: Verdict) -> None:
         logger.info("%s", note)
 
 
-def _propose(context: StepContext, config: ValidateConfig, rows: Rows) -> NoReturn:
+def _propose(context: StepContext, config: Validate, rows: Rows) -> NoReturn:
     if not rows.total:
         raise BadDataError(
             f"there is no schema {config.schema_path}, and the snapshot has no rows to propose one from: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,6 @@ def gang_environment(home: Path, gang: Gang, nodes: int) -> dict[str, Any]:
         **environment(home, gang.device),
         "world_size": gang.world_size,
         "nodes": nodes,
-        "layout": asdict(gang.parallel),
+        "layout": gang.parallel.model_dump(),
         "float32_matmul": torch.get_float32_matmul_precision(),
     }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import INTERRUPTED, BadDataError
 from mlops.data.loader import Batch, Loader, Step
 from mlops.store import StoreError
@@ -23,7 +24,6 @@ from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.tree import Contents
-from mlops.trainer.config import Loss, TrainConfig
 from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
 from mlops.trainer.interval import SaveInterval
@@ -31,6 +31,7 @@ from mlops.trainer.layouts import Layout
 from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.metrics import direction
+from mlops.trainer.model import Loss
 from mlops.trainer.outcome import Outcome, TakenStep
 from mlops.trainer.parallel import Gang
 from mlops.trainer.progress import Moment, Progress, Window
@@ -55,7 +56,7 @@ class NonFiniteLossError(BadDataError):
 class TrainingJob:
     """All that the loop works on."""
 
-    config: TrainConfig
+    config: Train
     layout: Layout
     optimizer: Optimizer
     loss: Loss

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from mlops.contract.objectives import OBJECTIVE_METRICS
 from mlops.contract.step import BadConfigError, BadDataError
 
 Floats = npt.NDArray[np.floating]
@@ -22,12 +23,6 @@ IntArray = npt.NDArray[np.int64]
 Weighted = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 """Weights of the samples ``[R, S]`` to the metric's values ``[R]``, NaN where it cannot be measured."""
 
-OBJECTIVE_METRICS: Final = {
-    "ranking": ("ndcg@K", "mrr"),
-    "binary": ("auc", "log_loss", "f1", "calibration_error"),
-    "language_model": ("perplexity",),
-}
-"""The one to begin with first."""
 LOWER_IS_BETTER: Final = frozenset({"log_loss", "calibration_error", "perplexity"})
 CALIBRATION_BINS: Final = 15
 

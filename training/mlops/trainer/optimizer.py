@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.layouts.refusals import refuse_optimizer
 
 
 def build_optimizer(
-    config: TrainConfig, model: nn.Module, configure: Callable[[nn.Module, float, float], object] | None
+    config: Train, model: nn.Module, configure: Callable[[nn.Module, float, float], object] | None
 ) -> Optimizer:
     """
     :param configure: the recipe's own; None: AdamW (Loshchilov & Hutter 2019), fused, with torch's betas

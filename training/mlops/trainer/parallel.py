@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -15,9 +15,9 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
+from mlops.contract.sections.train import Parallel
 from mlops.contract.step import BadConfigError
 from mlops.process import allow_open_files, open_files_of
-from mlops.trainer.config import Parallel
 from mlops.trainer.determinism import set_numerics
 from mlops.trainer.devices import check_gpus
 from mlops.trainer.layouts.mesh import coordinates, device_mesh, resolve
@@ -194,7 +194,7 @@ def join(
         return Gang(rank=rank, world_size=1, device=device, parallel=parallel)
     replicas_only = parallel.dp_replicate == world_size
     # A mesh connects the ranks of each of its dimensions anew.
-    of_mesh = 0 if replicas_only else sum(asdict(parallel).values())
+    of_mesh = 0 if replicas_only else sum(parallel.model_dump().values())
     allow_open_files(open_files_of(world_size) + of_mesh, f"a training of {world_size} processes")
     if not distributed.is_initialized():
         choose_interface()

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.data.batch import Batch
 from mlops.data.dealing import PASS_WORTH_ROWS
@@ -19,9 +20,9 @@ from mlops.data.loader import Loader
 from mlops.data.shard_cache import node_folder
 from mlops.data.shards import open_source
 from mlops.store import Store
-from mlops.trainer.config import Loss, TrainConfig, build_model
 from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Curriculum, weighted_loss
+from mlops.trainer.model import Loss, build_model
 from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Gang, seed_everything
@@ -37,7 +38,7 @@ class Recipe:
     :param manifest: of the features
     """
 
-    config: TrainConfig
+    config: Train
     gang: Gang
     home: Path
     store: Store

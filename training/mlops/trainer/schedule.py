@@ -6,7 +6,7 @@ import math
 
 from torch.optim import Optimizer
 
-from mlops.trainer.config import Schedule
+from mlops.contract.sections.train import Schedule
 
 
 def factor(schedule: Schedule, step: int, num_steps: int) -> float:

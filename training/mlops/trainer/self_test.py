@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.data.loader import Batch, Loader, Step
 from mlops.trainer.checkpoint.tree import Contents, Flat, contents_of, flatten, put_leaf
-from mlops.trainer.config import Loss, TrainConfig
 from mlops.trainer.hidden_state import Hidden, changed, look
 from mlops.trainer.layouts import Layout
 from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
+from mlops.trainer.model import Loss
 from mlops.trainer.parallel import Gang
 from mlops.trainer.schedule import LearningRate
 
@@ -50,7 +51,7 @@ class SelfTest:
     :param functions: the recipe's, whose modules may keep counters
     """
 
-    config: TrainConfig
+    config: Train
     gang: Gang
     loader: Loader
     build: Build

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
-from mlops.trainer.config import EarlyStopping
+from mlops.contract.sections.train import EarlyStopping
 from mlops.trainer.trail import Trail
 
 LOSS_UNITS: Final = 1 << 24

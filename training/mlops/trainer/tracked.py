@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Final
 
 import torch
 
+from mlops.contract.sections.train import Train
 from mlops.contract.step import StepInput, flat_settings
 from mlops.process import Deployment
 from mlops.tracking.connection import allowed
 from mlops.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
 from mlops.tracking.run import Point, TrackedRun, open_run
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.config import TrainConfig
 from mlops.trainer.flops import peak_flops
 from mlops.trainer.parallel import Gang
 from mlops.trainer.progress import Moment
@@ -28,7 +27,7 @@ _MOST_MOMENTS: Final = 1000
 def track(
     deployment: Deployment,
     document: StepInput,
-    config: TrainConfig,
+    config: Train,
     gang: Gang,
     num_parameters: int,
     tags: Mapping[str, str],
@@ -40,13 +39,14 @@ def track(
     """
     run, features = document.run, document.ref
     assert features is not None
+    sizes = {"world_size": gang.world_size, "num_parameters": num_parameters}
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "none"
     return open_run(
         deployment.tracking_uri,
         experiment=run.pipeline,
         run_key=run.run_key,
         name=f"{run.pipeline} {run.interval_end[:10]}",
-        params=flat_settings(asdict(config)) | {"world_size": gang.world_size, "num_parameters": num_parameters},
+        params=flat_settings(config.model_dump(mode="json")) | sizes,
         tags={
             **run_tags(run, deployment.home),
             **lineage_tags(features),
@@ -68,7 +68,7 @@ class Curves:
     :param checkpoints: whose durations are told too
     """
 
-    def __init__(self, tracked: TrackedRun, config: TrainConfig, gang: Gang, checkpoints: Checkpoints) -> None:
+    def __init__(self, tracked: TrackedRun, config: Train, gang: Gang, checkpoints: Checkpoints) -> None:
         self._tracked, self._config, self._checkpoints = tracked, config, checkpoints
         self._gpus = gang.world_size if gang.device.type == "cuda" else 0
         self._peak_flops = peak_flops(gang.device)

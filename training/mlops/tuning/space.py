@@ -13,8 +13,9 @@ from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
 from mlops.contract.refs import digest_of
+from mlops.contract.sections.steps import TuneStep
+from mlops.contract.sections.tune import Choices, Dimension
 from mlops.data.order import Permutation
-from mlops.tuning.config import TuneConfig
 
 NUMBER: Final = "number"
 """Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
@@ -23,20 +24,20 @@ _MOST_POINTS: Final = 1 << 62
 _SAMPLERS: Final[Mapping[str, type[RandomSampler | TPESampler]]] = {"random": RandomSampler, "tpe": TPESampler}
 
 
-def distributions(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+def distributions(space: Mapping[str, Dimension]) -> dict[str, BaseDistribution]:
     return {name: _distribution(dimension) for name, dimension in sorted(space.items())}
 
 
-def _distribution(dimension: Mapping[str, Any]) -> BaseDistribution:
-    if (choices := dimension.get("choices")) is not None:
-        return CategoricalDistribution(choices)
-    low, high, log, step = (dimension[name] for name in ("low", "high", "log", "step"))
-    if all(isinstance(bound, int) for bound in (low, high, step or 1)):
-        return IntDistribution(low, high, log=log, step=step or 1)
-    return FloatDistribution(low, high, log=log, step=step)
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if isinstance(dimension, Choices):
+        return CategoricalDistribution(dimension.choices)
+    low, high, step = dimension.low, dimension.high, dimension.step
+    if isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None):
+        return IntDistribution(low, high, log=dimension.log, step=step or 1)
+    return FloatDistribution(low, high, log=dimension.log, step=step)
 
 
-def draw(study: optuna.Study, config: TuneConfig, number: int) -> dict[str, Any]:
+def draw(study: optuna.Study, config: TuneStep, number: int) -> dict[str, Any]:
     """
     Settings for a trial, drawn on a copy of the study: nothing of them is stored before all of them are.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
@@ -14,9 +14,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from mlops.contract.refs import TrialRef
-from mlops.contract.step import StepError, StepInput
+from mlops.contract.sections.steps import TuneStep
+from mlops.contract.sections.train import Train
+from mlops.contract.step import StepError, StepInput, decisive, run_key
 from mlops.trainer.metrics import direction
-from mlops.tuning.config import TuneConfig, study_name
 from mlops.tuning.space import NUMBER, distributions, draw
 from mlops.tuning.storage import database_url, open_storage, reachable
 
@@ -37,12 +38,12 @@ class Study:
     ``settle``, then ``trials``.
     """
 
-    def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneConfig) -> None:
+    def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneStep) -> None:
         self._study, self._storage, self._config = study, storage, config
         self._ids: dict[int, int] = {}
 
     @classmethod
-    def open(cls, document: StepInput, store: str, config: TuneConfig) -> Self:
+    def open(cls, document: StepInput, store: str, config: TuneStep) -> Self:
         """
         Find the study, or make it.
 
@@ -50,7 +51,7 @@ class Study:
         :param store: URI of the object store
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        best_is_most = direction(config.train["metric"]) > 0
+        best_is_most = direction(config.train.metric) > 0
         storage = open_storage(database_url(store, document.run.pipeline, config.connection))
         with reachable():
             study = optuna.create_study(
@@ -75,7 +76,7 @@ class Study:
             number = trial.user_attrs[NUMBER]
             if number not in found or found[number].state is TrialState.FAIL:
                 found[number] = trial
-        return {number: found[number] for number in sorted(found) if number < self._config.trials}
+        return {number: found[number] for number in sorted(found) if number < self._config.num_trials}
 
     def begin(self, number: int) -> FrozenTrial:
         """
@@ -202,7 +203,20 @@ class Study:
                 )
 
 
-def _pruner(config: TuneConfig) -> BasePruner:
+def study_name(document: StepInput) -> str:
+    """
+    The same for all trials and for the step that concludes: a retry finds its study, and so does a larger budget.
+
+    :param document: of any of them
+    """
+    run, config = document.run, document.config
+    kept = {name: config[name] for name in ("space", "sampler", "pruner", "seed", "train", "connection")}
+    kept["train"] = decisive(kept["train"], Train.operational)
+    key = run_key("study", run.interval_end, run.timezone, kept, document.ref, document.code)
+    return f"{run.pipeline}/{key}"
+
+
+def _pruner(config: TuneStep) -> BasePruner:
     match config.pruner:
         case "median":
             return MedianPruner()
@@ -215,7 +229,7 @@ def _pruner(config: TuneConfig) -> BasePruner:
             return NopPruner()
 
 
-def _most_epochs(config: TuneConfig) -> int:
-    tuned: Mapping[str, Any] = config.space.get("epochs", {})
-    epochs: list[int] = [*tuned.get("choices", ()), tuned.get("high", 0), config.train["epochs"]]
+def _most_epochs(config: TuneStep) -> int:
+    tuned = config.space.get("epochs")
+    epochs: list[int] = [config.train.epochs, *(tuned.values() if tuned else ())]
     return max(epochs)

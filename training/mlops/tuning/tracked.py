@@ -9,11 +9,11 @@ from typing import Any, Final
 from optuna.trial import FrozenTrial, TrialState
 
 from mlops.contract.refs import canonical_json
+from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import StepInput
 from mlops.process import Deployment
 from mlops.tracking.provenance import lineage_tags, run_tags
 from mlops.tracking.run import PARENT_TAG, StoredRun, TrackedRun, open_run
-from mlops.tuning.config import TuneConfig
 from mlops.tuning.study import BEGUN, GPU_HOURS, RUN, Study
 
 OPENING_SECONDS: Final = 60.0
@@ -22,23 +22,24 @@ STATES: Final = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", T
 _STATUSES: Final = {TrialState.COMPLETE: "FINISHED", TrialState.PRUNED: "KILLED", TrialState.FAIL: "FAILED"}
 
 
-def open_study_run(deployment: Deployment, document: StepInput, config: TuneConfig, name: str) -> TrackedRun:
+def open_study_run(deployment: Deployment, document: StepInput, config: TuneStep, name: str) -> TrackedRun:
     """:param document: of a trial, or of the step that concludes"""
     run, features = document.run, document.ref
     assert features is not None
     settings = {name: getattr(config, name) for name in ("sampler", "pruner", "seed", "trials", "hours", "gpu_hours")}
+    space = {f"space.{name}": dimension.model_dump(mode="json") for name, dimension in config.space.items()}
     return open_run(
         deployment.tracking_uri,
         experiment=run.pipeline,
         run_key=name,
         name=f"tune {run.pipeline} {run.interval_end[:10]}",
-        params=settings | {f"space.{setting}": dimension for setting, dimension in config.space.items()},
+        params=settings | space,
         tags={**run_tags(run, deployment.home), **lineage_tags(features), "mlops.study": name},
     )
 
 
 def trial_tags(
-    study: Study, number: int, deployment: Deployment, document: StepInput, config: TuneConfig
+    study: Study, number: int, deployment: Deployment, document: StepInput, config: TuneStep
 ) -> dict[str, str]:
     """For the run of a trial; opens the study's where this is the first trial."""
     parent = study.tracking_run

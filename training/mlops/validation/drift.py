@@ -11,13 +11,14 @@ L-infinity of numbers is always 0. Instants are left out: time goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, statistics_pb2
 
+from mlops.contract.sections.validate import Drift
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Distribution
 from mlops.validation.bins import Numbers, counts, is_point
 from mlops.validation.statistics import FeatureType, reference_bins
@@ -34,21 +35,6 @@ _NUM_CHANGES_SHOWN: Final = 3
 
 _Kind = anomalies_pb2.AnomalyInfo.Type
 Feature: TypeAlias = statistics_pb2.FeatureNameStatistics
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriftConfig:
-    """How far a distribution may be from its reference, once chance is allowed for."""
-
-    numbers: float
-    """Jensen-Shannon divergence of a column of numbers."""
-    values: float
-    """L-infinity distance of a column of strings."""
-    columns: Mapping[str, float | None]
-    """Instead of these, for single columns; None: the column is not compared."""
-
-    def of(self, column: str, is_text: bool) -> float | None:
-        return self.columns.get(column, self.values if is_text else self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +57,7 @@ class _Counts:
 
 
 def column_distance(
-    reference: Feature, feature: Feature, numbers: Numbers | None, config: DriftConfig, names: tuple[str, str]
+    reference: Feature, feature: Feature, numbers: Numbers | None, config: Drift, names: tuple[str, str]
 ) -> ColumnDistance | None:
     """
     Hold a column against the reference's.
@@ -82,7 +68,7 @@ def column_distance(
     """
     name = feature.path.step[0]
     is_text = numbers is None
-    allowed = config.of(name, is_text)
+    allowed = config.allowed(name, is_text=is_text)
     if allowed is None or is_text != (reference.type == FeatureType.STRING):
         return None
     bins = _values(reference, feature) if numbers is None else _numbers(reference, numbers)

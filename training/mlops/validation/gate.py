@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.sections.validate import Drift, Validate
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Comparison, shorten
 from mlops.validation.baselines import PREVIOUS, WINDOW, Reference
 from mlops.validation.columns import check_columns, is_instant
-from mlops.validation.config import ValidateConfig
-from mlops.validation.drift import DriftConfig, column_distance, drifted
+from mlops.validation.drift import column_distance, drifted
 from mlops.validation.freshness import check_freshness
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, count_checks
@@ -76,7 +76,7 @@ class _Described:
     """Columns that a reference lacks, or has in another type, by its words."""
 
 
-def examine(data: Examined, schema: Schema, config: ValidateConfig) -> Verdict:
+def examine(data: Examined, schema: Schema, config: Validate) -> Verdict:
     """
     Hold a snapshot against its schema, its earlier days, the references and the serving log.
 
@@ -127,7 +127,7 @@ def examine(data: Examined, schema: Schema, config: ValidateConfig) -> Verdict:
     )
 
 
-def _check_volume(data: Examined, config: ValidateConfig) -> list[Anomaly]:
+def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
     """Every day there, as many rows as on an earlier day, as many as in the previous snapshot."""
     num_rows = data.rows.num_rows
     anomalies = check_days(data.days, num_rows)
@@ -141,7 +141,7 @@ def _check_volume(data: Examined, config: ValidateConfig) -> list[Anomaly]:
     return anomalies
 
 
-def _describe(data: Examined, drift: DriftConfig | None) -> _Described:
+def _describe(data: Examined, drift: Drift | None) -> _Described:
     """Read every column once: describe it, and count it in the bins of each reference."""
     rows, newest = data.rows, data.days[-1]
     window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
@@ -157,7 +157,7 @@ def _describe(data: Examined, drift: DriftConfig | None) -> _Described:
             last.features.append(column.describe(newest)[0])
         for reference, columns in references:
             names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
-            if drift is None or is_instant(column.dtype) or drift.of(column.name, numbers is None) is None:
+            if drift is None or is_instant(column.dtype) or drift.allowed(column.name, is_text=numbers is None) is None:
                 continue
             before = columns.get(column.name)
             distance = column_distance(before, feature, numbers, drift, names) if before is not None else None
@@ -179,7 +179,7 @@ def _check_schema(described: _Described, data: Examined, schema: Schema) -> list
 
 
 def _check_slices(
-    data: Examined, config: ValidateConfig, volume_fits: bool
+    data: Examined, config: Validate, volume_fits: bool
 ) -> tuple[list[Anomaly], list[SliceSummary], list[str]]:
     """:param volume_fits: whether the rows as a whole are as many as expected; else every slice would say so again"""
     if not config.slices:
@@ -198,7 +198,7 @@ def _check_slices(
 
 
 def _check_references(
-    described: _Described, data: Examined, config: ValidateConfig
+    described: _Described, data: Examined, config: Validate
 ) -> tuple[list[Anomaly], list[Comparison]]:
     """Drift; a column that is too far from both references is told once."""
     if config.drift is None:
@@ -224,7 +224,7 @@ def _check_references(
     return list(anomalies.values()), comparisons
 
 
-def _check_names(config: ValidateConfig, rows: Rows, schema: Schema) -> None:
+def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
     """A mistyped column would be a check that is never made."""
     known = dict.fromkeys([*rows.schema, *schema.columns])
     named = [("unique", column) for key in config.unique for column in key]

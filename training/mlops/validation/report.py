@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import RunIdentity
 from mlops.validation.charts import (
     Bar,
@@ -22,7 +23,7 @@ from mlops.validation.charts import (
     value_bars,
 )
 from mlops.validation.gate import Verdict
-from mlops.validation.volume import VolumeConfig
+from mlops.validation.volume import compared_day
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,7 @@ class ColumnSummary:
     """Number of the first anomaly about it, counted from 1."""
 
 
-def render(verdict: Verdict, subject: Subject, volume: VolumeConfig | None) -> str:
+def render(verdict: Verdict, subject: Subject, volume: Volume | None) -> str:
     """
     The page. Equal verdicts give equal bytes: there is no clock in it.
 
@@ -82,7 +83,7 @@ def render(verdict: Verdict, subject: Subject, volume: VolumeConfig | None) -> s
         volume=volume,
         num_rows=sum(verdict.num_rows.values()),
         unchecked=len(verdict.notes) + sum(not comparison.compared for comparison in verdict.comparisons),
-        compared=volume.compared_day(verdict.days) if volume else None,
+        compared=compared_day(volume, verdict.days) if volume else None,
         days=day_bars(verdict.num_rows, verdict.days, marked),
         columns=[
             summarise(feature, subject.types, of_column.get(feature.path.step[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,11 +12,12 @@ import polars as pl
 from polars.exceptions import PolarsError
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.sections.validate import Drift, ServingLog
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.manifest import Manifest
 from mlops.validation.anomalies import Anomaly, Comparison, shorten
 from mlops.validation.columns import check_columns, is_instant
-from mlops.validation.drift import DriftConfig, column_distance, drifted
+from mlops.validation.drift import column_distance, drifted
 from mlops.validation.rows import Rows
 from mlops.validation.schema import SERVING, Schema, expected_features
 
@@ -30,20 +31,8 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingLogConfig:
-    """Where the requests are."""
-
-    path: str
-    """File or glob, relative to the project folder, absolute, or ``s3://``."""
-    event_time: str
-    """Column with the instant of a request."""
-    null_values: Sequence[str]
-    """Strings that mean null in CSV files."""
-
-
 def read_serving_log(
-    config: ServingLogConfig, manifest: Manifest, training: Rows, schema: Schema, *, home: Path, scratch: Path
+    config: ServingLog, manifest: Manifest, training: Rows, schema: Schema, *, home: Path, scratch: Path
 ) -> tuple[Rows | None, list[str]]:
     """
     The requests of the snapshot's window, with the columns that the schema has for serving.
@@ -85,7 +74,7 @@ def check_serving_log(
     log: Rows,
     training: statistics_pb2.DatasetFeatureStatistics,
     schema: Schema,
-    drift: DriftConfig | None,
+    drift: Drift | None,
     days: Sequence[str],
 ) -> tuple[list[Anomaly], Comparison]:
     """
@@ -121,7 +110,7 @@ def check_serving_log(
     return anomalies, comparison
 
 
-def _scan(config: ServingLogConfig, home: Path) -> pl.LazyFrame:
+def _scan(config: ServingLog, home: Path) -> pl.LazyFrame:
     remote = "://" in config.path and not config.path.startswith("file://")
     place = config.path if remote else str(home / config.path.removeprefix("file://"))
     kind = next((kind for kind in _KINDS if config.path.endswith(_KINDS[kind])), None)
@@ -136,7 +125,7 @@ def _scan(config: ServingLogConfig, home: Path) -> pl.LazyFrame:
     raise BadConfigError(f"validate.serving_log.path {config.path!r} is of no known format; known are {known}")
 
 
-def _with_instants(log: pl.LazyFrame, config: ServingLogConfig) -> pl.LazyFrame:
+def _with_instants(log: pl.LazyFrame, config: ServingLog) -> pl.LazyFrame:
     columns = log.collect_schema()
     if config.event_time not in columns:
         raise BadDataError(

@@ -13,10 +13,11 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly
 from mlops.validation.rows import Rows
-from mlops.validation.volume import VolumeConfig
+from mlops.validation.volume import compared_day
 
 SLICE_VANISHED: Final = "SLICE_VANISHED"
 SLICE_APPEARED: Final = "SLICE_APPEARED"
@@ -76,7 +77,7 @@ class _Days:
 
 
 def check_slices(
-    rows: Rows, days: Sequence[str], column: str, volume: VolumeConfig | None, tolerance: float
+    rows: Rows, days: Sequence[str], column: str, volume: Volume | None, tolerance: float
 ) -> tuple[list[Anomaly], list[SliceSummary]]:
     """
     Look at each value of a column on its own.
@@ -89,7 +90,7 @@ def check_slices(
     if column not in rows.schema:
         return [], []
     slices = _by_slice(rows, column)
-    compared = volume.compared_day(days) if volume is not None else None
+    compared = compared_day(volume, days) if volume is not None else None
     anomalies = []
     for value, slice_days in slices.items():
         anomalies += _check_rows(slice_days, f"{column}={value}", days, volume)
@@ -131,7 +132,7 @@ def _by_slice(rows: Rows, column: str) -> dict[str, _Days]:
     return slices
 
 
-def _check_rows(found: _Days, name: str, days: Sequence[str], volume: VolumeConfig | None) -> list[Anomaly]:
+def _check_rows(found: _Days, name: str, days: Sequence[str], volume: Volume | None) -> list[Anomaly]:
     *earlier, newest = days
     now = found.num_rows.get(newest, 0)
     before = [found.num_rows.get(day, 0) for day in earlier]
@@ -160,7 +161,7 @@ def _check_rows(found: _Days, name: str, days: Sequence[str], volume: VolumeConf
         ]
     if volume is None:
         return []
-    compared = volume.compared_day(days)
+    compared = compared_day(volume, days)
     then = found.num_rows.get(compared, 0)
     # Counts scatter by their square root.
     if abs(now - then) <= volume.tolerance * then + _DEVIATIONS * math.sqrt(now + then):

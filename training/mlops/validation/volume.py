@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
+from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, shorten
 from mlops.validation.validator import validate_statistics
@@ -21,37 +21,20 @@ DAYS_OF_A_WEEK: Final = 7
 NOT_COMPARABLE: Final = "VOLUME_NOT_COMPARABLE"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VolumeConfig:
-    """How far a number of rows may be from an earlier one: the newest day's, the window's, a day's delivered again."""
+def compared_day(volume: Volume, days: Sequence[str]) -> str:
+    """
+    The earlier day that the newest one is held against.
 
-    tolerance: float
-    """0.2: between 0.8 and 1.2 times."""
-    against_days: int
-    """The earlier day is this many days before the newest."""
-
-    @property
-    def low(self) -> float:
-        return round(1 - self.tolerance, 9)
-
-    @property
-    def high(self) -> float:
-        return round(1 + self.tolerance, 9)
-
-    def compared_day(self, days: Sequence[str]) -> str:
-        """
-        The earlier day.
-
-        :param days: the calendar days of the window, oldest first
-        :raises BadConfigError: where it lies before the window
-        """
-        if self.against_days >= len(days):
-            raise BadConfigError(
-                f"validate.volume.against_days is {self.against_days}, but the snapshot's window has {len(days)} "
-                f"day(s), from {days[0]} to {days[-1]}: there is nothing to compare {days[-1]} with. "
-                f"Set ingest.window_days to at least {self.against_days + 1}, or validate.volume to null"
-            )
-        return days[-1 - self.against_days]
+    :param days: the calendar days of the window, oldest first
+    :raises BadConfigError: where it lies before the window
+    """
+    if volume.against_days >= len(days):
+        raise BadConfigError(
+            f"validate.volume.against_days is {volume.against_days}, but the snapshot's window has {len(days)} "
+            f"day(s), from {days[0]} to {days[-1]}: there is nothing to compare {days[-1]} with. "
+            f"Set ingest.window_days to at least {volume.against_days + 1}, or validate.volume to null"
+        )
+    return days[-1 - volume.against_days]
 
 
 def calendar_days(interval_start: str, interval_end: str, timezone: str) -> list[str]:
@@ -96,7 +79,7 @@ def check_days(days: Sequence[str], num_rows: Mapping[str, int]) -> list[Anomaly
     ]
 
 
-def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: VolumeConfig) -> list[Anomaly]:
+def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
     """
     Compare the newest day's rows with an earlier day's, by TFDV's ``num_examples_drift_comparator``.
 
@@ -104,7 +87,7 @@ def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volum
 
     :raises BadConfigError: where the earlier day lies before the window
     """
-    newest, earlier = days[-1], config.compared_day(days)
+    newest, earlier = days[-1], compared_day(config, days)
     if not num_rows.get(newest):
         return []
     # Without previous statistics TFDV would skip the check in silence.
@@ -140,7 +123,7 @@ def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volum
 
 
 def check_against_previous(
-    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], num_days: int, config: VolumeConfig
+    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], num_days: int, config: Volume
 ) -> list[Anomaly]:
     """
     Compare with the previous snapshot: the rows a day of the two windows, and every day that both hold.
@@ -187,7 +170,7 @@ def check_against_previous(
     ]
 
 
-def _advice(days: Sequence[str], num_rows: Mapping[str, int], config: VolumeConfig) -> str:
+def _advice(days: Sequence[str], num_rows: Mapping[str, int], config: Volume) -> str:
     newest = days[-1]
     advice = (
         f"If the source delivered all of {newest} (a holiday, a storm), run this night with a larger "
@@ -204,7 +187,7 @@ def _advice(days: Sequence[str], num_rows: Mapping[str, int], config: VolumeConf
     return advice
 
 
-def _has_drifted(num_rows: int, num_rows_before: int, config: VolumeConfig) -> bool:
+def _has_drifted(num_rows: int, num_rows_before: int, config: Volume) -> bool:
     # The comparator never sees columns: a schema and statistics without any are all it needs.
     schema = schema_pb2.Schema()
     comparator = schema.dataset_constraints.num_examples_drift_comparator

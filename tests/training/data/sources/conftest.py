@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from pydantic import TypeAdapter
 
+from mlops.contract.sections.sources import AnySource
 from mlops.data.engine import Engine
 from mlops.data.sources import SourceTable, read_source
 from mlops.data.window import Window
 
 AS_OF = datetime(2024, 1, 3, tzinfo=UTC)
-COMMON: Mapping[str, Any] = {"event_time": None, "created_time": None, "key": [], "history_days": None, "types": {}}
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "files": {"null_values": ["NA"]},
-    "text": {"sha256": None, "event_time": "as_of"},
-    "sql": {"connection": "db", "range_column": None, "num_ranges": 4},
-    "delta": {"version": None},
-    "iceberg": {"catalog": {}, "connection": None, "snapshot_id": None},
-    "redis": {"connection": "stream", "columns": {}, "event_time": "stream_time"},
-    "kafka": {"connection": "stream", "event_time": "kafka_timestamp"},
-}
+CONNECTIONS = {"sql": "db", "redis": "stream", "kafka": "stream"}
 
 Read = Callable[..., SourceTable]
 
 
-def section(kind: str, **settings: Any) -> dict[str, Any]:
-    """A section of ``ingest.sources`` as the step gets it, with every key."""
-    return {"kind": kind, **COMMON, **KINDS[kind], **settings}
+def section(kind: str, **settings: Any) -> AnySource:
+    connection = {"connection": CONNECTIONS[kind]} if kind in CONNECTIONS else {}
+    return TypeAdapter(AnySource).validate_python({"kind": kind, **connection, **settings})
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
+from mlops.contract.sections.sources import FileSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources import SourceError
 from mlops.data.sources.files import Files
@@ -272,7 +273,7 @@ def test_only_the_recorded_object_is_read(s3: str, tmp_path: Path) -> None:
     obstore.put(bucket, "t.csv", b"n\n1\n")
     uri = f"{s3}/{tmp_path.name}/t.csv"
     records = Records(source="s", event_time=None, created_time=None, key=(), as_of=AS_OF, since=None)
-    source = Files(name="s", home=tmp_path, records=records, path=uri, null_values=[])
+    source = Files(name="s", home=tmp_path, records=records, settings=FileSource(path=uri, null_values=[]))
     position = source.position()
     first = source.pieces(position, tmp_path / "first")
     # A piece is read in any process: an executor's, say.

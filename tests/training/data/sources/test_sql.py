@@ -12,6 +12,7 @@ import adbc_driver_postgresql.dbapi as postgresql
 import polars as pl
 import pytest
 
+from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.connections import Connection
 from mlops.data.sources import SourceError
@@ -75,9 +76,7 @@ def test_all_ranges_are_of_one_state_of_the_database(
         home=tmp_path,
         records=records,
         connection=Connection.from_environment("db", "s"),
-        query=ORDERS,
-        range_column="id",
-        num_ranges=3,
+        settings=SqlSource(kind="sql", connection="db", query=ORDERS, range_column="id", num_ranges=3),
     )
     position = source.position()
     json.dumps(position)

@@ -18,6 +18,7 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
+from mlops.contract.sections.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources import SourceError, kafka_topic
@@ -165,7 +166,12 @@ def test_the_position_alone_says_what_is_read(kafka: Producer, tmp_path: Path) -
     """Messages that arrive between settling and reading belong to the next night; so do the rows of a re-reading."""
     send(kafka, "orders", range(30))
     records = Records(source="s", event_time=None, created_time=None, key=(), as_of=AS_OF, since=None)
-    source = KafkaTopic(name="s", home=tmp_path, records=records, connection="stream", topic="orders")
+    source = KafkaTopic(
+        name="s",
+        home=tmp_path,
+        records=records,
+        settings=KafkaSource(kind="kafka", connection="stream", topic="orders"),
+    )
     position = json.loads(json.dumps(source.position()))
     send(kafka, "orders", range(30, 60))
     for folder in ("first", "again"):

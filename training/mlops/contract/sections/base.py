@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
+from mlops.contract.step import BadConfigError
+
 
 def _as_text(value: object) -> object:
     """YAML reads ``cpu: 2`` as a number."""
@@ -85,7 +87,7 @@ class Section(BaseModel):
     """Settings that decide how work is done, and not what comes out: after a change of them it is not done again."""
 
 
-class SpecError(ValueError):
+class SpecError(BadConfigError, ValueError):
     """A setting is wrong; the message names the place, the value and the fix."""
 
 

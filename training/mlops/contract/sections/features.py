@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -19,6 +20,10 @@ class Online(Section):
     ttl_hours: float | None = Field(default=48, gt=0)
     """Time to live: a row whose event is older is no longer served; two days outlast one night that failed. None:
     rows are served however old they are."""
+
+    @property
+    def ttl(self) -> timedelta | None:
+        return None if self.ttl_hours is None else timedelta(hours=self.ttl_hours)
 
     @model_validator(mode="after")
     def _connection_of_the_store(self) -> Online:

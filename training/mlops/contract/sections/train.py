@@ -7,10 +7,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from mlops.contract.objectives import check_metric
 from mlops.contract.sections.base import ImportPath, Json, Metric, Program, Section
-from mlops.contract.sections.objectives import check_metric
 from mlops.contract.sections.tune import TunedSection
-from mlops.contract.step import TRAIN_OPERATIONAL
 
 
 class Parallel(Section):
@@ -81,7 +80,9 @@ class Checkpointing(Section):
 class Train(TunedSection):
     """Train with torchrun; return the best checkpoint."""
 
-    operational: ClassVar[frozenset[str]] = TRAIN_OPERATIONAL
+    operational: ClassVar[frozenset[str]] = frozenset(
+        {"max_restarts", "collective_timeout_seconds", "hang_seconds", "checkpoint", "self_test"}
+    )
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
         *("model", "program", "loss", "metrics", "configure_optimizer", "curriculum", "objective", "metric"),
@@ -164,6 +165,10 @@ class Train(TunedSection):
     checkpoint: Checkpointing = Checkpointing()
     seed: int = Field(default=0, ge=0)
 
+    @property
+    def exact(self) -> bool:
+        return self.elastic == "exact"
+
     def why_untunable(self) -> str | None:
         return "left out where train.program trains, which does not say how it goes" if self.program else None
 
@@ -207,7 +212,7 @@ class Train(TunedSection):
         for name in ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping"):
             if getattr(self, name) is not None:
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
-        if self.elastic == "exact":
+        if self.exact:
             raise ValueError("consistent: elastic: exact is what our loop does, not the program; remove one of the two")
         return self
 
@@ -237,7 +242,7 @@ class Train(TunedSection):
             raise ValueError(
                 "consistent: checkpoint.peers: 1 works with replicas only; remove it, or dp_shard, tp and pp"
             )
-        if self.elastic == "exact":
+        if self.exact:
             if fixed > max(given.dp_replicate, 1):
                 raise ValueError("consistent: elastic: exact works with replicas only; remove dp_shard, tp and pp")
             for name in ("micro_batch", "micro_batch_rows"):

@@ -17,6 +17,16 @@ class Volume(Section):
     against_days: int = Field(default=1, ge=1)
     """Compare with the day this many days before; 7 compares with the same weekday."""
 
+    @property
+    def low(self) -> float:
+        """The fewest rows, as a share."""
+        return round(1 - self.tolerance, 9)
+
+    @property
+    def high(self) -> float:
+        """The most rows, as a share."""
+        return round(1 + self.tolerance, 9)
+
 
 class Drift(Section):
     """
@@ -30,6 +40,10 @@ class Drift(Section):
     """L-infinity distance of a column of strings: by how much any one value's share may change."""
     columns: dict[str, Annotated[float, Field(gt=0, le=1)] | None] = {}
     """Instead of these, for single columns; null leaves a column out, such as a number that only ever grows."""
+
+    def allowed(self, column: str, *, is_text: bool) -> float | None:
+        """How far this column may be; None: it is not compared."""
+        return self.columns.get(column, self.values if is_text else self.numbers)
 
 
 class ServingLog(Section):

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.sections.sources import AnySource
 from mlops.contract.step import BadDataError, StepError
 from mlops.data.engine import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
@@ -56,35 +57,33 @@ class SourceTable:
 
 
 def read_source(
-    name: str, config: Mapping[str, Any], *, home: Path, scratch: Path, window: Window, engine: Engine
+    name: str, settings: AnySource, *, home: Path, scratch: Path, window: Window, engine: Engine
 ) -> SourceTable:
     """
     Read a source without what was not yet known at the end of the window.
 
-    :param config: its section of ``ingest.sources``, see :class:`mlops.contract.sections.sources.Source`
+    :param settings: its section of ``ingest.sources``
     :param home: folder where relative paths start
     :param scratch: folder for what is fetched or converted; needed as long as the rows are
     :raises BadDataError: where something is missing, unreadable, or no instant
     :raises BadConfigError: where the settings do not fit the source
     :raises SourceError: where a server does not answer, or the source changes while it is read
     """
-    settings = dict(config)
-    kind, types = settings.pop("kind"), settings.pop("types")
-    history_days = settings.pop("history_days")
+    history = None if settings.history_days is None else timedelta(days=settings.history_days)
     records = Records(
         source=name,
-        event_time=settings.pop("event_time"),
-        created_time=settings.pop("created_time"),
-        key=tuple(settings.pop("key")),
+        event_time=settings.event_time,
+        created_time=settings.created_time,
+        key=tuple(settings.key),
         as_of=window.end,
-        since=None if history_days is None else window.start - timedelta(days=history_days),
+        since=None if history is None else window.start - history,
     )
-    make: Callable[..., Source] = pkgutil.resolve_name(KINDS[kind])
-    source = make(name=name, home=home, records=records, **settings)
+    make: Callable[..., Source] = pkgutil.resolve_name(KINDS[settings.kind])
+    source = make(name=name, home=home, records=records, settings=settings)
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows = _known(source, pieces, records, types, engine)
+    known, num_rows = _known(source, pieces, records, settings.types, engine)
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -97,7 +96,7 @@ def read_source(
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
-        provenance={"kind": kind, "position": dict(position), "num_rows": num_rows},
+        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows},
         finish=functools.partial(source.finish, position),
     )
 

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, Generic, TypeVar, cast
 
 import obstore
 import polars as pl
@@ -22,20 +22,29 @@ import pyarrow as pa
 from obstore.exceptions import PreconditionError
 from obstore.store import from_url
 
+from mlops.contract.sections.sources import FileSource, TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
-from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
 COMPRESSIONS = ("", ".gz", ".zip", ".zst")
 FORMATS = (".parquet", *(f"{kind}{compression}" for kind in (".csv", ".jsonl") for compression in COMPRESSIONS))
 
 
+FilesT = TypeVar("FilesT", bound=FileSource | TextSource)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Files(SourceConfig):
+class Files(SourceReader[FilesT], Generic[FilesT]):
     """Files of one format, by name or pattern."""
 
-    path: str
-    null_values: Sequence[str]
+    @property
+    def path(self) -> str:
+        return self.settings.path
+
+    @property
+    def null_values(self) -> Sequence[str]:
+        return self.settings.null_values if isinstance(self.settings, FileSource) else ()
 
     @property
     def suffix(self) -> str:

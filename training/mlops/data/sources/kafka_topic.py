@@ -19,10 +19,11 @@ import polars as pl
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from mlops.contract.sections.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
-from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
 _BATCH = 10_000
 _ANSWER_SECONDS = 30.0
@@ -39,47 +40,51 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaTopic(SourceConfig):
+class KafkaTopic(SourceReader[KafkaSource]):
     """A topic."""
 
-    connection: str
-    topic: str
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = False
     local: ClassVar[bool] = False
 
     def _connection(self) -> Connection:
-        return Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="kafka")
+        return Connection.from_environment(self.settings.connection, f"source {self.name!r}", conn_type="kafka")
 
     def position(self) -> Position:
         records = self.records
         by_timestamp = records.event_time == "kafka_timestamp" and not records.key
         since = records.since if by_timestamp else None
         with _consumer(self.name, self._connection()) as kafka:
-            found = kafka.list_topics(self.topic, timeout=_ANSWER_SECONDS).topics[self.topic]
+            found = kafka.list_topics(self.settings.topic, timeout=_ANSWER_SECONDS).topics[self.settings.topic]
             if found.error is not None:
-                raise BadDataError(f"source {self.name!r}: topic {self.topic!r}: {found.error.str()}")
-            ends = _offsets_at(kafka, self.topic, sorted(found.partitions), records.as_of)
-            starts = _offsets_at(kafka, self.topic, sorted(found.partitions), since) if since else {}
+                raise BadDataError(f"source {self.name!r}: topic {self.settings.topic!r}: {found.error.str()}")
+            ends = _offsets_at(kafka, self.settings.topic, sorted(found.partitions), records.as_of)
+            starts = _offsets_at(kafka, self.settings.topic, sorted(found.partitions), since) if since else {}
             offsets = {}
             for partition in sorted(found.partitions):
                 first, after_last = kafka.get_watermark_offsets(
-                    TopicPartition(self.topic, partition), timeout=_ANSWER_SECONDS
+                    TopicPartition(self.settings.topic, partition), timeout=_ANSWER_SECONDS
                 )
                 offsets[str(partition)] = bounds(first, after_last, starts.get(partition, first), ends[partition])
-        return {"topic": self.topic, "offsets": offsets}
+        return {"topic": self.settings.topic, "offsets": offsets}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
         connection = self._connection()
         filled = {partition: bounds for partition, bounds in position["offsets"].items() if bounds[0] < bounds[1]}
         if not filled:
             raise BadDataError(
-                f"source {self.name!r}: topic {self.topic!r} has no message from before "
+                f"source {self.name!r}: topic {self.settings.topic!r} has no message from before "
                 f"{self.records.as_of.isoformat()}"
             )
         return [
             PartitionPiece(
-                self.name, connection, self.topic, int(partition), start, end, scratch / f"{int(partition):05d}.parquet"
+                self.name,
+                connection,
+                self.settings.topic,
+                int(partition),
+                start,
+                end,
+                scratch / f"{int(partition):05d}.parquet",
             )
             for partition, (start, end) in filled.items()
         ]

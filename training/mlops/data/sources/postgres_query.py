@@ -19,11 +19,12 @@ import polars as pl
 import pyarrow as pa
 from adbc_driver_manager import Error, ProgrammingError
 
+from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.records import Records
-from mlops.data.sources.source import Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import Piece, Position, SourceError, SourceReader
 
 _BATCH_BYTES = 16 << 20
 _TEXTS = ("citext", "xml")
@@ -32,13 +33,10 @@ _ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresQuery(SourceConfig):
+class PostgresQuery(SourceReader[SqlSource]):
     """A query."""
 
     connection: Connection
-    query: str
-    range_column: str | None
-    num_ranges: int
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
     local: ClassVar[bool] = True
@@ -55,7 +53,7 @@ class PostgresQuery(SourceConfig):
                 snapshot, transactions, at = cursor.fetchone()
                 bounds = self._bounds(cursor)
         return {
-            "query": self.query,
+            "query": self.settings.query,
             "database": self.connection.schema,
             # Which transactions the rows are the result of; the database cannot show that state again later.
             "transactions": transactions,
@@ -76,25 +74,25 @@ class PostgresQuery(SourceConfig):
 
     def _bounds(self, cursor: Any) -> list[str]:
         """What divides the range column into ranges of equal width; with few values there are fewer."""
-        if self.range_column is None or self.num_ranges == 1:
+        if self.settings.range_column is None or self.settings.num_ranges == 1:
             return []
-        column = _quoted(self.range_column)
+        column = _quoted(self.settings.range_column)
         cursor.execute(f"SELECT min({column}), max({column}) FROM ({self._known_query()}) AS rows")
         try:
             low, high = cursor.fetchone()
         except (OverflowError, ValueError) as error:  # infinity, or a year before 1 or after 9999
             raise BadConfigError(
-                f"source {self.name!r}: range_column {self.range_column!r} holds a date or instant outside of the "
-                f"years 1 to 9999 ({error}); choose another column"
+                f"source {self.name!r}: range_column {self.settings.range_column!r} holds a date or instant outside of "
+                f"the years 1 to 9999 ({error}); choose another column"
             ) from None
         if low is None:
             return []
         if not isinstance(low, (int, float, datetime, date)):
             raise BadConfigError(
-                f"source {self.name!r}: range_column {self.range_column!r} holds {low!r}; ranges are of integers, "
-                "floats, dates or instants: cast it in the query, or choose another column"
+                f"source {self.name!r}: range_column {self.settings.range_column!r} holds {low!r}; ranges are of "
+                "integers, floats, dates or instants: cast it in the query, or choose another column"
             )
-        parts = [low + (high - low) * part / self.num_ranges for part in range(1, self.num_ranges)]
+        parts = [low + (high - low) * part / self.settings.num_ranges for part in range(1, self.settings.num_ranges)]
         parts = [int(bound) for bound in parts] if isinstance(low, int) else parts
         return list(dict.fromkeys(str(bound) for bound in parts if bound > low))
 
@@ -102,7 +100,7 @@ class PostgresQuery(SourceConfig):
         """One query for each range. The first has no lower bound and takes the nulls, the last has no upper one."""
         if not bounds:
             return [self._known_query()]
-        column = _quoted(self.range_column or "")
+        column = _quoted(self.settings.range_column or "")
         edges: list[str | None] = [None, *bounds, None]
         queries = []
         for low, high in itertools.pairwise(edges):
@@ -117,7 +115,7 @@ class PostgresQuery(SourceConfig):
     def _known_query(self) -> str:
         """The query without the rows that the records' rule would leave out: they need not travel."""
         # On a line of its own, for the query may end in a comment.
-        return f"SELECT * FROM ({self.query.strip().rstrip(';')}\n) AS source{_where(self.records)}"
+        return f"SELECT * FROM ({self.settings.query.strip().rstrip(';')}\n) AS source{_where(self.records)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,45 +21,45 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from mlops.contract.sections.sources import RedisSource
 from mlops.contract.step import BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
-from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
 _BATCH = 10_000
 _SCHEMA = pa.schema({DOCUMENT: pa.string(), "stream_id": pa.string(), "stream_time": pa.timestamp("us", "UTC")}.items())
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisStream(SourceConfig):
+class RedisStream(SourceReader[RedisSource]):
     """A stream."""
 
-    connection: str
-    stream: str
-    columns: Mapping[str, str]
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = True
     local: ClassVar[bool] = False
 
     def position(self) -> Position:
-        connection = Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="redis")
+        connection = Connection.from_environment(self.settings.connection, f"source {self.name!r}", conn_type="redis")
         last_before = int(self.records.as_of.timestamp() * 1000) - 1
         # An older entry may be the last of its key; and what the ids say is not what another event time says.
         by_id = self.records.since is not None and self.records.event_time == "stream_time" and not self.records.key
         since = f"{int(self.records.since.timestamp() * 1000)}" if by_id and self.records.since else "-"
         with _client(self.name, connection) as client:
-            newest: Any = client.xrevrange(self.stream, max=last_before, min=since, count=1)
-            oldest: Any = client.xrange(self.stream, min=since, max=last_before, count=1)
+            newest: Any = client.xrevrange(self.settings.stream, max=last_before, min=since, count=1)
+            oldest: Any = client.xrange(self.settings.stream, min=since, max=last_before, count=1)
         if not newest:
             raise BadDataError(
-                f"source {self.name!r}: stream {self.stream!r} has no entry from before "
+                f"source {self.name!r}: stream {self.settings.stream!r} has no entry from before "
                 f"{self.records.as_of.isoformat()}; check ingest.sources.{self.name}.stream, or how long it is kept"
             )
-        return {"stream": self.stream, "first_id": oldest[0][0].decode(), "last_id": newest[0][0].decode()}
+        return {"stream": self.settings.stream, "first_id": oldest[0][0].decode(), "last_id": newest[0][0].decode()}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
-        connection = Connection.from_environment(self.connection, f"source {self.name!r}", conn_type="redis")
-        return [StreamPiece(self.name, connection, dict(position), dict(self.columns), scratch / "entries.parquet")]
+        connection = Connection.from_environment(self.settings.connection, f"source {self.name!r}", conn_type="redis")
+        return [
+            StreamPiece(self.name, connection, dict(position), dict(self.settings.columns), scratch / "entries.parquet")
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 from zipfile import BadZipFile
 
 import polars as pl
 from polars.exceptions import PolarsError
 
+from mlops.contract.sections import sources as sections
 from mlops.contract.step import BadDataError, StepError
 from mlops.data.sources.records import Records
 
@@ -71,8 +72,11 @@ class Source(Protocol):
         """
 
 
+SettingsT = TypeVar("SettingsT", bound=sections.Source)
+
+
 @dataclass(frozen=True, kw_only=True)
-class SourceConfig:
+class SourceReader(Generic[SettingsT]):
     """What all kinds of sources are told."""
 
     name: str
@@ -81,6 +85,8 @@ class SourceConfig:
     """Folder where relative paths start."""
     records: Records
     """Which rows count; a source may leave the others out where that spares work."""
+    settings: SettingsT
+    """Those of its kind, of ``ingest.sources``."""
 
     def finish(self, position: Position) -> None:
         """Nothing was held."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError
 from mlops.data.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery
@@ -14,12 +15,12 @@ from mlops.data.sources.sqlite_query import SqliteQuery
 DATABASES: dict[str, Callable[..., Source]] = {"postgres": PostgresQuery, "sqlite": SqliteQuery}
 
 
-def sql_query(*, name: str, connection: str, **settings: Any) -> Source:
+def sql_query(*, name: str, settings: SqlSource, **rest: Any) -> Source:
     """:raises BadConfigError: where the connection is to another kind of database"""
-    found = Connection.from_environment(connection, f"source {name!r}")
+    found = Connection.from_environment(settings.connection, f"source {name!r}")
     if found.conn_type not in DATABASES:
         raise BadConfigError(
-            f"source {name!r}: connection {connection!r} is of type {found.conn_type!r}; "
+            f"source {name!r}: connection {settings.connection!r} is of type {found.conn_type!r}; "
             f"sources can be {' and '.join(DATABASES)}"
         )
-    return DATABASES[found.conn_type](name=name, connection=found, **settings)
+    return DATABASES[found.conn_type](name=name, connection=found, settings=settings, **rest)

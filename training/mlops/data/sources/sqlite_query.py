@@ -18,29 +18,27 @@ from typing import ClassVar
 import polars as pl
 import pyarrow as pa
 
+from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
 from mlops.data.sources.fetch import write_batches
-from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
 _BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqliteQuery(SourceConfig):
+class SqliteQuery(SourceReader[SqlSource]):
     """A query."""
 
     connection: Connection
-    query: str
-    range_column: str | None
-    """Must be None: a file on this machine is read by one process."""
-    num_ranges: int
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = False
     local: ClassVar[bool] = False
 
     def position(self) -> Position:
-        if self.range_column is not None:
+        # A file on this machine is read by one process.
+        if self.settings.range_column is not None:
             raise BadConfigError(
                 f"source {self.name!r}: SQLite is not read by ranges; remove ingest.sources.{self.name}.range_column"
             )
@@ -48,11 +46,11 @@ class SqliteQuery(SourceConfig):
         path = Path(self.connection.host or self.connection.schema or "")
         if not path.is_file():
             raise BadDataError(f"source {self.name!r}: connection {self.connection.id!r}: there is no file {path}")
-        return {"query": self.query, "file": str(path), "change_counter": _change_counter(path)}
+        return {"query": self.settings.query, "file": str(path), "change_counter": _change_counter(path)}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
         path, change_counter = Path(position["file"]), position["change_counter"]
-        return [SqlitePiece(self.name, self.query, path, change_counter, scratch / "rows.parquet")]
+        return [SqlitePiece(self.name, self.settings.query, path, change_counter, scratch / "rows.parquet")]
 
 
 @dataclass(frozen=True, slots=True)

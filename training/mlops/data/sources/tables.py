@@ -19,38 +19,37 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import StaticTable, Table
 
+from mlops.contract.sections.sources import DeltaSource, IcebergSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.connections import Connection
-from mlops.data.sources.source import Piece, Position, SourceConfig, SourceError
+from mlops.data.sources.source import Piece, Position, SourceError, SourceReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delta(SourceConfig):
+class Delta(SourceReader[DeltaSource]):
     """A Delta table."""
 
-    path: str
-    version: int | None
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
     local: ClassVar[bool] = True
 
     @property
     def _uri(self) -> str:
-        return self.path if "://" in self.path else str(self.home / self.path)
+        return self.settings.path if "://" in self.settings.path else str(self.home / self.settings.path)
 
     def position(self) -> Position:
         try:
             table = DeltaTable(self._uri)
-            if self.version is not None:
-                table.load_as_version(self.version)
-                return {"uri": self._uri, "version": self.version}
+            if self.settings.version is not None:
+                table.load_as_version(self.settings.version)
+                return {"uri": self._uri, "version": self.settings.version}
             history = table.history()
         except TableNotFoundError as error:
             raise BadDataError(
                 f"source {self.name!r}: there is no Delta table at {self._uri}; check ingest.sources.{self.name}.path"
             ) from error
         except DeltaError as error:
-            wanted = f" at version {self.version}" if self.version is not None else ""
+            wanted = f" at version {self.settings.version}" if self.settings.version is not None else ""
             raise BadDataError(f"source {self.name!r}: cannot read {self._uri}{wanted}: {error}") from error
         # Not every writer dates its commits.
         dated = [(entry["timestamp"], entry["version"]) for entry in history if "timestamp" in entry]
@@ -85,32 +84,28 @@ class DeltaPiece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Iceberg(SourceConfig):
+class Iceberg(SourceReader[IcebergSource]):
     """An Iceberg table."""
 
-    table: str
-    catalog: Mapping[str, str]
-    connection: str | None
-    snapshot_id: int | None
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
     local: ClassVar[bool] = True
 
     def position(self) -> Position:
         table = self._table()
-        if self.snapshot_id is not None:
-            snapshot = table.snapshot_by_id(self.snapshot_id)
-            missing = f"no snapshot {self.snapshot_id}; it may have expired"
+        if self.settings.snapshot_id is not None:
+            snapshot = table.snapshot_by_id(self.settings.snapshot_id)
+            missing = f"no snapshot {self.settings.snapshot_id}; it may have expired"
         else:
             snapshot = table.snapshot_as_of_timestamp(int(self.records.as_of.timestamp() * 1000), inclusive=False)
             missing = f"no snapshot from before {self.records.as_of.isoformat()}"
         if snapshot is None:
             raise BadDataError(
-                f"source {self.name!r}: {self.table} has {missing}; set ingest.sources.{self.name}.snapshot_id to one "
-                "that it has"
+                f"source {self.name!r}: {self.settings.table} has {missing}; set "
+                f"ingest.sources.{self.name}.snapshot_id to one that it has"
             )
         return {
-            "table": self.table,
+            "table": self.settings.table,
             # With it the table is read without its catalog, and again when the catalog has moved on.
             "metadata": table.metadata_location,
             "snapshot_id": snapshot.snapshot_id,
@@ -118,13 +113,13 @@ class Iceberg(SourceConfig):
         }
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
-        return [IcebergPiece(self.table, position["metadata"], position["snapshot_id"], self._properties)]
+        return [IcebergPiece(self.settings.table, position["metadata"], position["snapshot_id"], self._properties)]
 
     @property
     def _properties(self) -> dict[str, str]:
-        properties = dict(self.catalog)
-        if self.connection is not None:
-            extra = Connection.from_environment(self.connection, f"source {self.name!r}").extra
+        properties = dict(self.settings.catalog)
+        if self.settings.connection is not None:
+            extra = Connection.from_environment(self.settings.connection, f"source {self.name!r}").extra
             properties |= {name: str(value) for name, value in extra.items()}
         return properties
 
@@ -132,14 +127,14 @@ class Iceberg(SourceConfig):
         properties = self._properties
         if not properties:
             raise BadConfigError(
-                f"source {self.name!r}: where is the catalog of {self.table}? Set catalog, e.g. "
+                f"source {self.name!r}: where is the catalog of {self.settings.table}? Set catalog, e.g. "
                 "{name: default, type: rest, uri: https://...}, or connection"
             )
         try:
             # A SQL catalog holds the tables of several catalogs, by name.
-            return load_catalog(properties.pop("name", "default"), **properties).load_table(self.table)
+            return load_catalog(properties.pop("name", "default"), **properties).load_table(self.settings.table)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
-            raise BadDataError(f"source {self.name!r}: the catalog has no table {self.table}") from error
+            raise BadDataError(f"source {self.name!r}: the catalog has no table {self.settings.table}") from error
         except ValueError as error:
             raise BadConfigError(f"source {self.name!r}: catalog: {error}") from error
         except Exception as error:  # each catalog has its own

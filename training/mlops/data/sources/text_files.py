@@ -13,6 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.refs import digest_of
+from mlops.contract.sections.sources import TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
@@ -22,14 +23,11 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFiles(Files):
+class TextFiles(Files[TextSource]):
     """
     Rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
     :class:`mlops.contract.sections.sources.TextSource`.
     """
-
-    null_values: Sequence[str] = ()
-    sha256: str | None
 
     @property
     def suffix(self) -> str:
@@ -49,7 +47,7 @@ class TextFiles(Files):
 
     def position(self) -> Position:
         position = super().position()
-        if self.sha256 is not None:
+        if self.settings.sha256 is not None:
             self._check(position)
         return position
 
@@ -68,11 +66,11 @@ class TextFiles(Files):
             )
         folder = _folder(self.path)
         found = digest_of({_below(folder, entry["path"]): entry["sha256"] for entry in position["files"]})
-        if found != self.sha256:
+        if found != self.settings.sha256:
             raise BadDataError(
                 f"source {self.name!r}: the {len(position['files'])} files of {self.path} are not those that the "
-                f"pipeline is made for: ingest.sources.{self.name}.sha256 is {self.sha256}, and theirs is {found}; "
-                "if they are meant, write that"
+                f"pipeline is made for: ingest.sources.{self.name}.sha256 is {self.settings.sha256}, and theirs is "
+                f"{found}; if they are meant, write that"
             )
 
 

@@ -23,9 +23,9 @@ from mlops.trainer.layouts.transfer import moved
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch
-    from mlops.trainer.config import Loss
     from mlops.trainer.layouts.block_order import BlockOrder
     from mlops.trainer.layouts.pipeline import Pipeline
+    from mlops.trainer.model import Loss
     from mlops.trainer.parallel import Gang
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from mlops.trainer.parallel import seed_everything
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch
-    from mlops.trainer.config import Loss
+    from mlops.trainer.model import Loss
     from mlops.trainer.parallel import Gang
 
 

@@ -10,7 +10,7 @@ from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch
-    from mlops.trainer.config import Loss
+    from mlops.trainer.model import Loss
 
 
 def sample_losses(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:

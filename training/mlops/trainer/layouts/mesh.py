@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from datetime import timedelta
 from math import prod
 
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from mlops.contract.sections.train import Parallel
 from mlops.contract.step import BadConfigError
-from mlops.trainer.config import Parallel
 
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "tp")
 """Outermost first: neighbouring ranks, on one node, share the dimension that talks most."""
@@ -22,19 +21,16 @@ def resolve(parallel: Parallel, world_size: int) -> Parallel:
 
     :raises BadConfigError: where the product is not the number of processes
     """
-    sizes = {name: size for name, size in asdict(parallel).items() if name in DIMENSIONS}
-    for name, size in sizes.items():
-        if size < 1 and not (name == "dp_replicate" and size == -1):
-            raise BadConfigError(f"train.parallel.{name} must be at least 1, got {size}")
-    others = prod(size for name, size in sizes.items() if name != "dp_replicate")
-    said = " x ".join(f"{name} {size}" for name, size in sizes.items() if name != "dp_replicate" and size > 1)
+    sizes = {name: getattr(parallel, name) for name in DIMENSIONS if name != "dp_replicate"}
+    others = prod(sizes.values())
+    said = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
     if parallel.dp_replicate == -1:
         if world_size % others:
             raise BadConfigError(
                 f"train.parallel: {said} = {others} does not divide the {world_size} processes: "
                 f"start a multiple of {others}, or make a dimension smaller"
             )
-        return replace(parallel, dp_replicate=world_size // others)
+        return parallel.model_copy(update={"dp_replicate": world_size // others})
     if parallel.dp_replicate * others != world_size:
         whole = f"dp_replicate {parallel.dp_replicate}" + (f" x {said}" if said else "")
         raise BadConfigError(

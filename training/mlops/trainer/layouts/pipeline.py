@@ -17,7 +17,7 @@ from mlops.trainer.layouts.padding import alike
 
 if TYPE_CHECKING:
     from mlops.data.loader import Batch
-    from mlops.trainer.config import Loss
+    from mlops.trainer.model import Loss
 
 _KEPT_SHAPES = 4
 """Schedules kept, by the shape of their inputs: each holds the memory of its activations."""

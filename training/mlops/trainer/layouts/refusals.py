@@ -15,7 +15,7 @@ from mlops.trainer.layouts.losses import sample_losses
 
 if TYPE_CHECKING:
     from mlops.data.batch import Batch
-    from mlops.trainer.config import Loss
+    from mlops.trainer.model import Loss
 
 
 def sparse_tables(model: nn.Module) -> Sequence[str]:

@@ -1,10 +1,9 @@
-"""Whether a candidate may replace the model in production: pure functions of what was measured."""
+"""What rules are about, and what comes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
@@ -57,30 +56,8 @@ class Outcome:
     """Which of the numbers must be on that side."""
 
 
-class Rule(Protocol):
-    def outcome(self, measured: Measured) -> Outcome:
-        """:raises BadConfigError: where the rule is about something that is not measured"""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     passed: bool
     reason: str
     outcomes: Sequence[Outcome]
-
-
-def judge(rules: Sequence[Rule], measured: Measured, days_seen: int = 0) -> Verdict:
-    """
-    All rules must hold. The reason tells those that do not, or the first and how many more there are.
-
-    :param days_seen: held-out days that the champion was trained on, as when an old night is run again
-    """
-    outcomes = [rule.outcome(measured) for rule in rules]
-    failed = [outcome for outcome in outcomes if not outcome.passed]
-    reason = " ".join(outcome.sentence for outcome in failed or outcomes[:1])
-    if not failed and len(outcomes) > 1:
-        reason += f" All {len(outcomes)} rules hold."
-    if days_seen:
-        reason += f" The champion was trained on {days_seen} of the held-out days, which favours it."
-    return Verdict(passed=not failed, reason=reason, outcomes=outcomes)
