@@ -12,7 +12,7 @@ from mlops.contract.refs import CheckpointRef, ModelVersionRef, ValidationRef
 FEATURES = """
 import numpy as np
 
-from mlops.features.token_set import TokenSet
+from mlops import TokenSet
 
 
 class Characters:

@@ -20,8 +20,7 @@ DAYS = 10
 FEATURES = """
 import narwhals as nw
 
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Passthrough, Standardise, Vocabulary
+from mlops import FeatureSet, Passthrough, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="label", group_by={group_by}, min_group_size={min_group_size}, order_by=("at", "item"),

@@ -11,8 +11,7 @@ from datetime import timedelta
 
 import narwhals as nw
 
-from mlops.data.engine import Table
-from mlops.features.point_in_time import last_known, trailing_sums
+from mlops import Table, last_known, trailing_sums
 
 LATE_MINUTES = 15
 """A flight later than this is not on time, by the definition of the US DOT."""

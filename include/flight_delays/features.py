@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import narwhals as nw
 
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
+from mlops import Bucketise, FeatureSet, Passthrough, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="delayed",

@@ -13,8 +13,7 @@ from datetime import timedelta
 
 import narwhals as nw
 
-from mlops.data.engine import Table
-from mlops.features.point_in_time import last_known, trailing_sums
+from mlops import Table, last_known, trailing_sums
 
 HISTORY_DAYS = 28
 """Four whole weeks: every weekday counts alike."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import narwhals as nw
 
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Bucketise, Hash, Passthrough, Standardise, Vocabulary
+from mlops import Bucketise, FeatureSet, Hash, Passthrough, Standardise, Vocabulary
 
 from .dataset import HISTORIES
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mlops.features.token_set import Bytes, TokenSet
+from mlops import Bytes, TokenSet
 
 FEATURES = TokenSet(text="text", tokenizer=Bytes(), context=256)

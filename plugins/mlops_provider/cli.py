@@ -42,6 +42,7 @@ from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import ADMIN, Stack, StackError, stack_settings
 from mlops_provider.locked_anchors import LockedAnchors
 from mlops_provider.logins import Login, LoginsError, make_logins
+from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
@@ -268,11 +269,14 @@ def _lint(options: argparse.Namespace, console: Console) -> int:
     for path in options.files or sorted((options.home / "dags").rglob("*" + SUFFIX)):
         try:
             pipeline = load_pipeline(path)
-            console.print(f"{path}: ok")
         except (SpecError, OSError) as error:
             console.print(str(error), markup=False)
             broken += 1
             continue
+        found = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
+        for sentence in found or [f"{path}: ok"]:
+            console.print(sentence, markup=False, soft_wrap=True)
+        broken += bool(found)
         if options.with_data:
             broken += not _sound_with_data(options, pipeline)
     return 1 if broken else 0

@@ -7,6 +7,7 @@ is told (:class:`mlops.contract.step.StepInput`).
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -15,7 +16,7 @@ from croniter import croniter
 from pydantic import Field, ValidationInfo, field_validator
 
 from mlops.contract.objectives import check_metric
-from mlops.contract.sections.base import Name, Section
+from mlops.contract.sections.base import IMPORT_PATH_PATTERN, Name, Section, leaves
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
 from mlops.contract.sections.ingest import Ingest
@@ -81,6 +82,12 @@ class Pipeline(Section):
             place: pods.model_dump(mode="json", exclude_unset=True) for place, pods in self.pods.items()
         }
         return of_step(given, step)
+
+    def recipes(self) -> list[str]:
+        """The recipes' folders, ``include/<name>``, whose code or queries the steps run."""
+        texts = [value for _, value in leaves(self.model_dump(mode="json")) if isinstance(value, str)]
+        paths = [text.partition(":")[0].replace(".", "/") for text in texts if re.match(IMPORT_PATH_PATTERN, text)]
+        return sorted({"/".join(path.split("/")[:2]) for path in paths if path.startswith("include/")})
 
     @field_validator("validate_")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -204,3 +205,24 @@ def test_lint_tells_sound_pipelines_from_broken_ones(tmp_path: Path, capsys: pyt
     assert main(["lint", str(PIPELINE)]) == 0
     assert main(["lint", str(PIPELINE), str(broken)]) == 1
     assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out
+
+
+def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: a recipe would rely on a module that the next release moves, and hear of it on the night after."""
+    home = tmp_path / "project"
+    for folder in ("dags", "include/flight_ranking"):
+        shutil.copytree(CHECKOUT / folder, home / folder)
+    (home / "dags/stdlib_lm.pipeline.yaml").unlink()
+    assert main(["lint", "--home", str(home)]) == 0
+    features = home / "include/flight_ranking/features.py"
+    features.write_text(
+        "from mlops.features.feature_set import FeatureSet\nfrom mlops import store, Hash\nimport mlops.data.engine\n"
+    )
+    capsys.readouterr()
+    assert main(["lint", "--home", str(home)]) == 1
+    internal = "is internal and may change"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (f"{features}:1:1: mlops.features.feature_set {internal}; write: from mlops import FeatureSet")
+    assert lines[1].startswith(f"{features}:2:1: mlops.store {internal}; of mlops a recipe may import Batch, ")
+    assert lines[2].startswith(f"{features}:3:1: mlops.data.engine {internal}; of mlops a recipe may import Batch, ")
+    assert len(lines) == 3, "the pipeline is not called ok"

@@ -1,1 +1,69 @@
-"""The training runtime: everything that runs inside a step's process. Never imports airflow."""
+"""
+What recipes, and packages of others, import: ``from mlops import FeatureSet``. Other names in here may change.
+
+Each name is imported when it is asked for, so that a step waits for no library that it does not use, and the airflow
+runtime, which imports :mod:`mlops.contract`, for none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mlops.contract.public_names import MODULE_OF
+
+if TYPE_CHECKING:
+    from mlops.data.batch import Batch
+    from mlops.data.engine import Table
+    from mlops.features.feature_set import FeatureSet
+    from mlops.features.point_in_time import last_known, trailing_sums
+    from mlops.features.protocol import Encoder, State, Transform
+    from mlops.features.token_set import Bytes, Tokenizer, TokenSet
+    from mlops.features.transforms import (
+        Bucketise,
+        Cross,
+        Cyclical,
+        Hash,
+        Log,
+        Missing,
+        Passthrough,
+        RobustScale,
+        Standardise,
+        Vocabulary,
+    )
+    from mlops.program import Program
+
+__all__ = [
+    "Batch",
+    "Bucketise",
+    "Bytes",
+    "Cross",
+    "Cyclical",
+    "Encoder",
+    "FeatureSet",
+    "Hash",
+    "Log",
+    "Missing",
+    "Passthrough",
+    "Program",
+    "RobustScale",
+    "Standardise",
+    "State",
+    "Table",
+    "TokenSet",
+    "Tokenizer",
+    "Transform",
+    "Vocabulary",
+    "last_known",
+    "trailing_sums",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULE_OF:
+        raise AttributeError(f"module 'mlops' has no public name {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

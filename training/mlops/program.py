@@ -1,7 +1,7 @@
 """
 For a torchrun script of one's own (``train.program``): what it is given, and how it hands back its model::
 
-    from mlops.program import Program
+    from mlops import Program
 
     program = Program.start()
     model = program.build_model()

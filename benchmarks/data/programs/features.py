@@ -24,7 +24,9 @@ from include.flight_delays.features import FEATURES as DELAYS
 from include.flight_ranking import dataset as ranking
 from include.flight_ranking.features import FEATURES as RANKING
 from mlops.features.applied import FittedFeatures
+from mlops.features.batches import batches_of
 from mlops.features.feature_set import FeatureSet
+from mlops.features.fitting import fit
 
 NUM_REQUESTS = 2_000
 
@@ -119,7 +121,8 @@ def latencies(serve: Callable[[list[dict[str, Any]]], object], asked: list[list[
 
 
 def records(name: str, features: FeatureSet, frame: pl.DataFrame) -> list[dict[str, Any]]:
-    fitted = FittedFeatures(features, features.fit(frame))
+    with batches_of(frame, features.group_by) as batches:
+        fitted = FittedFeatures(features, fit(features, batches))
     # As they are served: from a row's own values.
     table, by_hand = fitted.apply(frame), plain(features, fitted.state, frame)
     assert (table.features.view(np.uint32) == by_hand.view(np.uint32)).all(), "both make the same bits"

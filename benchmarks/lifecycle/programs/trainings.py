@@ -16,6 +16,9 @@ from include.flight_delays.features import FEATURES
 from include.flight_delays.model import build_model
 from mlops.data.feature_table import FeatureTable
 from mlops.data.loader import Loader, in_memory
+from mlops.features.applied import FittedFeatures
+from mlops.features.batches import batches_of
+from mlops.features.fitting import fit
 from mlops.trainer.metrics import auc
 from mlops.trainer.objectives import binary_loss, score
 
@@ -47,11 +50,12 @@ def night_of(rows: pl.DataFrame, last_day: date) -> Night:
 
     held_out = TEST_DAYS + VALIDATION_DAYS
     train = days(held_out, WINDOW_DAYS - held_out)
-    state = FEATURES.fit(train)
+    with batches_of(train, FEATURES.group_by) as batches:
+        fitted = FittedFeatures(FEATURES, fit(FEATURES, batches))
     return Night(
-        train=FEATURES.apply(train, state),
-        validation=FEATURES.apply(days(TEST_DAYS, VALIDATION_DAYS), state),
-        test=FEATURES.apply(days(0, TEST_DAYS), state),
+        train=fitted.apply(train),
+        validation=fitted.apply(days(TEST_DAYS, VALIDATION_DAYS)),
+        test=fitted.apply(days(0, TEST_DAYS)),
     )
 
 

@@ -25,8 +25,7 @@ from mlops.features.fitted import load_fitted
 from mlops.store import Store
 
 RECIPE = """
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Standardise, Vocabulary
+from mlops import FeatureSet, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="bought", order_by=("at", "user"), entity=("user",), transforms=[Standardise("price"), Vocabulary("kind")]

@@ -9,14 +9,15 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from feature_tables import apply, fit
 from turns import on_turn
 
 from mlops.data.engine import on_spark, spark_session
 from mlops.data.feature_table import concat
+from mlops.features import fitting
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
 from mlops.features.feature_set import FeatureSet
-from mlops.features.fitting import fit
 from mlops.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
 
 
@@ -88,7 +89,7 @@ def test_state_does_not_depend_on_the_batches(rows: pl.DataFrame, group_by: tupl
     states = []
     for size in (5000, 700, 64):
         with batches_of(nw.from_native(rows.lazy()), group_by, rows=size) as batches:
-            states.append(fit(features_of(group_by), batches))
+            states.append(fitting.fit(features_of(group_by), batches))
 
     assert states[0] == states[1] == states[2]
 
@@ -98,12 +99,12 @@ def test_state_does_not_depend_on_the_batches(rows: pl.DataFrame, group_by: tupl
 def test_spark_makes_the_same_features(rows: pl.DataFrame, group_by: tuple[str, ...]) -> None:
     """Otherwise a pipeline could not move to Spark when its data grows: state and features must be equal to the bit."""
     features = features_of(group_by)
-    state = features.fit(rows)
-    expected = features.apply(rows, state)
+    state = fit(features, rows)
+    expected = apply(features, rows, state)
     table = on_spark([rows[::2].lazy, rows[1::2].lazy], spark_session())
 
     with batches_of(table, group_by, rows=1500) as batches:
-        assert fit(features, batches) == state
+        assert fitting.fit(features, batches) == state
         made = concat(list(batches.map(FittedFeatures(features, state).apply)))
 
     assert made.ids is not None

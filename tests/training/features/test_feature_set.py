@@ -9,6 +9,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import pytest
+from feature_tables import apply, apply_batches, arrange, fit
 
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.feature_table import FeatureTable, concat
@@ -60,19 +61,19 @@ def equal(first: FeatureTable, second: FeatureTable) -> bool:
 
 def test_rows_are_grouped_ordered_and_single_ones_left_out(rows: pl.DataFrame) -> None:
     """Otherwise scores could not be matched with the rows they belong to."""
-    table = QUERIES.apply(rows, QUERIES.fit(rows))
+    table = apply(QUERIES, rows, fit(QUERIES, rows))
 
     assert table.offsets.tolist() == [0, 2, 5]
     assert table.labels.tolist() == [4, 1, 0, 2, 0]
-    arranged = QUERIES.arrange(rows)
+    arranged = arrange(QUERIES, rows)
     assert arranged["item"].to_list() == [1, 4, 0, 3, 5]
     assert arranged["grade"].to_list() == table.labels.tolist()
 
 
 def test_features(rows: pl.DataFrame) -> None:
     """The numbers a model is fed: [N, F] float32, columns in the order of the definition."""
-    state = QUERIES.fit(rows)
-    table = QUERIES.apply(rows, json.loads(json.dumps(state)))
+    state = fit(QUERIES, rows)
+    table = apply(QUERIES, rows, json.loads(json.dumps(state)))
 
     names = ["double", "rank", "kind=a", "kind=b", "kind=<other>", "kind_missing"]
     assert FittedFeatures(QUERIES, state).feature_names == names
@@ -97,7 +98,7 @@ def test_derived_columns_see_those_before_them(rows: pl.DataFrame) -> None:
         transforms=[Passthrough("before"), Passthrough("x"), Passthrough("after"), Passthrough("last")],
     )
 
-    table = features.apply(rows, features.fit(rows))
+    table = apply(features, rows, fit(features, rows))
 
     assert table.features[2].tolist() == [3, 20, 21, 24]
 
@@ -108,10 +109,10 @@ def test_where_leaves_rows_out_but_not_when_serving(rows: pl.DataFrame) -> None:
         label="grade", outcomes=("delay",), where=nw.col("delay") < 9, order_by=("item",), transforms=[Passthrough("x")]
     )
     rows = rows.with_columns(delay=pl.col("item"))
-    state = features.fit(rows)
+    state = fit(features, rows)
 
-    assert features.apply(rows.with_columns(delay=pl.col("item") * 3), state).num_samples == 3
-    served = features.apply(rows.drop("grade", "delay"), state)
+    assert apply(features, rows.with_columns(delay=pl.col("item") * 3), state).num_samples == 3
+    served = apply(features, rows.drop("grade", "delay"), state)
     assert served.num_samples == 6
     assert np.isnan(served.labels).all()
 
@@ -172,7 +173,7 @@ def test_a_bad_definition_names_the_line_and_the_column(
 ) -> None:
     """The user must learn which line of features.py to change; a retry cannot help."""
     with pytest.raises(BadConfigError, match="^[^:]*" + HERE.format(line_of(line)) + f".*{message}"):
-        features.fit(rows)
+        fit(features, rows)
 
 
 @pytest.mark.parametrize("column", ["grade", "delay"])
@@ -195,53 +196,53 @@ def test_the_outcome_cannot_be_a_feature(column: str) -> None:
 )
 def test_bad_data_names_the_column(rows: pl.DataFrame, change: dict[str, pl.Expr], message: str) -> None:
     """Otherwise NaN, or rows in an order that changes from night to night, would reach the model."""
-    state = QUERIES.fit(rows)
+    state = fit(QUERIES, rows)
 
     with pytest.raises(BadDataError, match=message):
-        QUERIES.apply(rows.with_columns(**change), state)
+        apply(QUERIES, rows.with_columns(**change), state)
 
 
 def test_a_column_that_is_gone_is_named(rows: pl.DataFrame) -> None:
     """As when the champion's features are made of a newer snapshot."""
     with pytest.raises(BadDataError, match="features are made of 'kind': there is no column 'kind'"):
-        QUERIES.apply(rows.drop("kind"), QUERIES.fit(rows))
+        apply(QUERIES, rows.drop("kind"), fit(QUERIES, rows))
 
 
 def test_types_are_those_that_were_fitted(rows: pl.DataFrame) -> None:
     """A column without values has no type, and whole numbers come as integers: the features must not change."""
-    state = QUERIES.fit(rows)
+    state = fit(QUERIES, rows)
     served = rows.with_columns(pl.col("x").cast(pl.Int32), pl.lit(None).alias("kind"))
 
-    table = QUERIES.apply(served, state)
+    table = apply(QUERIES, served, state)
 
-    assert equal(table, QUERIES.apply(rows.with_columns(pl.lit(None, pl.String).alias("kind")), state))
+    assert equal(table, apply(QUERIES, rows.with_columns(pl.lit(None, pl.String).alias("kind")), state))
 
 
 def test_state_of_another_definition_is_refused(rows: pl.DataFrame) -> None:
     """Otherwise numbers of one feature would be scaled with the mean of another."""
-    state = QUERIES.fit(rows)
+    state = fit(QUERIES, rows)
     other = dataclasses.replace(QUERIES, transforms=[*reversed(QUERIES.transforms)])
 
     with pytest.raises(BadConfigError, match=r"Vocabulary\('kind'\): the state was fitted by Standardise"):
-        other.apply(rows, state)
+        apply(other, rows, state)
     with pytest.raises(BadConfigError, match="has format None, this release reads 1"):
-        QUERIES.apply(rows, {"transforms": state["transforms"]})
+        apply(QUERIES, rows, {"transforms": state["transforms"]})
 
 
 @pytest.mark.parametrize("cuts", [(1, 2), (3,), (2, 2, 4)], ids=str)
 def test_a_stream_of_batches_makes_the_same_rows(rows: pl.DataFrame, cuts: tuple[int, ...]) -> None:
     """Whatever fits into memory: a group that is cut between two batches is made whole."""
-    state = QUERIES.fit(rows)
+    state = fit(QUERIES, rows)
     ordered = rows.sort("query")
     frames = [ordered[a:b] for a, b in zip((0, *cuts), (*cuts, rows.height), strict=True)]
 
-    assert equal(concat(list(QUERIES.apply_batches(frames, state))), QUERIES.apply(rows, state))
+    assert equal(concat(list(apply_batches(QUERIES, frames, state))), apply(QUERIES, rows, state))
 
 
 def test_a_group_that_comes_again_is_refused(rows: pl.DataFrame) -> None:
     """Otherwise its ranks would be those within its parts."""
     with pytest.raises(BadDataError, match="a group of equal query comes again"):
-        list(QUERIES.apply_batches([rows[:2], rows[2:4], rows[4:]], QUERIES.fit(rows)))
+        list(apply_batches(QUERIES, [rows[:2], rows[2:4], rows[4:]], fit(QUERIES, rows)))
 
 
 AT = FeatureSet(
@@ -269,7 +270,7 @@ def visits() -> pl.DataFrame:
 @pytest.mark.parametrize("at", [datetime(2024, 1, 1, 0, 8, tzinfo=UTC), "2024-01-01T00:08:00+00:00"], ids=["", "text"])
 def test_a_request_makes_the_row_of_the_batch(visits: pl.DataFrame, at: object) -> None:
     """A server has plain values, often out of JSON, and no table."""
-    fitted = FittedFeatures(AT, AT.fit(visits))
+    fitted = FittedFeatures(AT, fit(AT, visits))
 
     table = fitted.serve({"at": at, "x": None, "kind": None, "unasked": 1})
 
@@ -293,7 +294,7 @@ def test_a_request_makes_the_row_of_the_batch(visits: pl.DataFrame, at: object) 
     ],
 )
 def test_a_bad_request_names_the_column(visits: pl.DataFrame, change: dict[str, Any], message: str) -> None:
-    fitted = FittedFeatures(AT, AT.fit(visits))
+    fitted = FittedFeatures(AT, fit(AT, visits))
 
     with pytest.raises(BadDataError, match=message):
         fitted.serve({"at": datetime(2024, 1, 1, tzinfo=UTC), "x": 1, "kind": "a"} | change)
@@ -302,7 +303,7 @@ def test_a_bad_request_names_the_column(visits: pl.DataFrame, change: dict[str, 
 
 
 def test_parity_holds_for_row_and_group_features(rows: pl.DataFrame) -> None:
-    assert check_parity(QUERIES, rows, QUERIES.fit(rows)) == 2
+    assert check_parity(QUERIES, rows, fit(QUERIES, rows)) == 2
 
 
 @pytest.mark.parametrize(
@@ -319,4 +320,4 @@ def test_parity_names_the_feature_that_depends_on_other_rows(rows: pl.DataFrame,
     )
 
     with pytest.raises(BadConfigError, match=r"served values of 'double' differ .*\.over\(query\)"):
-        check_parity(features, rows, features.fit(rows))
+        check_parity(features, rows, fit(features, rows))

@@ -36,8 +36,7 @@ from mlops.store import Store
 CHECKOUT = Path(__file__).parents[3]
 START = datetime(2013, 1, 9, tzinfo=UTC)
 FEATURES = """
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Standardise
+from mlops import FeatureSet, Standardise
 
 FEATURES = FeatureSet(
     label="label", group_by=("query",), min_group_size=2, order_by=("at", "item"),

@@ -187,6 +187,13 @@ def test_only_what_serving_imports_travels() -> None:
         assert {"mlops/__init__.py", "mlops/serving/model.py", "mlops/contract/refs.py"} <= set(archive.namelist())
 
 
+def test_a_public_name_travels_with_its_module() -> None:
+    """Broken: a recipe that imports from the public surface alone could not be imported where it is served."""
+    modules, _ = closure({"mlops", "mlops.FeatureSet", "mlops.last_known"})
+    assert {"mlops", "mlops.features.feature_set", "mlops.features.point_in_time"} <= modules.keys()
+    assert "mlops.program" not in modules
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [

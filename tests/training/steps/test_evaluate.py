@@ -23,8 +23,7 @@ from mlops.store import Store
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 START = datetime(2013, 1, 9, tzinfo=UTC)
 FEATURES = """
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Standardise
+from mlops import FeatureSet, Standardise
 
 FEATURES = FeatureSet(
     label="label", group_by={group_by}, min_group_size={min_group_size}, order_by=("at", "item"),
@@ -338,7 +337,7 @@ def test_the_model_of_a_script_of_ones_own_is_judged_like_any_other(
 ) -> None:
     """Broken: what such a script leaves would train, and then not be evaluated."""
     (project.home / "include/toy/train_mine.py").write_text(
-        "from mlops.program import Program\n"
+        "from mlops import Program\n"
         "program = Program.start()\n"
         "program.finish(program.build_model().state_dict(), epoch=2, metrics={'ndcg@10': 0.5})\n"
     )

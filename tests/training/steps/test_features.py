@@ -29,8 +29,7 @@ from mlops.store import Store
 
 RECIPE = """
 import narwhals as nw
-from mlops.features.feature_set import FeatureSet
-from mlops.features.transforms import Bucketise, Cross, Hash, RobustScale, Standardise, Vocabulary
+from mlops import Bucketise, Cross, FeatureSet, Hash, RobustScale, Standardise, Vocabulary
 
 FEATURES = FeatureSet(
     label="grade", group_by=("query",), min_group_size=2, order_by=("at",), entity=("kind",),
@@ -279,11 +278,11 @@ def test_an_unknown_split_is_refused(run: Run, store: Store) -> None:
         pytest.param("NO_SET", BadConfigError, "is a dict, not a FeatureSet", id="not a set"),
         pytest.param(
             "TYPO", BadConfigError,
-            r"^include/features_toy/features.py:24: Standardise\('valeu'\): there is no column 'valeu'; did you mean "
+            r"^include/features_toy/features.py:23: Standardise\('valeu'\): there is no column 'valeu'; did you mean "
             r"'value'\?$",
             id="column",
         ),
-        pytest.param("UNFAIR", BadConfigError, "features.py:16: served values of 'gap' differ", id="serving parity"),
+        pytest.param("UNFAIR", BadConfigError, "features.py:15: served values of 'gap' differ", id="serving parity"),
         pytest.param("EMPTY", BadDataError, "no samples in the split 'validation'", id="empty split"),
     ],
 )  # fmt: skip

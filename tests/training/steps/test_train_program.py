@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mlops.program import Program
+from mlops import Program
 from mlops.trainer.metrics import measure
 from mlops.trainer.objectives import ranking_loss, score
 
@@ -53,7 +53,7 @@ from pathlib import Path
 
 import torch
 
-from mlops.program import Program
+from mlops import Program
 
 program = Program.start()
 model = program.build_model()

@@ -35,8 +35,8 @@ from mlops.data.loader import Batch
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.layouts import Layout, build_layout
-from mlops.trainer.layouts.mesh import device_mesh, resolve
 from mlops.trainer.layouts.state import load_training_state, model_state, state_to_fill, training_state
+from mlops.trainer.mesh import device_mesh, resolve
 from mlops.trainer.parallel import Gang, join, leave, seed_everything
 from mlops.trainer.state import LOSS_UNITS
 

@@ -18,8 +18,8 @@ from mlops.contract.step import BadConfigError
 from mlops.trainer.layouts import build_layout
 from mlops.trainer.layouts.blocks import blocks
 from mlops.trainer.layouts.cutting import cut_points, stage_of
-from mlops.trainer.layouts.mesh import coordinates, resolve
 from mlops.trainer.layouts.state import optimizer_state
+from mlops.trainer.mesh import coordinates, resolve
 from mlops.trainer.parallel import Gang
 
 PROGRAM = Path(__file__).with_name("layout_program.py")

@@ -9,8 +9,6 @@ both engines read, compute and store with the same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import narwhals as nw
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mlops.data.snapshots import Snapshot
-
 __all__ = [
     "Engine",
     "Piece",
@@ -43,7 +39,6 @@ __all__ = [
     "map_polars",
     "on_polars",
     "on_spark",
-    "read_snapshot",
     "run_recipe",
     "spark_session",
     "without_rows",
@@ -93,30 +88,6 @@ def on_spark(pieces: Sequence[Piece], session: SparkSession) -> Table:
     numbers = session.range(0, len(pieces), 1, len(pieces))
     # Kept, in memory or on the executors' disks: a recipe uses a source several times, and must see the same rows.
     return as_table(numbers.mapInArrow(read, fields).cache())
-
-
-@dataclass(frozen=True, slots=True)
-class _Day:
-    """The rows of a split on one day of a snapshot; a piece."""
-
-    snapshot: Snapshot
-    split: str
-    day: str
-
-    def __call__(self) -> pl.LazyFrame:
-        return self.snapshot.read_split(self.split, [self.day]).lazy()
-
-
-def read_snapshot(snapshot: Snapshot, split: str, *, engine: str, cache: Path) -> Table:
-    """
-    The rows of a split, every blob checked against its digest by whoever reads it.
-
-    :param engine: an :data:`Engine`, as the snapshot's manifest says it
-    :param cache: folder for blobs that are fetched to this machine
-    """
-    if engine == "polars":
-        return as_table(snapshot.scan_split(split, cache=cache))
-    return on_spark([_Day(snapshot, split, day) for day in snapshot.split_days(split)], spark_session())
 
 
 def without_rows(table: Table) -> Table:

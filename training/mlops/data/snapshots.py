@@ -20,7 +20,7 @@ import polars as pl
 from mlops.contract.refs import DatasetRef, digest_of
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
-from mlops.data.engine import Engine, Table
+from mlops.data.engine import Engine, Table, as_table, on_spark, spark_session
 from mlops.data.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.partitions import DayWriter, StoredDay, write_days
 from mlops.data.splits import INDEX, SPLITS, days_of
@@ -117,6 +117,16 @@ class Snapshot:
         index = self._scan_blobs(indexes, cache).rename({INDEX: _INDEX})
         return pl.concat([rows, index], how="horizontal").filter(pl.col(_INDEX) == name).drop(_INDEX)
 
+    def table(self, split: str, *, cache: Path) -> Table:
+        """
+        The rows of a split, on the engine that made the snapshot; every blob is checked by whoever reads it.
+
+        :param cache: folder for blobs that are fetched to this machine
+        """
+        if self.manifest.engine == "polars":
+            return as_table(self.scan_split(split, cache=cache))
+        return on_spark([_Day(self, split, day) for day in self.split_days(split)], spark_session())
+
     def _partitions(self, days: Sequence[str]) -> list[Partition]:
         known = {partition.day: partition for partition in self.manifest.partitions}
         if missing := [day for day in days if day not in known]:
@@ -148,6 +158,18 @@ class Snapshot:
         with ThreadPoolExecutor(_READERS) as threads:
             files = list(threads.map(lambda blob: self.store.local_file(blob.artifact, cache), blobs))
         return pl.scan_parquet(files, glob=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """The rows of a split on one day of a snapshot, read in any process."""
+
+    snapshot: Snapshot
+    split: str
+    day: str
+
+    def __call__(self) -> pl.LazyFrame:
+        return self.snapshot.read_split(self.split, [self.day]).lazy()
 
 
 def write_snapshot(

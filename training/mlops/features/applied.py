@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,8 @@ from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.dtypes import dtype_of
 from mlops.data.feature_table import FeatureTable
 from mlops.features.derivation import Arranged, Derivation
+from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import Encoder, State, described
-
-if TYPE_CHECKING:
-    from mlops.features.feature_set import FeatureSet
 
 _BLOCK_ROWS: Final = 16384
 """Encoded at a time by one thread: few enough that what lies between a column and its features stays in its cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -15,11 +15,9 @@ from narwhals.exceptions import NarwhalsError
 from polars.exceptions import PolarsError
 
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import described
 from mlops.features.source_line import no_column
-
-if TYPE_CHECKING:
-    from mlops.features.feature_set import FeatureSet
 
 # How Polars prints a selection of columns by type, by a pattern, or of all.
 _SELECTOR = re.compile(r'(?<!["\w])cs\.')

@@ -1,35 +1,25 @@
 """
 Feature sets: the one definition of a pipeline's features, for training and for serving.
 
-``apply`` is the only code path from raw rows to model inputs; what is served is what was trained on.
+It is a declaration: :func:`mlops.features.fitting.fit` learns its state from the training split, and
+:class:`mlops.features.applied.FittedFeatures` is the only code path from raw rows to model inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import narwhals as nw
-import polars as pl
 
 from mlops.contract.step import BadConfigError
-from mlops.data.engine import Table
-from mlops.data.feature_table import FeatureTable
-from mlops.features.applied import FittedFeatures
-from mlops.features.batches import batches_of
-from mlops.features.derivation import Derivation
-from mlops.features.fitting import fit
-from mlops.features.protocol import State, Transform, described
+from mlops.features.protocol import Transform, described
 from mlops.features.source_line import SourceLine, line_of_caller
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSet:
-    """
-    What a data scientist writes as ``FEATURES``.
-
-    Nothing is fitted here: ``fit`` returns state, ``apply`` takes it.
-    """
+    """What a data scientist writes as ``FEATURES``."""
 
     transforms: Sequence[Transform]
     """In the order of the model's inputs."""
@@ -68,30 +58,3 @@ class FeatureSet:
     @property
     def grouped(self) -> bool:
         return bool(self.group_by)
-
-    def fit(self, table: Table | pl.DataFrame) -> State:
-        """
-        Learn the transforms' state from the training split, batch by batch, on either engine.
-
-        :return: JSON: ``{"format": 1, "columns": [...], "transforms": [...]}``, one state for each transform
-        :raises BadConfigError: with the line of a definition that does not fit the table
-        :raises BadDataError: naming the column whose values do not fit its transform
-        """
-        with batches_of(table, self.group_by) as batches:
-            return fit(self, batches)
-
-    def apply(self, frame: pl.DataFrame, state: State) -> FeatureTable:
-        """Raw rows to model inputs; see :meth:`FittedFeatures.apply`."""
-        return FittedFeatures(self, state).apply(frame)
-
-    def apply_batches(self, frames: Iterable[pl.DataFrame], state: State) -> Iterator[FeatureTable]:
-        """A stream of raw rows; see :meth:`FittedFeatures.apply_batches`."""
-        return FittedFeatures(self, state).apply_batches(frames)
-
-    def arrange(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """
-        The raw rows in exactly the number and order of ``apply``'s rows.
-
-        :raises BadDataError: where a key is null, or the order is not decided
-        """
-        return Derivation.of(self, frame.schema).arrange(frame).rows

@@ -23,7 +23,7 @@ def as_feature_set(value: object, import_path: str) -> FeatureSet:
     if not isinstance(value, FeatureSet):
         raise BadConfigError(
             f"{import_path!r} is a {type(value).__name__}, not a FeatureSet; "
-            "write FEATURES = FeatureSet(...) from mlops.features.feature_set, or for text "
+            "write FEATURES = FeatureSet(...) from mlops, or for text "
             "TokenSet(...) from mlops.features.token_set"
         )
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -11,17 +11,21 @@ from mlops.contract.step import BadDataError
 from mlops.features.applied import STATE_FORMAT, FittedFeatures
 from mlops.features.batches import Batches
 from mlops.features.derivation import Derivation
+from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import State
 from mlops.features.statistics import Statistic
-
-if TYPE_CHECKING:
-    from mlops.features.feature_set import FeatureSet
 
 Measured = tuple[int, list[Statistic]]
 
 
 def fit(features: FeatureSet, batches: Batches) -> State:
-    """See :meth:`FeatureSet.fit`."""
+    """
+    Learn the transforms' state from the training split, batch by batch, on either engine.
+
+    :return: JSON: ``{"format": 1, "columns": [...], "transforms": [...]}``, one state for each transform
+    :raises BadConfigError: with the line of a definition that does not fit the table
+    :raises BadDataError: naming the column whose values do not fit its transform
+    """
     columns = Derivation.of(features, batches.schema).columns
     num_rows, statistics = 0, list[Statistic]()
     for rows, measured in batches.map(partial(measure, features)):

@@ -18,7 +18,8 @@ from mlops.registry.audit import AuditTrail
 from mlops.signing.decision import Decision
 from mlops.signing.envelope import EnvelopeError
 from mlops.store import DamagedObjectError, Store, StoreError
-from mlops.trainer.checkpoint.committed import Saved, find_damage
+from mlops.trainer.checkpoint.committed import Saved
+from mlops.trainer.checkpoint.verification import find_damage
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 1024

@@ -13,13 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import mlops
 from mlops.code import ZIP_DATE
+from mlops.contract.public_names import MODULE_OF
 from mlops.contract.step import BadConfigError
 from mlops.process import lock_file
 
 LOCK: Final = lock_file("requirements.txt")
-_ROOT: Final = Path(mlops.__path__[0])
+_PACKAGE: Final = "mlops"
+_ROOT: Final = Path(__file__).parents[1]
 _ALWAYS: Final = ("mlflow", "pandas")
 
 
@@ -63,12 +64,15 @@ def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
     while todo:
         name = todo.pop()
         package, *inner = name.split(".")
-        if package != mlops.__name__:
+        if package == _PACKAGE and len(inner) == 1 and inner[0] in MODULE_OF:
+            package, *inner = MODULE_OF[inner[0]].split(".")
+            name = ".".join([package, *inner])
+        if package != _PACKAGE:
             others.add(package)
         elif name not in found and (path := _file(_ROOT.joinpath(*inner))):
             found[name] = path
             text = path.read_text()
-            own = {imported for imported in imports_of(text, lazily=True) if imported.split(".")[0] == mlops.__name__}
+            own = {imported for imported in imports_of(text, lazily=True) if imported.split(".")[0] == _PACKAGE}
             todo += [name.rpartition(".")[0] or name, *own, *imports_of(text, lazily=False)]
     return found, others - set(sys.stdlib_module_names)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from mlops.code import bundle, load_attribute, recipe_folder
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.contract.sections.features import Features
 from mlops.contract.step import BadConfigError
-from mlops.data.engine import Engine, read_snapshot
 from mlops.data.snapshots import Snapshot
 from mlops.data.splits import SPLITS
 from mlops.features.fitted import as_feature_set
@@ -30,8 +27,7 @@ def run(context: StepContext) -> FeaturesRef:
     code = context.publish("code.zip", bundle(recipe_folder(home, config.feature_set)))
 
     snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
-    made_by = cast(Engine, snapshot.manifest.engine)
-    tables = {name: read_snapshot(snapshot, name, engine=made_by, cache=context.scratch) for name in SPLITS}
+    tables = {name: snapshot.table(name, cache=context.scratch) for name in SPLITS}
     if isinstance(definition, TokenSet):
         from mlops.features.tokenise import tokenise  # and with it torch, two seconds
 

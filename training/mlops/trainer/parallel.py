@@ -20,7 +20,7 @@ from mlops.contract.step import BadConfigError
 from mlops.process import allow_open_files, open_files_of
 from mlops.trainer.determinism import set_numerics
 from mlops.trainer.devices import check_gpus
-from mlops.trainer.layouts.mesh import coordinates, device_mesh, resolve
+from mlops.trainer.mesh import coordinates, device_mesh, resolve
 from mlops.trainer.network import choose_interface
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ class ProgramOutput:
             if not (folder / name).is_file():
                 raise BadDataError(
                     f"{program} left no {name} in {OUTPUT_VARIABLE}: its rank 0 must write it, for instance by "
-                    "mlops.program.Program.finish"
+                    "mlops.Program.finish"
                 )
         epoch, metrics = _metrics(folder / METRICS, program)
         if metric not in metrics:

@@ -31,7 +31,8 @@ FINITE = BeforeValidator(_finite)
 Number = Annotated[int | float, FINITE]
 Json = Annotated[Any, FINITE]
 """What is passed on as it is given."""
-ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+IMPORT_PATH_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+ImportPath = Annotated[str, StringConstraints(pattern=IMPORT_PATH_PATTERN)]
 """``package.module:name``"""
 TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/[\w./-]+\.sql)$"
 Transform = Annotated[str, StringConstraints(pattern=TRANSFORM_PATTERN)]

@@ -95,7 +95,7 @@ class Train(TunedSection):
     model_args: dict[str, Json] = {}
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
-    the same input and leaves weights and metrics; see :mod:`mlops.program`."""
+    the same input and leaves weights and metrics; see :class:`mlops.Program`."""
     loss: ImportPath | None = None
     """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
     metrics: ImportPath | None = None

@@ -16,12 +16,13 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from mlops.contract.step import StepError
 from mlops.store import Store
 from mlops.trainer.checkpoint import loading
-from mlops.trainer.checkpoint.committed import Saved, find_damage
+from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.generation import Generation
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError, Plan, make_plan, structure_of
 from mlops.trainer.checkpoint.staging import Staging
 from mlops.trainer.checkpoint.tree import Contents, Flat, encode, flatten
+from mlops.trainer.checkpoint.verification import find_damage
 from mlops.trainer.checkpoint.writing import Save, Writer
 from mlops.trainer.parallel import Gang
 

@@ -11,15 +11,11 @@ from typing import Any, Final
 
 from mlops.contract.refs import Artifact, digest_of
 from mlops.contract.step import BadConfigError
-from mlops.store import Store
 from mlops.trainer.checkpoint.files import (
     MARKER,
-    CheckpointFiles,
     DamagedCheckpointError,
     RankFile,
-    damaged_files,
 )
-from mlops.trainer.checkpoint.index import Index
 
 _VERSION: Final = 5
 
@@ -75,16 +71,3 @@ class Saved:
             return cls(**body, index=index, files=files)
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedCheckpointError(f"{marker} is damaged: {error}") from error
-
-
-def find_damage(store: Store, saved: Saved, share: slice = slice(None)) -> list[str]:
-    """
-    Read a checkpoint, or a share of its files, and check every byte that counts.
-
-    :return: a sentence for each damaged file
-    """
-    try:
-        chunks = Index(store, saved).chunks_in(range(len(saved.files))[share])
-    except DamagedCheckpointError as error:
-        return [str(error)]
-    return damaged_files(CheckpointFiles(store), saved.files, chunks)

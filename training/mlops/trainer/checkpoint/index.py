@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from mlops.store import Store
+from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.files import CheckpointFiles, Chunk, DamagedCheckpointError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from mlops.trainer.checkpoint.committed import Saved
 
 Path = tuple[str | int, ...]
 
