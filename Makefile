@@ -112,7 +112,7 @@ chaos: export CHAOS_ROUNDS := $(CHAOS_ROUNDS)
 chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	.venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py tests/end_to_end/test_tuning.py
-	.venv/training/bin/python -m pytest tests/training/steps tests/training/trainer/test_matrix.py tests/training/trainer/test_health.py tests/training/trainer/test_layouts.py tests/training/test_rendezvous.py tests/training/tuning/test_study.py tests/training/serving --ignore tests/training/steps/test_validate.py --ignore tests/training/steps/test_lifecycle_kills.py
+	.venv/training/bin/python -m pytest tests/training/steps tests/training/trainer/test_matrix.py tests/training/trainer/test_health.py tests/training/trainer/test_strategies.py tests/training/test_rendezvous.py tests/training/tuning/test_study.py tests/training/serving --ignore tests/training/steps/test_validate.py --ignore tests/training/steps/test_lifecycle_kills.py
 	.venv/training/bin/python -m pytest tests/training/reproduction tests/training/evaluation tests/training/features tests/training/data/sources/test_on_spark.py
 	CHAOS_PEERS=$(CHAOS_PEERS) .venv/training/bin/python -m pytest tests/training/trainer/test_peer_memory.py -s --timeout 7200
 	CHAOS_NIGHTS=$(CHAOS_NIGHTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_daemons.py -s

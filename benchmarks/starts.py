@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.record import Record, compare
 from mlops.contract.step import python_path
-from mlops.contract.warm import Connection, NotWarmError, Request, WarmRuntime, end_all
+from mlops.contract.warm import NotWarmError, Request, WarmConnection, WarmRuntime, end_all
 
 ROUNDS = 15
 START_SECONDS = 120.0
@@ -62,7 +62,7 @@ def measure_starts(home: Path) -> list[Record]:
     ]
 
 
-def _connected(runtime: WarmRuntime) -> Connection:
+def _connected(runtime: WarmRuntime) -> WarmConnection:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(NotWarmError):
@@ -71,7 +71,7 @@ def _connected(runtime: WarmRuntime) -> Connection:
     return runtime.connect()
 
 
-def _warm(connection: Connection, home: Path, environment: dict[str, str]) -> tuple[float, float]:
+def _warm(connection: WarmConnection, home: Path, environment: dict[str, str]) -> tuple[float, float]:
     """:return: wall and processor milliseconds, the server's included"""
     server = psutil.Process(connection.pid)
     before = server.cpu_times()

@@ -28,7 +28,7 @@ from mlops.trainer.checkpoint.generation import Generation, GenerationGoneError,
 from mlops.trainer.checkpoint.listing import is_copy
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.writing import Save, Writer
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 PLACE = "pipelines/toy/train/x"
 _EPOCH_STEPS = 2
@@ -342,7 +342,7 @@ def train(world: World, group: Group) -> None:
     """A process group's life: what the training loop does, without the training."""
     store = MemoryStore(world, group)
     group.checkpoints = checkpoints = Checkpoints(
-        store=store, place=PLACE, gang=Gang(), keep_latest=world.keep_latest, retry_seconds=0.0
+        store=store, place=PLACE, ranks=Ranks(), keep_latest=world.keep_latest, retry_seconds=0.0
     )
     try:
         step, history = _resume(world, group, checkpoints)

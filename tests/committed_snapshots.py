@@ -13,10 +13,10 @@ import polars as pl
 from mlops.contract.refs import DatasetRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import place
-from mlops.data.garbage import confirm_blobs
-from mlops.data.manifest import Manifest
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.garbage import confirm_blobs
+from mlops.data.snapshots.manifest import Manifest
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.store import Store
 
 ZONE = "America/New_York"

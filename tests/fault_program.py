@@ -25,16 +25,16 @@ from torch import Tensor, distributed, nn
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadDataError, StepInput
-from mlops.data.loader import Batch, Loader, in_memory
-from mlops.process import Deployment
+from mlops.data.shards.loader import Batch, Loader, in_memory
+from mlops.process import ProcessSettings
 from mlops.steps.execution import report
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.health import Heartbeat
-from mlops.trainer.layouts import build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import join, seed_everything
+from mlops.trainer.strategies import build_strategy
 from mlops.trainer.validation import Validation
 
 STRIKE_STEP, NUM_STEPS, GLOBAL_BATCH, FEATURES = 3, 6, 12, 4
@@ -140,12 +140,12 @@ def main(section: Mapping[str, Any]) -> None:
 
     torch.set_num_threads(1)
     # The timeout is longer than a hang may last, but for a rank that waits for the store.
-    gang = join(timeout=timedelta(seconds=30))
+    ranks = join(timeout=timedelta(seconds=30))
     heartbeat = Heartbeat.from_environment()
     if at("start"):
         strike()
     seed_everything(1)
-    layout = build_layout(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)), gang)
+    strategy = build_strategy(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)), ranks)
     config = Train.model_validate(section)
     calls = 0
 
@@ -199,13 +199,15 @@ def main(section: Mapping[str, Any]) -> None:
 
     job = TrainingJob(
         config=config,
-        layout=layout,
-        optimizer=build_optimizer(config, layout.model, None),
+        strategy=strategy,
+        optimizer=build_optimizer(config, strategy.model, None),
         loss=loss,
         curriculum=None,
-        loader=Loader(source=source, global_batch=GLOBAL_BATCH, seed=1, rank=gang.rank, world_size=gang.world_size),
+        loader=Loader(source=source, global_batch=GLOBAL_BATCH, seed=1, rank=ranks.rank, world_size=ranks.world_size),
         validation=Validation.of_table(table, grouped=False, metric="auc", further=metrics),
-        checkpoints=Checkpoints(store=store, place="train", gang=gang, timeout=timedelta(seconds=30), retry_seconds=0),
+        checkpoints=Checkpoints(
+            store=store, place="train", ranks=ranks, timeout=timedelta(seconds=30), retry_seconds=0
+        ),
         heartbeat=heartbeat,
     )
     if at("save"):
@@ -213,10 +215,10 @@ def main(section: Mapping[str, Any]) -> None:
         writer._put_marker = writer._write_file = lambda *_: store.put("marker", b"")
         monkey: Any = store
         monkey._flush = lambda key: strike()
-    Trainer(job, gang).train()
+    Trainer(job, ranks).train()
 
 
-def work(document: StepInput, deployment: Deployment) -> None:
+def work(document: StepInput, deployment: ProcessSettings) -> None:
     main(document.config)
 
 

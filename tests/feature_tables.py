@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from mlops.data.feature_table import FeatureTable
+from mlops.data.shards.feature_table import FeatureTable
 from mlops.features import fitting
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of

@@ -11,8 +11,8 @@ import polars as pl
 
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.store import Store
 
 START = datetime(2013, 1, 9, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mlops.contract.step import python_path
-from mlops.contract.warm import READ_AT_START, Connection, NotForkedError, NotWarmError, Request, WarmRuntime
+from mlops.contract.warm import READ_AT_START, NotForkedError, NotWarmError, Request, WarmConnection, WarmRuntime
 
 ROOT = Path(__file__).parents[1]
 IDLE_SECONDS = 120.0
@@ -76,7 +76,7 @@ class WarmProcess:
                 idle_seconds=IDLE_SECONDS,
             )
             try:
-                self._connection: Connection = runtime.connect()  # closed with this object, which ends the process
+                self._connection: WarmConnection = runtime.connect()  # closed with this object, which ends the process
                 self._process = self._connection.fork(request, output.fileno(), errors.fileno() if errors else None)
             except (NotWarmError, NotForkedError):
                 pass

@@ -22,7 +22,7 @@ _UNREADABLE: Final = (
 )
 
 
-class SourceError(RuntimeError):
+class MetricsSourceError(RuntimeError):
     """The source of live metrics did not give them."""
 
 
@@ -117,7 +117,7 @@ async def live_metrics(source: Mapping[str, Any], names: Mapping[str, str]) -> L
             queries = {name: filled(query) for name, query in source["queries"].items()}
             live = await _from_prometheus(client, url, queries)
     if live.lacking and not live.values:
-        raise SourceError(f"{url}: " + "; ".join(f"{name}: {why}" for name, why in live.lacking.items()))
+        raise MetricsSourceError(f"{url}: " + "; ".join(f"{name}: {why}" for name, why in live.lacking.items()))
     return live
 
 
@@ -125,7 +125,7 @@ async def _from_http(client: httpx.AsyncClient, url: str) -> LiveMetrics:
     try:
         given = (await client.get(url)).raise_for_status().json().items()
     except _UNREADABLE as error:
-        raise SourceError(f"{url}: {error!r}") from error
+        raise MetricsSourceError(f"{url}: {error!r}") from error
     live = LiveMetrics()
     for name, value in given:
         try:

@@ -204,21 +204,21 @@ def _logins(options: argparse.Namespace, console: Console) -> int:
 def _gc(options: argparse.Namespace, console: Console) -> int:
     # What it needs of Kubernetes takes seconds to import.
     from mlops_provider.launchers.kubernetes.manifests import deployment_id
-    from mlops_provider.strays import find_strays, remove_strays
+    from mlops_provider.orphans import find_orphans, remove_orphans
 
     deployment = Deployment.load(options.team)
     where = deployment.kubernetes_connection, deployment.kubernetes_namespace
-    strays = find_strays(*where, deployment_id(deployment.store), _airflow(options))
+    orphans = find_orphans(*where, deployment_id(deployment.store), _airflow(options))
     table = Table("job", "created", "task", "why")
-    for stray in strays:
-        table.add_row(stray.job, stray.created, stray.task, stray.why)
-    if not strays:
-        console.print(f"no strays in namespace {deployment.kubernetes_namespace}")
+    for orphan in orphans:
+        table.add_row(orphan.job, orphan.created, orphan.task, orphan.why)
+    if not orphans:
+        console.print(f"no orphaned Jobs in namespace {deployment.kubernetes_namespace}")
         return 0
     console.print(table)
     if options.delete:
-        remove_strays(*where, strays)
-        console.print(f"removed {len(strays)}")
+        remove_orphans(*where, orphans)
+        console.print(f"removed {len(orphans)}")
     else:
         console.print("to remove them: mlops gc --delete")
     return 0

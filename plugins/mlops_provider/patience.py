@@ -11,7 +11,7 @@ import httpx
 import tenacity
 
 from mlops.contract import outages
-from mlops.contract.outages import STORE, Verdict, verdict_on_status, verdict_on_store
+from mlops.contract.outages import STORE, FailureClass, classify_status, classify_store_error
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
 
@@ -126,7 +126,7 @@ def _mlflow_answers(tracking_uri: str) -> bool:
         response = httpx.get(f"{tracking_uri.rstrip('/')}/health", timeout=_LOOK_TIMEOUT_SECONDS)
     except httpx.HTTPError:
         return False
-    return verdict_on_status(response.status_code) is not Verdict.AWAY
+    return classify_status(response.status_code) is not FailureClass.AWAY
 
 
 def _key_service_answers(deployment: Deployment) -> bool:
@@ -164,7 +164,7 @@ def _store_answers(deployment: Deployment) -> bool:
     try:
         obstore.head(store_of(deployment, retry=False), "pipelines")
     except (BaseError, FileNotFoundError) as error:  # what it answers is the work's to judge
-        return verdict_on_store(error) is not Verdict.AWAY
+        return classify_store_error(error) is not FailureClass.AWAY
     return True
 
 
@@ -181,10 +181,10 @@ def store_errors(store: str, doing: str) -> Iterator[None]:
         yield
     except (BaseError, OSError) as error:
         said = f"{doing} in the store {store}: {str(error).partition(chr(10))[0]}"
-        match verdict_on_store(error):
-            case Verdict.AWAY:
+        match classify_store_error(error):
+            case FailureClass.AWAY:
                 raise StepOutageError(said, STORE) from error
-            case Verdict.REFUSED:
+            case FailureClass.REFUSED:
                 raise StepFailedError(said) from error
             case _:
                 raise StepRetryableError(said) from error

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from mlops.contract.sections.base import AbsolutePath, Json, ObjectName, Quantity, Section, SpecError, check_section
 
 
-class Volume(Section):
+class PodVolume(Section):
     """Something mounted into the container; exactly one of the four kinds."""
 
     mount_path: AbsolutePath
@@ -25,7 +25,7 @@ class Volume(Section):
     read_only: bool = True
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Volume:
+    def _one_kind(self) -> PodVolume:
         if sum(kind is not None for kind in (self.claim, self.secret, self.config_map, self.host_path)) != 1:
             raise ValueError("a volume of one kind: give one of claim, secret, config_map, host_path")
         return self
@@ -67,7 +67,7 @@ class Pods(Section):
     env_from_secrets: list[ObjectName] = []
     """Secrets whose entries become environment variables, such as the object store's keys."""
     env_from_config_maps: list[ObjectName] = []
-    volumes: list[Volume] = []
+    volumes: list[PodVolume] = []
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     priority_class: ObjectName | None = None

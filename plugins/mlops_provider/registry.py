@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from mlops.contract.outages import REFUSALS, Verdict, verdict_on_status
+from mlops.contract.outages import REFUSALS, FailureClass, classify_status
 from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.stages import CHAMPION
 from mlops_provider.logins import WORKSPACE, Login
@@ -161,7 +161,7 @@ def _check(response: httpx.Response, tracking_uri: str, purpose: str) -> None:
     if not response.is_error:
         return
     said = f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}"
-    if verdict_on_status(response.status_code) is Verdict.AWAY:
+    if classify_status(response.status_code) is FailureClass.AWAY:
         raise AwayError(said)
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise LoginError(

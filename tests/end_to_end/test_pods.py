@@ -328,7 +328,7 @@ def test_a_rank_that_hangs_is_named_and_costs_nothing_else(
 
 
 @chaos
-def test_strays_are_found_and_removed(
+def test_orphaned_jobs_are_found_and_removed(
     airflow: LiveAirflow, cluster: PodCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a lost database leaves running is found, and what a task follows is left alone."""
@@ -355,7 +355,7 @@ def test_strays_are_found_and_removed(
     assert "mlops gc --delete" in listed
     assert "removed" not in listed.replace("--delete", ""), "its task follows it"
     assert "removed 1" in gc("--delete")
-    assert "no strays" in gc()
+    assert "no orphaned Jobs" in gc()
     airflow.client.request("PATCH", f"/dags/removed/dagRuns/{run_id}", json={"state": "failed"})
     assert cluster.wait_until_empty() == [], "a run that is given up leaves nothing behind"
 

@@ -15,7 +15,7 @@ from served_metrics import Served
 
 from mlops.contract.sections.base import SpecError, check_section
 from mlops.contract.sections.release import Canary
-from mlops_provider.canary import LiveMetrics, SourceError, judge, live_metrics
+from mlops_provider.canary import LiveMetrics, MetricsSourceError, judge, live_metrics
 from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.triggers.canary import CanaryTrigger
 
@@ -77,14 +77,14 @@ def test_prometheus_source(served: Served) -> None:
     served.answer = {"data": {"resultType": "scalar", "result": [1700000000, "0.5"]}}
     assert asyncio.run(live_metrics(source, NAMES)) == LiveMetrics({"error_rate": 0.5})
     served.answer = {"data": {"result": [{}, {}]}}
-    with pytest.raises(SourceError, match="gives 2 series; aggregate them"):
+    with pytest.raises(MetricsSourceError, match="gives 2 series; aggregate them"):
         asyncio.run(live_metrics(source, NAMES))
 
 
 @pytest.mark.parametrize("answer", [[1], {"error_rate": "high"}, {"error_rate": None}], ids=["list", "word", "null"])
 def test_an_answer_that_cannot_be_read_names_the_source(served: Served, answer: Any) -> None:
     served.answer = answer
-    with pytest.raises(SourceError, match=served.url):
+    with pytest.raises(MetricsSourceError, match=served.url):
         asyncio.run(live_metrics({"kind": "http", "url": served.url}, NAMES))
 
 

@@ -216,7 +216,8 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
     assert main(["lint", "--home", str(home)]) == 0
     features = home / "include/flight_ranking/features.py"
     features.write_text(
-        "from mlops.features.feature_set import FeatureSet\nfrom mlops import store, Hash\nimport mlops.data.engine\n"
+        "from mlops.features.feature_set import FeatureSet\nfrom mlops import store, Hash\n"
+        "import mlops.data.engine.engines\n"
     )
     capsys.readouterr()
     assert main(["lint", "--home", str(home)]) == 1
@@ -224,5 +225,7 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (f"{features}:1:1: mlops.features.feature_set {internal}; write: from mlops import FeatureSet")
     assert lines[1].startswith(f"{features}:2:1: mlops.store {internal}; of mlops a recipe may import Batch, ")
-    assert lines[2].startswith(f"{features}:3:1: mlops.data.engine {internal}; of mlops a recipe may import Batch, ")
+    assert lines[2].startswith(
+        f"{features}:3:1: mlops.data.engine.engines {internal}; of mlops a recipe may import Batch, "
+    )
     assert len(lines) == 3, "the pipeline is not called ok"

@@ -9,7 +9,7 @@ import obstore
 import pytest
 from busy_server import BusyServer, busy_server
 
-from mlops.contract.outages import Verdict, verdict_on_store
+from mlops.contract.outages import FailureClass, classify_store_error
 from mlops_provider.committed import open_store
 from mlops_provider.registry import AwayError, LoginError, RefusedError, RegistryError, champion_version
 
@@ -32,22 +32,22 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     return use
 
 
-def verdict() -> Verdict:
+def verdict() -> FailureClass:
     with pytest.raises(Exception, match="S3 error|credentials|privileges") as caught:
         obstore.put(open_store("s3://bucket/prefix", retry=False), "key", b"data")
-    return verdict_on_store(caught.value)
+    return classify_store_error(caught.value)
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        *((status, Verdict.AWAY) for status in (429, 500, 502, 503, 504)),
-        *((status, Verdict.REFUSED) for status in (400, 401, 403)),
-        (405, Verdict.OTHER),
+        *((status, FailureClass.AWAY) for status in (429, 500, 502, 503, 504)),
+        *((status, FailureClass.REFUSED) for status in (400, 401, 403)),
+        (405, FailureClass.OTHER),
     ],
 )
 def test_an_overloaded_store_is_away_and_one_that_refuses_is_not(
-    server: BusyServer, at: object, status: int, expected: Verdict
+    server: BusyServer, at: object, status: int, expected: FailureClass
 ) -> None:
     """Broken: a wrong key would be tried for six hours, or a store's busy minute would use up a retry."""
     server.status = status
@@ -58,20 +58,20 @@ def test_an_overloaded_store_is_away_and_one_that_refuses_is_not(
 @pytest.mark.parametrize("address", [NOWHERE, "http://no-such-host.invalid:9000"], ids=["no server", "no such name"])
 def test_a_store_that_is_not_there_is_away(at: object, address: str) -> None:
     at(address)
-    assert verdict() is Verdict.AWAY
+    assert verdict() is FailureClass.AWAY
 
 
 def test_an_address_that_cannot_be_asked_is_no_outage(at: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: whoever forgot AWS_ALLOW_HTTP would wait for six hours."""
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     at(NOWHERE)
-    assert verdict() is Verdict.OTHER
+    assert verdict() is FailureClass.OTHER
 
 
 def test_missing_credentials_are_no_outage() -> None:
     """Broken: whoever forgot them would wait for six hours, since clients then ask a cloud's machine for some."""
     said = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.0s - HTTP error: error"
-    assert verdict_on_store(RuntimeError(said)) is Verdict.OTHER
+    assert classify_store_error(RuntimeError(said)) is FailureClass.OTHER
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from mlops.contract.step import (
     python_path,
     read_result,
 )
-from mlops.process import Deployment
+from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
 from mlops.store import Store
 
@@ -275,8 +275,8 @@ class Project:
             "OMP_NUM_THREADS": "1",
         }
         torchrun = ["-m", "mlops.steps.torchrun", "--nproc-per-node", str(processes), *options]
-        gang = processes > 1 or options
-        command = [sys.executable, *(torchrun if gang else []), *program, folder / "input.json"]
+        ranks = processes > 1 or options
+        command = [sys.executable, *(torchrun if ranks else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
             process = WarmProcess(command, env=environment, output=log, warm=warm)
         return Started(process=process, folder=folder)
@@ -367,8 +367,8 @@ def binary_features(project: Project) -> FeaturesRef:
 def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
     import numpy as np  # not in the validation runtime, whose tests load this file too
 
-    from mlops.data.feature_table import FeatureTable
-    from mlops.data.shard_writing import write_split
+    from mlops.data.shards.feature_table import FeatureTable
+    from mlops.data.shards.shard_writing import write_split
 
     rng = np.random.default_rng(0)
     splits = {}
@@ -466,7 +466,7 @@ def run_step() -> Any:
     """Runs a step in this process, without the seconds that another one takes to import torch."""
 
     def run(project: Project, document: StepInput, tracking_uri: str | None = None) -> Ref | Failure:
-        deployment = Deployment(
+        deployment = ProcessSettings(
             home=project.home,
             store=project.store.uri,
             tracking_uri=project.tracking_uri if tracking_uri is None else tracking_uri,

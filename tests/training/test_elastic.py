@@ -16,7 +16,7 @@ from torch.distributed import TCPStore
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import INTERRUPTED, Failure
-from mlops.elastic.causes import Ended, blames_connection, first_failure, say_the_same, symptom
+from mlops.elastic.failure_attribution import Ended, blames_connection, first_failure, say_the_same, symptom
 from mlops.elastic.memory import memory_kills, say_kills
 from mlops.elastic.rendezvous import Meeting, meet
 

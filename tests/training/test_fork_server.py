@@ -22,11 +22,11 @@ import pytest
 from mlops.contract import warm
 from mlops.contract.step import python_path
 from mlops.contract.warm import (
-    Connection,
     Forked,
     NotForkedError,
     NotWarmError,
     Request,
+    WarmConnection,
     WarmRuntime,
     end_all,
 )
@@ -227,7 +227,7 @@ def warm_runtime(place: Path, **changes: Any) -> WarmRuntime:
     return WarmRuntime(python=sys.executable, **given)
 
 
-def connected(runtime: WarmRuntime) -> Connection:
+def connected(runtime: WarmRuntime) -> WarmConnection:
     """Start it, and wait until it is there."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -253,7 +253,7 @@ def warm_processes(place: Path) -> list[psutil.Process]:
     return found
 
 
-def start(connection: Connection, code: str, output: int = 1, **environment: str) -> Forked:
+def start(connection: WarmConnection, code: str, output: int = 1, **environment: str) -> Forked:
     whole = {**os.environ, **PATHS, **environment}
     return connection.fork(Request(program=["-c", code], environment=whole, folder=os.getcwd()), output)
 

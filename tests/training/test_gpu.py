@@ -19,7 +19,7 @@ NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = pytest.mark.skipif(not NUM_GPUS, reason="needs a GPU")
 TWO = pytest.mark.skipif(NUM_GPUS < 2, reason="needs two GPUs")
 PROCESSES = (1, pytest.param(2, marks=TWO))
-LAYOUT_PROGRAM = Path(__file__).with_name("trainer") / "layout_program.py"
+STRATEGY_PROGRAM = Path(__file__).with_name("trainer") / "strategy_program.py"
 
 
 @pytest.fixture
@@ -92,7 +92,13 @@ def test_an_overflow_is_left_out(tmp_path: Path, processes: int, parallel: dict[
     case = {"name": "fp16", "parallel": parallel, "steps": 4, "spoil_step": 2, "options": {"precision": "fp16"}}
     (tmp_path / "cases.json").write_text(json.dumps([case]))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *torchrun, str(LAYOUT_PROGRAM), str(tmp_path / "cases.json"), str(tmp_path / "results")]
+    command = [
+        sys.executable,
+        *torchrun,
+        str(STRATEGY_PROGRAM),
+        str(tmp_path / "cases.json"),
+        str(tmp_path / "results"),
+    ]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((tmp_path / "results").read_text())["fp16"]

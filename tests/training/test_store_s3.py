@@ -18,8 +18,8 @@ from lossy_s3 import lossy_proxy
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import Failure, RunIdentity, StepInput, connection_variable, python_path
-from mlops.data.snapshots import Snapshot
-from mlops.process import Deployment
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store, StoreError
 
@@ -198,7 +198,7 @@ def night(postgres: str, store: Store, tmp_path: Path, monkeypatch: pytest.Monke
             run_id="test",
             try_number=1,
         )
-        deployment = Deployment(
+        deployment = ProcessSettings(
             home=tmp_path, store=store.uri, tracking_uri="", result_path=tmp_path / "result.json", rank=0
         )
         ref = execute(StepInput(step="ingest", run=run, config=config), deployment)

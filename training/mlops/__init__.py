@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mlops.contract.public_names import MODULE_OF
 
 if TYPE_CHECKING:
-    from mlops.data.batch import Batch
-    from mlops.data.engine import Table
+    from mlops.data.engine.engines import Table
+    from mlops.data.shards.batch import Batch
     from mlops.features.feature_set import FeatureSet
     from mlops.features.point_in_time import last_known, trailing_sums
     from mlops.features.protocol import Encoder, State, Transform

@@ -20,7 +20,7 @@ _PLENTY_OF_FILES = 65_536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deployment:
+class ProcessSettings:
     """The places this process works with; all that is read from the environment."""
 
     home: Path
@@ -34,7 +34,7 @@ class Deployment:
     """Rank within the torchrun gang; 0 where there is none."""
 
     @classmethod
-    def from_environment(cls) -> Deployment:
+    def from_environment(cls) -> ProcessSettings:
         """:raises BadConfigError: naming the variable that is not set"""
         required = {name: os.environ.get(name) for name in (HOME_VARIABLE, STORE_VARIABLE, RESULT_PATH_VARIABLE)}
         for name, value in required.items():

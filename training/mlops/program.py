@@ -30,16 +30,16 @@ from mlops.contract.refs import FeaturesRef
 from mlops.contract.sections.base import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, StepInput
-from mlops.data.feature_table import FeatureTable
-from mlops.data.loader import Loader
-from mlops.data.shard_cache import node_folder
-from mlops.data.shards import open_source, open_split
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.loader import Loader
+from mlops.data.shards.shard_cache import node_folder
+from mlops.data.shards.shard_reading import open_source, open_split
 from mlops.features.fitted import read_manifest
-from mlops.process import Deployment
+from mlops.process import ProcessSettings
 from mlops.store import Store
 from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.model import build_model
-from mlops.trainer.program import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE, WEIGHTS
+from mlops.trainer.script import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE, WEIGHTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Program:
         """:raises BadConfigError: where this is not the script of a train step"""
         if OUTPUT_VARIABLE not in os.environ:
             raise BadConfigError(f"{OUTPUT_VARIABLE} is not set: run {sys.argv[0]} by train.program")
-        document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), Deployment.from_environment()
+        document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), ProcessSettings.from_environment()
         assert isinstance(document.ref, FeaturesRef)
         return cls(
             config=check_section(Train, document.config, "train"),

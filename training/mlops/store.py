@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops.contract.outages import STORE, Verdict, verdict_on_store
+from mlops.contract.outages import STORE, FailureClass, classify_store_error
 from mlops.contract.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
 from mlops.contract.step import BadConfigError, BadDataError, OutageError, StepError
 
@@ -264,7 +264,7 @@ class Store:
         """
         Store content that many owners may share, once, under ``blobs/sha256``.
 
-        Only what a manifest names by its digest outlives garbage collection (:mod:`mlops.data.garbage`).
+        Only what a manifest names by its digest outlives garbage collection (:mod:`mlops.data.snapshots.garbage`).
 
         :return: and whether the store did not have it yet
         """
@@ -390,17 +390,17 @@ class Store:
 
     def _failure(self, verb: str, key: str, error: Exception) -> StoreError:
         cause = str(error).split("\n", 1)[0]
-        kind = _KINDS[verdict_on_store(error)]
+        kind = _KINDS[classify_store_error(error)]
         return kind(
             f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
 
 
-_KINDS: Final[dict[Verdict, type[StoreError]]] = {
-    Verdict.AWAY: StoreAwayError,
-    Verdict.REFUSED: StoreRefusedError,
-    Verdict.OTHER: StoreError,
+_KINDS: Final[dict[FailureClass, type[StoreError]]] = {
+    FailureClass.AWAY: StoreAwayError,
+    FailureClass.REFUSED: StoreRefusedError,
+    FailureClass.OTHER: StoreError,
 }
 
 

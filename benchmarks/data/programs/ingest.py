@@ -15,10 +15,10 @@ from benchmarks.data.programs.tables import END, sessions
 from benchmarks.data.programs.timing import in_turn
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.sections.sources import FileSource
-from mlops.data.snapshots import write_snapshot
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.snapshots.transform import rows_in_window
 from mlops.data.sources import read_source
-from mlops.data.transform import rows_in_window
-from mlops.data.window import Window
+from mlops.data.sources.window import Window
 from mlops.store import Store
 
 NUM_DAYS = 30

@@ -23,7 +23,7 @@ from benchmarks.lifecycle.programs.trainings import night_of, planted, train
 from mlops.contract.sections.rules import Improvement
 from mlops.evaluation.bootstrap import Estimate, paired, resampled
 from mlops.evaluation.rules import outcome
-from mlops.evaluation.serving import Serving
+from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.verdict import Measured
 from mlops.trainer.metrics import measure, weighted
 
@@ -103,7 +103,7 @@ def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, m
     found: Estimate = paired(
         "auc", 1, candidate.num_flights, [model.auc for model in models], [model.draws for model in models]
     )
-    serving = Serving(
+    serving = ServingBenchmark(
         latency_p50_ms=0, latency_p99_ms=0, num_requests=0, rows_per_request=0, num_bytes=0, disturbances=[]
     )
     measured = Measured(

@@ -14,8 +14,8 @@ import torch
 
 from include.flight_delays.features import FEATURES
 from include.flight_delays.model import build_model
-from mlops.data.feature_table import FeatureTable
-from mlops.data.loader import Loader, in_memory
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.loader import Loader, in_memory
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
 from mlops.features.fitting import fit

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from benchmarks.rounds import OURS, in_rotation, records
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 SIZES: Final = {"500MB": (10, 3), "2GB": (40, 2)}
 """Matrices of 4 M weights, and rounds. With Adam's two states each is 50 MB."""
@@ -60,7 +60,7 @@ def state(num_matrices: int) -> dict[str, dict[str, Tensor]]:
 def ways(tensors: dict[str, dict[str, Tensor]], folder: Path) -> dict[str, Callable[[], Took]]:
     leaves = [tensor for part in tensors.values() for tensor in part.values()]
     buffers = [torch.zeros_like(leaf) for leaf in leaves]
-    checkpoints = Checkpoints(store=Store(f"file://{folder}/store"), place="training", gang=Gang(), keep_latest=1)
+    checkpoints = Checkpoints(store=Store(f"file://{folder}/store"), place="training", ranks=Ranks(), keep_latest=1)
     checkpoints.prepare(tensors)
     number = iter(range(1, 1000))
 

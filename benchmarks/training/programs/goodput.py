@@ -1,7 +1,7 @@
 """
 What interruptions take from a training, by the rule that says when it saves: ours beside a save every ten minutes.
 
-A simulation in real time: :class:`~mlops.trainer.agreement.Agreement` and
+A simulation in real time: :class:`~mlops.trainer.rank_sync.RankSync` and
 :class:`~mlops.trainer.interval.SaveInterval` are the training's own, with a clock that we turn. A save blocks, slows
 the steps beside it, and is durable later, as measured; what no durable checkpoint holds is done again. A node is lost
 whenever one was lost in a published trace of spot nodes, which is replayed again and again; within its resolution of
@@ -21,10 +21,10 @@ from unittest.mock import patch
 
 from benchmarks.rounds import OURS, records
 from benchmarks.training.spot_trace import GAP_SECONDS, spot_nodes
-from mlops.trainer import agreement
-from mlops.trainer.agreement import Agreement, Sigterm
+from mlops.trainer import rank_sync
 from mlops.trainer.interval import SaveInterval
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
+from mlops.trainer.rank_sync import RankSync, Sigterm
 
 FAILURES: Final = 1000
 ROUNDS: Final = 3
@@ -137,7 +137,7 @@ class Simulated:
             self.step, document = self._durable
             interval.resume(document)
         self.last_blocked_seconds = self.last_durable_seconds = 0.0
-        agreed = Agreement(Gang(), interval, Sigterm(), self.step)
+        agreed = RankSync(Ranks(), interval, Sigterm(), self.step)
         saved_at = self.now
         while True:
             took = STEP_SECONDS
@@ -175,7 +175,7 @@ def simulate(
 ) -> Outcome:
     """:param announced: share of the failures"""
     training = Simulated(rule=rule, costs=costs or Costs())
-    with patch.object(agreement, "time", SimpleNamespace(monotonic=lambda: training.now)):
+    with patch.object(rank_sync, "time", SimpleNamespace(monotonic=lambda: training.now)):
         for seconds, notice in failures(number, announced, random.Random(seed)):
             training.live(seconds, announced=notice)
     return Outcome(

@@ -23,10 +23,10 @@ from torch import nn
 
 from benchmarks.rounds import OURS, in_rotation, records
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED
-from mlops.data.batch import IntArray, Source
-from mlops.data.dealing import PASS_WORTH_ROWS
-from mlops.data.feature_table import FeatureTable, offsets_of
-from mlops.data.loader import Loader, Step, in_memory
+from mlops.data.shards.batch import IntArray, SampleSource
+from mlops.data.shards.dealing import PASS_WORTH_ROWS
+from mlops.data.shards.feature_table import FeatureTable, offsets_of
+from mlops.data.shards.loader import Loader, Step, in_memory
 from mlops.trainer.objectives import ranking_loss
 
 GLOBAL_BATCH: Final = 1024
@@ -68,7 +68,7 @@ class EqualGroups(Loader):
 KINDS: Final[Mapping[str, type[Loader]]] = {OURS: Loader, BEFORE: EqualGroups}
 
 
-def groups(lengths: IntArray) -> Source:
+def groups(lengths: IntArray) -> SampleSource:
     offsets = offsets_of(lengths)
     rng = np.random.default_rng(SEED)
     features = rng.standard_normal((int(offsets[-1]), NUM_FEATURES), np.float32)
@@ -77,7 +77,7 @@ def groups(lengths: IntArray) -> Source:
     )
 
 
-def loaders(kind: str, source: Source, ranks: int, **settings: Any) -> Sequence[Loader]:
+def loaders(kind: str, source: SampleSource, ranks: int, **settings: Any) -> Sequence[Loader]:
     arguments = {"global_batch": GLOBAL_BATCH, "seed": SEED, "prefetch": 0, "world_size": ranks, **settings}
     return [
         KINDS[kind](source=source, rank=rank, pass_worth_rows=PASS_WORTH_ROWS, **arguments) for rank in range(ranks)
@@ -102,7 +102,7 @@ def slowest(model: nn.Module, steps: Sequence[Sequence[Step]]) -> float:
     return 1000 * total / len(steps)
 
 
-def measure(name: str, source: Source, model: nn.Module, settings: Mapping[str, Any]) -> list[Any]:
+def measure(name: str, source: SampleSource, model: nn.Module, settings: Mapping[str, Any]) -> list[Any]:
     steps = {
         kind: list(islice(zip(*(each.epoch(1) for each in loaders(kind, source, **settings)), strict=True), STEPS))
         for kind in KINDS
@@ -129,7 +129,7 @@ def longest_of(ranks: Sequence[Step]) -> int:
     return max(batch.labels.shape[1] for step in ranks for batch in step.batches)
 
 
-def gathered(kind: str, source: Source) -> float:
+def gathered(kind: str, source: SampleSource) -> float:
     """Processor milliseconds of one of four ranks to deal and gather a global batch."""
     [loader, *_] = loaders(kind, source, 4)
     begin = time.process_time()

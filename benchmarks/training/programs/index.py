@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.rounds import OURS, records
 from mlops.store import Store
-from mlops.trainer.checkpoint.index import Index, IndexWriter, Part, _parsed
+from mlops.trainer.checkpoint.index import Index, IndexWriter, TensorPart, _parsed
 from mlops.trainer.checkpoint.loading import wanted_chunks
 
 WORLD_SIZE: Final = 1024
@@ -38,13 +38,13 @@ def keys() -> list[str]:
     return [f"model.layers.{number // 10}.part_{number % 10}.weight" for number in range(NUM_TENSORS)]
 
 
-def parts(rank: int) -> list[Part]:
+def parts(rank: int) -> list[TensorPart]:
     found, start = [], 0
     for number, key in enumerate(keys()):
         shape = SHAPES[number % len(SHAPES)]
         rows = shape[0] // WORLD_SIZE
         offsets, own = (rank * rows, *([0] * (len(shape) - 1))), (rows, *shape[1:])
-        found.append(Part(key, "float32", 4, shape, offsets, own, start))
+        found.append(TensorPart(key, "float32", 4, shape, offsets, own, start))
         start += -(-torch.Size(own).numel() * 4 // 64) * 64
     return found
 

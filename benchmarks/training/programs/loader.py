@@ -29,11 +29,11 @@ from benchmarks.training.programs import formats
 from benchmarks.training.programs.formats import BATCH, Reader
 from benchmarks.training.programs.ours import features_ref
 from benchmarks.training.programs.workloads import NUM_FEATURES, SEED, table
-from mlops.data.batch import IntArray
-from mlops.data.feature_table import FeatureTable
-from mlops.data.loader import Loader
-from mlops.data.shard_writing import write_split
-from mlops.data.shards import open_source
+from mlops.data.shards.batch import IntArray
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.loader import Loader
+from mlops.data.shards.shard_reading import open_source
+from mlops.data.shards.shard_writing import write_split
 from mlops.store import Store
 
 NUM_ROWS: Final = 1_000_000

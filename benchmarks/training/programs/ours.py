@@ -29,22 +29,22 @@ from benchmarks.training.programs.workloads import (
 )
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.contract.sections.train import Checkpointing, Train
-from mlops.data.batch import Batch
-from mlops.data.feature_table import FeatureTable
-from mlops.data.loader import Loader
-from mlops.data.shard_writing import write_split
-from mlops.data.shards import open_source
-from mlops.data.tokens import write_tokens
+from mlops.data.shards.batch import Batch
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.loader import Loader
+from mlops.data.shards.shard_reading import open_source
+from mlops.data.shards.shard_writing import write_split
+from mlops.data.shards.tokens import write_tokens
 from mlops.elastic.node_memory import NodeMemory
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.health import Heartbeat
-from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.memory.seats import seats_from_environment
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Gang, join, leave
+from mlops.trainer.parallel import Ranks, join, leave
+from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.validation import Validation
 
 EPOCH: Final = 1
@@ -95,7 +95,7 @@ class Unvalidated(Validation):
     """The clock stops before the end of the epoch: what comes then is not measured."""
 
     def measure(
-        self, layout: Layout, gang: Gang, beat: Callable[[], None] = lambda: None
+        self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None] = lambda: None
     ) -> tuple[float, Mapping[str, float]]:
         return 0.0, {}
 
@@ -112,25 +112,25 @@ class Ours:
         self._number = 0
 
     def __enter__(self) -> Ours:
-        self.gang: Gang = join()
+        self.ranks: Ranks = join()
         # What ours asks for, the others need not bear.
         torch.use_deterministic_algorithms(False)
-        self._folder = Path(self.gang.from_leader(str(self._own_folder)))
+        self._folder = Path(self.ranks.from_leader(str(self._own_folder)))
         self._store = Store(f"file://{self._folder}/store")
         # As the agent of a node gives them to its ranks; here each has its own.
-        memory = NodeMemory(self.gang.world_size)
+        memory = NodeMemory(self.ranks.world_size)
         os.environ.update(memory.environment())
         self._seats = seats_from_environment()
-        self._features = self.gang.from_leader(write(self._store, self._workload) if self.leads else None)
+        self._features = self.ranks.from_leader(write(self._store, self._workload) if self.leads else None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         if kind is None:
-            leave(self.gang)
+            leave(self.ranks)
 
     @property
     def leads(self) -> bool:
-        return self.gang.leads
+        return self.ranks.leads
 
     def loader(self, logical_shards: int | None = None) -> Loader:
         assert self._features is not None, "rank 0 has written them"
@@ -138,8 +138,8 @@ class Ours:
             source=open_source(self._store, self._features, "train", self._folder / "cache"),
             global_batch=self._workload.global_batch,
             seed=SEED,
-            rank=self.gang.data_rank,
-            world_size=self.gang.data_world_size,
+            rank=self.ranks.data_rank,
+            world_size=self.ranks.data_world_size,
             logical_shards=logical_shards,
         )
 
@@ -157,7 +157,7 @@ class Ours:
             features=whole.features,
             labels=whole.labels,
             order=order,
-            world_size=self.gang.world_size,
+            world_size=self.ranks.world_size,
         )
 
     def contenders(self) -> dict[str, Contender]:
@@ -182,12 +182,12 @@ class Ours:
             torch.use_deterministic_algorithms(False)
 
     def _train(self, logical_shards: int | None, task: Task, watch: Stopwatch, peers: bool) -> nn.Module:
-        gang = self.gang
+        ranks = self.ranks
         config = train_config(logical_shards)
-        layout = build_layout(task.workload.build(), gang, logical_shards=logical_shards)
+        strategy = build_strategy(task.workload.build(), ranks, logical_shards=logical_shards)
         self._number += 1
         calls = count(1)
-        calls_per_step = 1 if logical_shards is None else logical_shards // gang.world_size
+        calls_per_step = 1 if logical_shards is None else logical_shards // ranks.world_size
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             if next(calls) % calls_per_step == 0:
@@ -196,8 +196,8 @@ class Ours:
 
         job = TrainingJob(
             config=config,
-            layout=layout,
-            optimizer=build_optimizer(config, layout.model, None),
+            strategy=strategy,
+            optimizer=build_optimizer(config, strategy.model, None),
             loss=loss,
             curriculum=None,
             loader=self.loader(logical_shards),
@@ -205,13 +205,13 @@ class Ours:
             checkpoints=Checkpoints(
                 store=self._store,
                 place=f"train/{self._number}",
-                gang=gang,
+                ranks=ranks,
             ),
-            heartbeat=Heartbeat(self._folder if gang.leads else None, gang.rank),
-            memory=PeerMemory(gang, place="bench", seats=self._seats if peers else ()),
+            heartbeat=Heartbeat(self._folder if ranks.leads else None, ranks.rank),
+            memory=PeerMemory(ranks, place="bench", seats=self._seats if peers else ()),
         )
-        Trainer(job, gang).train()
-        return layout.model
+        Trainer(job, ranks).train()
+        return strategy.model
 
 
 def train_config(logical_shards: int | None) -> Train:

@@ -18,8 +18,8 @@ def features(store_folder: Path) -> dict[str, Any]:
 
     from benchmarks.training.programs.ours import features_ref
     from benchmarks.training.programs.workloads import table
-    from mlops.data.feature_table import FeatureTable
-    from mlops.data.shard_writing import write_split
+    from mlops.data.shards.feature_table import FeatureTable
+    from mlops.data.shards.shard_writing import write_split
     from mlops.store import Store
 
     store = Store(f"file://{store_folder}")
@@ -49,11 +49,11 @@ def parts(store_folder: Path, place: str) -> dict[str, float]:
 def load(store_folder: Path, place: str) -> float:
     from mlops.store import Store
     from mlops.trainer.checkpoint.checkpoints import Checkpoints
-    from mlops.trainer.parallel import Gang
+    from mlops.trainer.parallel import Ranks
 
     store = Store(f"file://{store_folder}")
     begin = time.perf_counter()
-    checkpoints = Checkpoints(store=store, place=place, gang=Gang())
+    checkpoints = Checkpoints(store=store, place=place, ranks=Ranks())
     saved = checkpoints.newest()
     assert saved is not None, "the training has left one"
     checkpoints.load_whole(saved)

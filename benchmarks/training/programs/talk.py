@@ -22,7 +22,7 @@ from torch import distributed
 
 from benchmarks.rounds import OURS, records
 from mlops.contract.sections.train import Parallel
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 from mlops_provider.local.ports import free_port
 
 WORLD_SIZES: Final = (2, 8)
@@ -33,12 +33,12 @@ ROUNDS: Final = 3
 NUMBERS: Final = [1 << 60, 3, 1, 0, 12345]
 
 
-def talk(gang: Gang) -> object:
-    return gang.reduce(sums=NUMBERS[:1], largest=NUMBERS[1:])
+def talk(ranks: Ranks) -> object:
+    return ranks.reduce(sums=NUMBERS[:1], largest=NUMBERS[1:])
 
 
-def gather(gang: Gang) -> object:
-    return gang.gather(NUMBERS)
+def gather(ranks: Ranks) -> object:
+    return ranks.gather(NUMBERS)
 
 
 def rank(number: int, world_size: int, port: int, told: int) -> None:
@@ -47,22 +47,22 @@ def rank(number: int, world_size: int, port: int, told: int) -> None:
     store = distributed.TCPStore("127.0.0.1", port, world_size, number == 0, timeout=timedelta(seconds=60))  # type: ignore[attr-defined]
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
     group = distributed.new_group(backend="gloo")
-    gang = Gang(rank=number, world_size=world_size, parallel=Parallel(dp_replicate=world_size), cpu_group=group)
+    ranks = Ranks(rank=number, world_size=world_size, parallel=Parallel(dp_replicate=world_size), cpu_group=group)
     found: dict[str, list[float]] = {"talk": [], "gather": []}
     for _ in range(ROUNDS):
         for work in (talk, gather):
-            found[work.__name__].append(1000 * timed(work, gang))
+            found[work.__name__].append(1000 * timed(work, ranks))
     if number == 0:
         os.write(told, json.dumps(found).encode())
     distributed.barrier()
 
 
-def timed(work: Callable[[Gang], object], gang: Gang) -> float:
+def timed(work: Callable[[Ranks], object], ranks: Ranks) -> float:
     distributed.barrier()
     seconds = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
-        work(gang)
+        work(ranks)
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
 

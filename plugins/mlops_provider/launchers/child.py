@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from mlops.contract.step import GRACE_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARIABLE, read_result
-from mlops.contract.warm import Connection, NotForkedError, NotWarmError, Request, WarmRuntime
+from mlops.contract.warm import NotForkedError, NotWarmError, Request, WarmConnection, WarmRuntime
 from mlops_provider import processes
 from mlops_provider.launchers.base import Outcome, step_argv
 from mlops_provider.launchers.scratch import scratch_folder
@@ -199,7 +199,7 @@ class _Warm:
     """A fork of the warm runtime, which kills it when the connection ends: with this process, however that ends."""
 
     def __init__(
-        self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, connection: Connection
+        self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, connection: WarmConnection
     ) -> None:
         self._connection = connection
         # It is the warm runtime's child, and ends with it.

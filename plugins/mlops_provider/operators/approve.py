@@ -20,7 +20,7 @@ from mlops_provider.operators.keys import check_can_sign, signed, trusted_keys
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.question import Asked, assignees, question_about
 from mlops_provider.operators.transition import TransitionOperator
-from mlops_provider.operators.verified import verified
+from mlops_provider.operators.verified_refs import verified
 from mlops_provider.patience import store_errors
 
 if TYPE_CHECKING:

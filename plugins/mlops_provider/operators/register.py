@@ -18,7 +18,7 @@ from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.champion import asked
 from mlops_provider.operators.keys import signed, trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
-from mlops_provider.operators.verified import verified
+from mlops_provider.operators.verified_refs import verified
 from mlops_provider.registry import set_version_tag
 
 if TYPE_CHECKING:

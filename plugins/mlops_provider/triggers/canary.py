@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from mlops_provider.canary import Judgement, SourceError, judge, live_metrics
+from mlops_provider.canary import Judgement, MetricsSourceError, judge, live_metrics
 
 
 class CanaryTrigger(BaseTrigger):
@@ -41,7 +41,7 @@ class CanaryTrigger(BaseTrigger):
             self.log.info("[canary] %s", live.values)
             for name, why in live.lacking.items():
                 self.log.warning("[canary] no %s: %s", name, why)
-        except SourceError as error:
+        except MetricsSourceError as error:
             problem = str(error)
             self.log.warning("[canary] %s", problem)
         return judge(

@@ -5,7 +5,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from obstore.exceptions import BaseError
 
-from mlops.contract.outages import Verdict, verdict_on_store
+from mlops.contract.outages import FailureClass, classify_store_error
 from mlops.contract.refs import DatasetRef
 from mlops_provider.committed import find_snapshot
 from mlops_provider.connections import store_of
@@ -39,7 +39,7 @@ class SnapshotTrigger(RefTrigger):
         try:
             return await find_snapshot(await sync_to_async(store_of)(deployment), self.pipeline, self.interval_end)
         except BaseError as error:
-            if verdict_on_store(error) is not Verdict.AWAY:
+            if classify_store_error(error) is not FailureClass.AWAY:
                 raise
             said = str(error).partition("\n")[0]
             self.log.warning("the store %s: %s; asking again in %s s", deployment.store, said, self.poll_seconds)

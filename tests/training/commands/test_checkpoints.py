@@ -18,7 +18,7 @@ from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.generation import LostGenerationError
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 CHECKOUT = Path(__file__).parents[3]
 PLACE = "pipelines/ranking/train/20130208T050000Z-0a1b2c"
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def checkpoints(store: Store) -> Checkpoints:
     """Of steps 10, 20 and 30; 20 is the best."""
-    checkpoints = Checkpoints(store=store, place=PLACE, gang=Gang())
+    checkpoints = Checkpoints(store=store, place=PLACE, ranks=Ranks())
     for epoch, metric in ((1, 0.5), (2, 0.75), (3, 0.7)):
         meta = {"epoch": epoch, "history": [{"validation_metric": metric}]}
         best = 10 * min(epoch, 2)
@@ -105,7 +105,7 @@ def test_restore_goes_back_and_forth(mlops: Run, store: Store, checkpoints: Chec
     assert mlops("restore", "ranking", "20").returncode == 0
     assert newest(checkpoints) == 20
 
-    resumed = Checkpoints(store=store, place=PLACE, gang=Gang())
+    resumed = Checkpoints(store=store, place=PLACE, ranks=Ranks())
     assert newest(resumed) == 20
     resumed.save(25, {"model": {"w": torch.zeros(1000)}}, {}, best_step=20)
     resumed.wait()

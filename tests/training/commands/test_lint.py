@@ -13,8 +13,8 @@ import pytest
 
 from mlops.commands.__main__ import main
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from mlops.data.feature_table import FeatureTable
-from mlops.data.shard_writing import write_split
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.shard_writing import write_split
 from mlops.store import Store
 
 MODEL = """

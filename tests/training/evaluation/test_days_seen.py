@@ -12,8 +12,8 @@ import pytest
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ValidationRef
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.evaluation.scoring import days_seen
 from mlops.store import Store
 

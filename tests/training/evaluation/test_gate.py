@@ -12,8 +12,8 @@ from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate, Interval, estimate
 from mlops.evaluation.rules import judge
-from mlops.evaluation.serving import Serving
-from mlops.evaluation.slices import Slice
+from mlops.evaluation.serving_benchmark import ServingBenchmark
+from mlops.evaluation.slice_metrics import Slice
 from mlops.evaluation.verdict import Measured
 
 rule_of = TypeAdapter(AnyRule).validate_python
@@ -43,7 +43,7 @@ def estimated(candidate: float, champion: float | None, error: float = 0.0, metr
 
 
 def measured(first: Estimate, **changes: Any) -> Measured:
-    serving = Serving(
+    serving = ServingBenchmark(
         latency_p50_ms=1.0, latency_p99_ms=4.0, num_requests=9, rows_per_request=1.0, num_bytes=2_000_000,
         disturbances=[],
     )  # fmt: skip

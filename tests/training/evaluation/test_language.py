@@ -11,7 +11,7 @@ from turns import on_turn
 
 from mlops.contract.refs import DatasetRef, ModelVersionRef, ReportRef
 from mlops.contract.step import Failure
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.models import open_model
 
 

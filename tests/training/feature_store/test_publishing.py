@@ -18,9 +18,9 @@ import pytest
 
 from mlops.contract.sections.features import Online
 from mlops.contract.step import BadConfigError, BadDataError, connection_variable
+from mlops.feature_store.entity_rows import EntityRows
 from mlops.feature_store.registry import newest_registry
 from mlops.feature_store.repository import open_repository, open_view, publish, read_rows
-from mlops.feature_store.shards import ShardRows
 from mlops.store import DamagedObjectError, Store, StoreError
 
 PUBLISH = """
@@ -122,7 +122,7 @@ def test_rows_written_late_by_an_older_night_lose(
     put_online(older)
     view = open_view(store, pipeline)
     put_online(later)
-    source = ShardRows(store, view.batch_source.night, tmp_path)
+    source = EntityRows(store, view.batch_source.night, tmp_path)
     late = source.table(source.index().unique(source.entity, keep="last"), [field.name for field in view.features])
 
     repository = open_repository(store, pipeline)

@@ -18,8 +18,8 @@ from committed_refs import commit_lineage
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import Failure, RunIdentity, StepInput, read_result
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.feature_store.repository import open_view, read_rows
 from mlops.features.fitted import load_fitted
 from mlops.store import Store

@@ -12,8 +12,8 @@ import pytest
 from feature_tables import apply, fit
 from turns import on_turn
 
-from mlops.data.engine import on_spark, spark_session
-from mlops.data.feature_table import concat
+from mlops.data.engine.engines import on_spark, spark_session
+from mlops.data.shards.feature_table import concat
 from mlops.features import fitting
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
@@ -118,7 +118,7 @@ LARGE = """
 import resource, sys
 from pathlib import Path
 import narwhals as nw, numpy as np, polars as pl
-from mlops.data.shard_writing import SplitWriter
+from mlops.data.shards.shard_writing import SplitWriter
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
 from mlops.features.feature_set import FeatureSet

@@ -12,7 +12,7 @@ import pytest
 from feature_tables import apply, apply_batches, arrange, fit
 
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.feature_table import FeatureTable, concat
+from mlops.data.shards.feature_table import FeatureTable, concat
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.parity import check_parity

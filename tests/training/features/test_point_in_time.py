@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from mlops.contract.step import BadConfigError
-from mlops.data.engine import Table, collect, on_polars, on_spark, spark_session
+from mlops.data.engine.engines import Table, collect, on_polars, on_spark, spark_session
 from mlops.features.point_in_time import last_known, trailing_sums
 
 Row = dict[str, Any]

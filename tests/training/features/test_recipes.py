@@ -23,7 +23,7 @@ from include.flight_ranking.features import FEATURES as RANKING_FEATURES
 from include.flight_ranking.model import build_model as build_scorer
 from include.stdlib_lm.features import FEATURES as LIBRARY_FEATURES
 from include.stdlib_lm.model import build_model as build_gpt
-from mlops.data.engine import Recipe, Table, collect, on_polars, on_spark, run_recipe, spark_session
+from mlops.data.engine.engines import Recipe, Table, collect, on_polars, on_spark, run_recipe, spark_session
 from mlops.features.feature_set import FeatureSet
 from mlops.features.parity import check_parity
 from mlops.features.token_set import FittedTokens

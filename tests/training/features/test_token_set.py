@@ -13,9 +13,9 @@ from turns import on_turn
 
 from mlops.contract.refs import FeaturesRef, canonical_json
 from mlops.contract.step import BadConfigError, BadDataError, Failure
-from mlops.data.batch import Source
-from mlops.data.shards import open_source, open_split
-from mlops.data.snapshots import Snapshot
+from mlops.data.shards.batch import SampleSource
+from mlops.data.shards.shard_reading import open_source, open_split
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.features.tokenise import load_tokens
 
 END = 256
@@ -35,7 +35,7 @@ def features(library: Any, run_step: Any) -> FeaturesRef:
     return ref
 
 
-def stream(source: Source) -> list[int]:
+def stream(source: SampleSource) -> list[int]:
     """All tokens of a split, one behind the other."""
     batch = source.gather(np.arange(int(source.shard_sizes.sum())))
     return [*batch.features.flatten().tolist(), int(batch.labels[-1, -1])]

@@ -29,8 +29,8 @@ from mlops.contract.refs import (
 )
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import code_digest, python_path
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
@@ -93,7 +93,7 @@ class Recipe:
     """Runs steps of one process in this one, without the seconds that another takes to import torch."""
 
     @classmethod
-    def lay_out(cls, project: Any, config: Any) -> Recipe:
+    def parallelise(cls, project: Any, config: Any) -> Recipe:
         """Committed, and clean."""
         recipe = cls(project=project, config=config)
         (recipe.home / "include/toy/features.py").write_text(FEATURES)
@@ -239,11 +239,11 @@ class Recipe:
 
 @pytest.fixture
 def recipe(project: Any, config: Any) -> Recipe:
-    return Recipe.lay_out(project, config)
+    return Recipe.parallelise(project, config)
 
 
 @pytest.fixture(scope="module")
 def registered(tmp_path_factory: pytest.TempPathFactory, make_project: Any, config: Any) -> tuple[Recipe, str]:
     """A model of one process that several tests look at, and leave as it is."""
-    recipe = Recipe.lay_out(make_project(tmp_path_factory.mktemp("registered")), config)
+    recipe = Recipe.parallelise(make_project(tmp_path_factory.mktemp("registered")), config)
     return recipe, recipe.register(recipe.train(recipe.features()))

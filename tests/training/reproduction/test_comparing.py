@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from mlops.contract.refs import FeaturesRef, canonical_json
-from mlops.data.feature_table import FeatureTable
-from mlops.data.shard_writing import write_split
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.shard_writing import write_split
 from mlops.reproduction.environments import compare_environments, that_count, that_must_agree, why_not_here
 from mlops.reproduction.features import compare_features
 from mlops.reproduction.weights import first_difference

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from turns import on_turn
 
 from mlops.contract.step import deprecation_key
-from mlops.data.deprecation import deprecate
+from mlops.data.snapshots.deprecation import deprecate
 from mlops.store import Store
 
 

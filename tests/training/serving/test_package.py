@@ -21,7 +21,7 @@ from mlops.contract.step import BadDataError, Failure
 from mlops.serving.library import LOCK, closure, packed
 from mlops.serving.model import ServedModel
 from mlops.serving.package import package, served_example
-from mlops.serving.verified import files_of
+from mlops.serving.verified_loading import files_of
 
 LAZY = """
 

@@ -16,8 +16,8 @@ from turns import on_turn
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import Failure
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.store import Store
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}

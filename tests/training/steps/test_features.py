@@ -17,13 +17,13 @@ import pytest
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
-from mlops.data.feature_table import FeatureTable
-from mlops.data.shards import open_split
-from mlops.data.snapshots import write_snapshot
-from mlops.data.window import Window
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.shard_reading import open_split
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.sources.window import Window
 from mlops.features import batches, materialise
 from mlops.features.fitted import held_out, load_fitted
-from mlops.process import Deployment
+from mlops.process import ProcessSettings
 from mlops.steps import StepContext, features
 from mlops.store import Store
 
@@ -118,7 +118,7 @@ def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
         settings = {"feature_set": f"include.features_toy.features:{name}", "online": None}
         context = StepContext(
             input=StepInput(step="features", run=identity, config=settings, ref=validation),
-            deployment=Deployment(home=home, store=store.uri, tracking_uri="", result_path=tmp_path / "r", rank=0),
+            deployment=ProcessSettings(home=home, store=store.uri, tracking_uri="", result_path=tmp_path / "r", rank=0),
             store=store,
             scratch=tmp_path,
         )

@@ -12,8 +12,8 @@ import pytest
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
-from mlops.data.snapshots import Snapshot
-from mlops.process import Deployment
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.process import ProcessSettings
 from mlops.steps import StepContext, ingest
 from mlops.store import Store
 
@@ -77,7 +77,7 @@ def context(home: Path, store: Path, interval_end: str, config: dict[str, Any], 
         dag_id="toy", task_id="ingest", run_id="r", try_number=1,
     )  # fmt: skip
     uri = f"file://{store}"
-    deployment = Deployment(home=home, store=uri, tracking_uri="", result_path=home / "result.json", rank=0)
+    deployment = ProcessSettings(home=home, store=uri, tracking_uri="", result_path=home / "result.json", rank=0)
     scratch = home / "scratch"
     scratch.mkdir(exist_ok=True)
     document = StepInput(step="ingest", run=run, config=config)
@@ -303,7 +303,7 @@ def test_two_nights_of_real_flights_share_all_but_one_day(tmp_path: Path) -> Non
                 context(
                     tmp_path / "home", tmp_path / "store", f"2013-02-{day}T05:00:00+00:00", FLIGHTS, "America/New_York"
                 ),
-                deployment=Deployment(home=REPOSITORY, store="", tracking_uri="", result_path=tmp_path, rank=0),
+                deployment=ProcessSettings(home=REPOSITORY, store="", tracking_uri="", result_path=tmp_path, rank=0),
             )
         )
         for day in ("09", "10")

@@ -16,7 +16,7 @@ from store_watch import problems
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import RunIdentity, StepInput, python_path, read_result
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]

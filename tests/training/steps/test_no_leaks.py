@@ -18,8 +18,8 @@ import pytest
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import RunIdentity, StepInput
-from mlops.data.snapshots import Snapshot
-from mlops.process import Deployment
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
 from mlops.store import Store
 
@@ -70,7 +70,7 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ingest:
     monkeypatch.syspath_prepend(str(home))
     flights().write_csv(home / "flights.csv")
     store = Store(f"file://{tmp_path}/store")
-    deployment = Deployment(home=home, store=store.uri, tracking_uri="", result_path=home / "result", rank=0)
+    deployment = ProcessSettings(home=home, store=store.uri, tracking_uri="", result_path=home / "result", rank=0)
     source = {
         "kind": "files", "event_time": "time_hour", "created_time": None, "key": [], "history_days": None, "types": {},
         "null_values": [],

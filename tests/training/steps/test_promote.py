@@ -149,12 +149,12 @@ MANY = """
 import sys
 from pathlib import Path
 
-from mlops.process import Deployment
+from mlops.process import ProcessSettings
 from mlops.contract.step import StepInput
 from mlops.steps.execution import execute
 
 # All of the queue in one process: importing mlflow takes longer than a promotion.
-deployment = Deployment.from_environment()
+deployment = ProcessSettings.from_environment()
 import mlflow  # so that the kills fall upon work
 from mlops.tracking.connection import connect
 connect(deployment.tracking_uri)

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 
 from mlops.contract.refs import INPUT, Artifact, CheckpointRef, FeaturesRef, ModelVersionRef, Ref, ReportRef, named_in
 from mlops.contract.step import Failure, StepInput
-from mlops.data.deprecation import deprecate
-from mlops.process import Deployment
+from mlops.data.snapshots.deprecation import deprecate
+from mlops.process import ProcessSettings
 from mlops.steps.execution import find_committed
 from mlops.store import Store
 
@@ -73,8 +73,8 @@ def test_a_cleared_task_puts_back_what_is_gone(
     assert find_committed(cleared(document), deployment(project)) == ref
 
 
-def deployment(project: Any) -> Deployment:
-    return Deployment(
+def deployment(project: Any) -> ProcessSettings:
+    return ProcessSettings(
         home=project.home, store=project.store.uri, tracking_uri="", result_path=project.home / "result.json", rank=0
     )
 

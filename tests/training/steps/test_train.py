@@ -11,7 +11,7 @@ from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.contract.sections.train import Train
 from mlops.contract.step import Failure
 from mlops.features.fitted import read_manifest
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 from mlops.trainer.recipe import Recipe
 
 
@@ -137,7 +137,7 @@ def test_settings_reach_the_passes_over_groups(
     monkeypatch.setattr("mlops.trainer.recipe.PASS_WORTH_ROWS", 100)
     recipe = Recipe(
         config=Train.model_validate(config(**settings)),
-        gang=Gang(),
+        ranks=Ranks(),
         home=project.home,
         store=project.store,
         features=toy_features,

@@ -14,8 +14,8 @@ from turns import by_turns
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.contract.step import Failure
-from mlops.data.loader import Loader
-from mlops.data.shards import open_source
+from mlops.data.shards.loader import Loader
+from mlops.data.shards.shard_reading import open_source
 
 PARALLEL = {"dp_replicate": -1, "dp_shard": 1, "tp": 1, "pp": 1}
 SHARDED = {"parallel": {**PARALLEL, "dp_shard": 2}}

@@ -20,10 +20,10 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from mlops.contract.refs import DatasetRef, Ref, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
-from mlops.data.deprecation import deprecate
-from mlops.data.snapshots import Manifest, Snapshot, write_snapshot
-from mlops.data.window import Window
-from mlops.process import Deployment
+from mlops.data.snapshots.deprecation import deprecate
+from mlops.data.snapshots.snapshot import Manifest, Snapshot, write_snapshot
+from mlops.data.sources.window import Window
+from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
 from mlops.store import DamagedObjectError, Store
 
@@ -111,7 +111,7 @@ class Nights:
             step="validate", run=run, config={**CONFIG, **changes}, ref=dataset, baselines=baselines or {}
         )
         commit_lineage(self.store, dataset, *document.baselines.values())
-        deployment = Deployment(
+        deployment = ProcessSettings(
             home=self.home, store=self.store.uri, tracking_uri="", result_path=self.folder / "result.json", rank=0
         )
         return execute(StepInput.load(document.dump()), deployment)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from mlops.data.batch import Batch
-from mlops.data.feature_table import FeatureTable
-from mlops.data.loader import Loader, in_memory
-from mlops.trainer.layouts import build_layout
-from mlops.trainer.layouts.losses import sample_losses, weighted_backward
+from mlops.data.shards.batch import Batch
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.loader import Loader, in_memory
 from mlops.trainer.parallel import join, seed_everything
+from mlops.trainer.strategies import build_strategy
+from mlops.trainer.strategies.losses import sample_losses, weighted_backward
 
 NUM_FEATURES, GLOBAL_BATCH, NUM_SHARDS, NUM_STEPS = 93, 32, 8, 12
 State = dict[str, Any]
@@ -64,26 +64,26 @@ def seat(rank: int, world_size: int, folder: str, start: int, stop: int) -> None
     if world_size > 1:
         place = f"file://{folder}/meeting-{start}"
         distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world_size)
-    gang = join()
-    layout = build_layout(build(), gang, logical_shards=NUM_SHARDS)
-    optimizer = optimizer_of(layout.model)
+    ranks = join()
+    strategy = build_strategy(build(), ranks, logical_shards=NUM_SHARDS)
+    optimizer = optimizer_of(strategy.model)
     checkpoint = Path(folder, "checkpoint.pt")
     if start:
         saved: State = torch.load(checkpoint)
-        layout.model.load_state_dict(saved["model"])
+        strategy.model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     for step in loader(rank, world_size).epoch(1, start):
         if step.index == stop:
             break
         for batch in step.batches:
             assert not any(each.data_ptr() % 64 for each in (batch.features, batch.labels, batch.weights))
-        layout.seed(5, step.index)
-        layout.step(step.batches, loss, 1 / step.num_samples)
-        layout.clip(0.3)
-        layout.update(optimizer)
-    if gang.leads:
-        torch.save({"model": layout.model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
-        Path(folder, "digest").write_text(digest(layout.model))
+        strategy.seed(5, step.index)
+        strategy.step(step.batches, loss, 1 / step.num_samples)
+        strategy.clip(0.3)
+        strategy.update(optimizer)
+    if ranks.leads:
+        torch.save({"model": strategy.model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
+        Path(folder, "digest").write_text(digest(strategy.model))
 
 
 def naive(path: str) -> None:
@@ -115,13 +115,13 @@ def run(name: str, *phases: tuple[int, int, int]) -> str:
     """:param phases: processes, first step, and the step before which they stop"""
     with tempfile.TemporaryDirectory() as folder:
         for world_size, start, stop in phases:
-            gang = [forks.Process(target=seat, args=(r, world_size, folder, start, stop)) for r in range(world_size)]
-            for process in gang:
+            ranks = [forks.Process(target=seat, args=(r, world_size, folder, start, stop)) for r in range(world_size)]
+            for process in ranks:
                 process.start()
-            for process in gang:
+            for process in ranks:
                 process.join()
-            if any(process.exitcode for process in gang):
-                raise SystemExit(f"{name}: {[process.exitcode for process in gang]}")
+            if any(process.exitcode for process in ranks):
+                raise SystemExit(f"{name}: {[process.exitcode for process in ranks]}")
         return Path(folder, "digest").read_text()
 
 

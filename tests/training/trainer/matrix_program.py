@@ -40,17 +40,17 @@ from torch import distributed
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepError
-from mlops.data.loader import Loader, in_memory
+from mlops.data.shards.loader import Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.health import DATA, Heartbeat
-from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Trainer, TrainingJob
 from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Gang, join, seed_everything
+from mlops.trainer.parallel import Ranks, join, seed_everything
 from mlops.trainer.self_test import SelfTest
+from mlops.trainer.strategies import ParallelStrategy, build_strategy
 from mlops.trainer.validation import Validation
 
 SAMPLES, EPOCHS, PLACE = 30, 2, "train/matrix"
@@ -119,30 +119,30 @@ def train(life: Life) -> None:
         distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=life.world, timeout=timedelta(seconds=30)
         )
-    gang = join(config.parallel, timedelta(seconds=30), deterministic=True)
-    loader = loader_of(case, config, gang)
+    ranks = join(config.parallel, timedelta(seconds=30), deterministic=True)
+    loader = loader_of(case, config, ranks)
     killer = Killer(life, rank)
 
     def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         killer.in_loss()
         return cast(torch.Tensor, (case.loss or DEFAULT_LOSSES[config.objective])(model, batch))
 
-    def build() -> tuple[Layout, torch.optim.Optimizer]:
+    def build() -> tuple[ParallelStrategy, torch.optim.Optimizer]:
         seed_everything(config.seed)
-        layout = build_layout(
+        strategy = build_strategy(
             case.model(),
-            gang,
+            ranks,
             precision=config.precision,
             activation_checkpointing=config.activation_checkpointing,
             compile=config.compile,
             logical_shards=config.logical_shards if config.exact else None,
             unused_parameters=config.unused_parameters,
         )
-        return layout, build_optimizer(config, layout.model, case.optimizer)
+        return strategy, build_optimizer(config, strategy.model, case.optimizer)
 
     test = SelfTest(
         config=config,
-        gang=gang,
+        ranks=ranks,
         loader=loader,
         build=build,
         loss=lambda model, batch, _: loss(model, batch),
@@ -150,38 +150,38 @@ def train(life: Life) -> None:
     )
     if test.due and not markers(life.folder):
         test.run()
-    layout, optimizer = build()
+    strategy, optimizer = build()
     job = TrainingJob(
         config=config,
-        layout=layout,
+        strategy=strategy,
         optimizer=optimizer,
         loss=loss,
         curriculum=None,
         loader=loader,
         validation=Validation.of_table(table(case, 16, 1), grouped=case.grouped, metric=config.metric),
-        checkpoints=Checkpoints(store=Store(f"file://{life.folder}"), place=PLACE, gang=gang, keep_latest=3),
+        checkpoints=Checkpoints(store=Store(f"file://{life.folder}"), place=PLACE, ranks=ranks, keep_latest=3),
         heartbeat=cast(Heartbeat, killer),
     )
-    state = Trainer(job, gang).train()
-    if gang.leads:
+    state = Trainer(job, ranks).train()
+    if ranks.leads:
         history = [(each.train_loss, each.validation_metric) for each in state.history]
         digests = digest(job.checkpoints) | {"trail": repr(state.trail.document()), "history": repr(history)}
         (life.folder / f"{life.name}.result").write_text(json.dumps(digests))
 
 
-def loader_of(case: Case, config: Train, gang: Gang) -> Loader:
+def loader_of(case: Case, config: Train, ranks: Ranks) -> Loader:
     return Loader(
         source=in_memory(
             table(case, SAMPLES if case.global_batch > 4 else 4 * case.global_batch, 0), grouped=case.grouped
         ),
         global_batch=config.global_batch,
         seed=config.seed,
-        rank=gang.data_rank,
-        world_size=gang.data_world_size,
+        rank=ranks.data_rank,
+        world_size=ranks.data_world_size,
         micro_batch=config.micro_batch,
         micro_batch_rows=config.micro_batch_rows,
         pass_worth_rows=3,
-        one_shape=gang.parallel.pp > 1,
+        one_shape=ranks.parallel.pp > 1,
         logical_shards=config.logical_shards if config.exact else None,
     )
 

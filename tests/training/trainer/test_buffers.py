@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
-from mlops.trainer.layouts.buffers import align_buffers, saved_buffers
-from mlops.trainer.parallel import Gang, Parallel
+from mlops.trainer.parallel import Parallel, Ranks
+from mlops.trainer.strategies.buffers import align_buffers, saved_buffers
 
 
 def model(rank: int) -> nn.Module:
@@ -23,19 +23,19 @@ def model(rank: int) -> nn.Module:
 def seat(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     ours = model(rank)
-    align_buffers(ours, Gang(rank=rank, world_size=2, parallel=Parallel(dp_replicate=2)))
+    align_buffers(ours, Ranks(rank=rank, world_size=2, parallel=Parallel(dp_replicate=2)))
     torch.save((saved_buffers(ours), ours.own), folder / f"{rank}.pt")
 
 
 def test_every_rank_has_the_first_ones_buffers(tmp_path: Path) -> None:
     """Broken: each rank would validate with statistics of its own, and a resumed training would differ."""
     forks = multiprocessing.get_context("fork")
-    gang = [forks.Process(target=seat, args=(rank, tmp_path)) for rank in range(2)]
-    for process in gang:
+    ranks = [forks.Process(target=seat, args=(rank, tmp_path)) for rank in range(2)]
+    for process in ranks:
         process.start()
-    for process in gang:
+    for process in ranks:
         process.join(60)
-    assert [process.exitcode for process in gang] == [0, 0]
+    assert [process.exitcode for process in ranks] == [0, 0]
     expected = saved_buffers(model(0))
     for rank in range(2):
         saved, own = torch.load(tmp_path / f"{rank}.pt")

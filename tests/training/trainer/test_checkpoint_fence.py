@@ -17,7 +17,7 @@ from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.generation import LostGenerationError
 from mlops.trainer.checkpoint.listing import read_listing
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 PLACE, LAST, BEST = "train", 240, 10
 
@@ -59,7 +59,7 @@ def test_of_two_process_groups_the_older_one_ends_and_nothing_is_lost(tmp_path: 
     assert [store.get(f"ended-{rank}") for rank in range(2)] == [b"LostGenerationError"] * 2
     after = read_listing(store, PLACE)
     assert [saved.folder for saved in after.complete] == [saved.folder for saved in listed.complete]
-    alone = Checkpoints(store=store, place=PLACE, gang=Gang())
+    alone = Checkpoints(store=store, place=PLACE, ranks=Ranks())
     saved = alone.newest()
     assert saved is not None
     assert torch.equal(alone.load_whole(saved)["model"]["w"], weights(LAST))
@@ -76,7 +76,7 @@ def work(uri: str, role: str) -> None:
     distributed.init_process_group("gloo")
     rank, store = distributed.get_rank(), Store(uri)
     group = distributed.new_group(backend="gloo")
-    checkpoints = Checkpoints(store=store, place=PLACE, gang=Gang(rank=rank, world_size=2, cpu_group=group))
+    checkpoints = Checkpoints(store=store, place=PLACE, ranks=Ranks(rank=rank, world_size=2, cpu_group=group))
     saved = checkpoints.newest()
     if role == "newer":
         assert saved is not None

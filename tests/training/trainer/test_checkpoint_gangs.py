@@ -27,7 +27,7 @@ from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.index import Index
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 pytestmark = pytest.mark.gang
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -56,7 +56,7 @@ def run_gang(program: str, processes: int, store: Store) -> Told:
 
 
 def alone(store: Store, place: str) -> Checkpoints:
-    return Checkpoints(store=store, place=place, gang=Gang())
+    return Checkpoints(store=store, place=place, ranks=Ranks())
 
 
 def test_a_checkpoint_is_the_same_in_every_world_size_and_layout(store: Store, four: Told, two: Told) -> None:
@@ -156,14 +156,14 @@ def digest(state: dict[str, Any]) -> str:
     return found.hexdigest()
 
 
-def gang(uri: str, place: str, **changes: Any) -> Checkpoints:
+def ranks(uri: str, place: str, **changes: Any) -> Checkpoints:
     changes = {"retry_seconds": 0.02, "keep_latest": 4, **changes}
-    ranks = Gang(
+    ranks = Ranks(
         rank=distributed.get_rank(),
         world_size=distributed.get_world_size(),
         cpu_group=distributed.new_group(backend="gloo"),
     )
-    return Checkpoints(store=Store(uri), place=place, gang=ranks, **changes)
+    return Checkpoints(store=Store(uri), place=place, ranks=ranks, **changes)
 
 
 def moved(checkpoints: Checkpoints, layout: str) -> dict[str, Any]:
@@ -181,14 +181,14 @@ def moved(checkpoints: Checkpoints, layout: str) -> dict[str, Any]:
 
 
 def by_four(uri: str) -> dict[str, Any]:
-    checkpoints = gang(uri, "layouts")
+    checkpoints = ranks(uri, "layouts")
     state = state_of(*trained("fsdp"))
     checkpoints.save(1, state, {})
     checkpoints.wait()
     checkpoints.save(2, moved(checkpoints, "fsdp x tp"), {})
     checkpoints.wait()
 
-    stages, rank = gang(uri, "stages"), distributed.get_rank()
+    stages, rank = ranks(uri, "stages"), distributed.get_rank()
     name = f"stage{rank}"
     stages.save(1, {"model": {name: torch.full((5,), rank)}, "steps": {name: rank}}, {})
     stages.wait()
@@ -196,7 +196,7 @@ def by_four(uri: str) -> dict[str, Any]:
 
 
 def by_two(uri: str) -> dict[str, Any]:
-    checkpoints = gang(uri, "layouts")
+    checkpoints = ranks(uri, "layouts")
     for step, layout in ((3, "fsdp"), (4, "ddp")):
         state = moved(checkpoints, layout)
         checkpoints.save(step, state, {}, wait=True)
@@ -213,7 +213,7 @@ def by_two(uri: str) -> dict[str, Any]:
 
 
 def after_damage(uri: str, state: dict[str, Any]) -> int:
-    checkpoints = gang(uri, "damaged")
+    checkpoints = ranks(uri, "damaged")
     for step in (1, 2):
         checkpoints.save(step, state, {}, wait=True)
     checkpoints.wait()
@@ -229,7 +229,7 @@ def after_damage(uri: str, state: dict[str, Any]) -> int:
 
 
 def one_has_no_space(uri: str, state: dict[str, Any]) -> str:
-    checkpoints = gang(uri, "full")
+    checkpoints = ranks(uri, "full")
     checkpoints.save(1, state, {})
     checkpoints.wait()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -246,7 +246,7 @@ def one_has_no_space(uri: str, state: dict[str, Any]) -> str:
 
 def one_hangs(uri: str, state: dict[str, Any]) -> tuple[bool, str]:
     """A pipe in the place of rank 1's file: writing stands still until someone reads."""
-    checkpoints, rank = gang(uri, "hung", timeout=timedelta(seconds=1)), distributed.get_rank()
+    checkpoints, rank = ranks(uri, "hung", timeout=timedelta(seconds=1)), distributed.get_rank()
     checkpoints.save(1, state, {})
     checkpoints.wait()
     root = Path(uri.removeprefix("file://")) / "hung/checkpoints"

@@ -21,14 +21,14 @@ from mlops.trainer.checkpoint.generation import LostGenerationError
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.weights import deserialise, export
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 PLACE = "pipelines/toy/train/x"
 
 
 def checkpoints_in(store: Store, **changes: Any) -> Checkpoints:
     changes = {"retry_seconds": 0.02, **changes}
-    return Checkpoints(store=store, place=PLACE, gang=Gang(), **changes)
+    return Checkpoints(store=store, place=PLACE, ranks=Ranks(), **changes)
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from mlops.contract.step import BadConfigError
-from mlops.data.batch import Batch
+from mlops.data.shards.batch import Batch
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.staging import Staging
-from mlops.trainer.layouts import transfer
-from mlops.trainer.layouts.transfer import moved
 from mlops.trainer.outcome import Copied, packed
-from mlops.trainer.parallel import Gang, own_device
+from mlops.trainer.parallel import Ranks, own_device
+from mlops.trainer.strategies import transfer
+from mlops.trainer.strategies.transfer import moved
 
 
 class Cudart:
@@ -44,7 +44,7 @@ class Cudart:
 
 
 def plan_of(tmp_path: Path) -> Any:
-    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", gang=Gang())
+    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", ranks=Ranks())
     checkpoints.prepare({"weight": torch.zeros(1000, 70)})
     assert checkpoints._plan is not None
     return checkpoints._plan.mine
@@ -81,7 +81,7 @@ def test_a_checkpoint_is_written_after_the_copies_have_ended(monkeypatch: pytest
     # As a GPU's stream: nothing is copied before it is waited for.
     monkeypatch.setattr(Staging, "fill", lambda self, sources: given.append([source.clone() for source in sources]))
     monkeypatch.setattr(Staging, "wait", lambda self: fill(self, given.pop()))
-    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", gang=Gang())
+    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", ranks=Ranks())
     checkpoints.save(1, {"weight": torch.full((50,), 3.0)}, {})
     checkpoints.wait()
     saved = checkpoints.newest()

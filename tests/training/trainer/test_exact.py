@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mlops.contract.step import python_path
-from mlops.trainer.layouts.exact import Exchange, Flat, Node, TreeSum, complete, shards_of, subtrees
+from mlops.trainer.strategies.exact import Exchange, FlatGradients, TreeNode, TreeSum, complete, shards_of, subtrees
 
 NUM_SHARDS = 16
 SHAPES = [(3, 4), (), (5, 1), (31,)]
@@ -36,10 +36,10 @@ def gradients(shard: int) -> list[Tensor | None]:
     return made
 
 
-def naive(node: Node, parameter: int) -> Tensor:
+def naive(node: TreeNode, parameter: int) -> Tensor:
     """The sum as it is defined: of two halves, down to the logical shards."""
     if node.level:
-        halves = [Node(node.level - 1, 2 * node.index + half) for half in (0, 1)]
+        halves = [TreeNode(node.level - 1, 2 * node.index + half) for half in (0, 1)]
         return naive(halves[0], parameter) + naive(halves[1], parameter)
     gradient = gradients(node.index)[parameter]
     return torch.zeros(SHAPES[parameter]) if gradient is None else gradient
@@ -47,7 +47,7 @@ def naive(node: Node, parameter: int) -> Tensor:
 
 def summed(world_size: int, num_shards: int) -> list[Tensor]:
     """By that many processes, their exchange left out; each tree is used a second time."""
-    known: list[dict[Node, Tensor]] = [{} for _ in SHAPES]
+    known: list[dict[TreeNode, Tensor]] = [{} for _ in SHAPES]
     for rank in range(world_size):
         tree = TreeSum(like(), world_size)
         for _ in range(2):
@@ -69,7 +69,7 @@ def bits(tensor: Tensor) -> list[int]:
 @pytest.mark.parametrize("num_shards", [1, 2, NUM_SHARDS])
 def test_the_sum_is_that_of_the_tree_at_any_number_of_processes(num_shards: int) -> None:
     """Broken: a training that lost a machine would end with another model."""
-    root = Node(num_shards.bit_length() - 1, 0)
+    root = TreeNode(num_shards.bit_length() - 1, 0)
     expected = [bits(naive(root, parameter)) for parameter in range(len(SHAPES))]
     for world_size in range(1, num_shards + 1):
         assert [bits(total) for total in summed(world_size, num_shards)] == expected
@@ -77,14 +77,14 @@ def test_the_sum_is_that_of_the_tree_at_any_number_of_processes(num_shards: int)
 
 def test_it_is_the_sum() -> None:
     for parameter, total in enumerate(summed(3, NUM_SHARDS)):
-        each = [naive(Node(0, shard), parameter) for shard in range(NUM_SHARDS)]
+        each = [naive(TreeNode(0, shard), parameter) for shard in range(NUM_SHARDS)]
         torch.testing.assert_close(total, torch.stack(each).sum(0))
 
 
 @pytest.mark.parametrize("num_slices", [1, 2, 3, 7])
 def test_parameters_lie_in_the_same_places_at_any_number_of_processes(num_slices: int) -> None:
     """Broken: an optimizer or a norm would meet its gradients at other addresses."""
-    flat, alone = Flat.zeros(like(), num_slices), Flat.zeros(like(), 1)
+    flat, alone = FlatGradients.zeros(like(), num_slices), FlatGradients.zeros(like(), 1)
     assert flat.whole.numel() % num_slices == 0
     assert [part.storage_offset() for part in flat.parts] == [part.storage_offset() for part in alone.parts]
     assert [part.data_ptr() % 64 for part in flat.parts] == [0] * len(SHAPES)
@@ -106,9 +106,9 @@ def test_a_tree_uses_its_memory_again() -> None:
 
 def test_consecutive_shards_are_few_subtrees() -> None:
     """Broken: processes would send more than they need to."""
-    assert subtrees(range(4, 8)) == [Node(2, 1)]
-    assert subtrees(range(3, 8)) == [Node(0, 3), Node(2, 1)]
-    assert subtrees(range(16)) == [Node(4, 0)]
+    assert subtrees(range(4, 8)) == [TreeNode(2, 1)]
+    assert subtrees(range(3, 8)) == [TreeNode(0, 3), TreeNode(2, 1)]
+    assert subtrees(range(16)) == [TreeNode(4, 0)]
 
 
 def test_any_number_of_processes_trains_the_same_weights(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mlops.data.loader import Batch
+from mlops.data.shards.loader import Batch
 from mlops.trainer.flops import flops_per_sample
 
 

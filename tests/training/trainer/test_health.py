@@ -37,9 +37,9 @@ HANGS = {
 @pytest.mark.gang
 def test_a_hung_rank_is_found_and_named(tmp_path: Path, hang: str) -> None:
     """Broken: GPUs would stand idle until someone looks, and who looks would have a thousand ranks to search."""
-    with started(tmp_path, "--nproc-per-node=2", "--hang-seconds=2", do={"1:10": HANGS[hang]}) as gang:
-        failure = gang.result()
-    assert isinstance(failure, Failure), gang.log
+    with started(tmp_path, "--nproc-per-node=2", "--hang-seconds=2", do={"1:10": HANGS[hang]}) as ranks:
+        failure = ranks.result()
+    assert isinstance(failure, Failure), ranks.log
     assert (failure.type, failure.retryable, failure.details["rank"]) == ("HungRankError", True, 1), failure.message
     assert "rank 1 on " in failure.message
     first, second = failure.details["ranks"]
@@ -56,8 +56,8 @@ def test_a_hung_rank_is_found_and_named(tmp_path: Path, hang: str) -> None:
 def test_a_hung_gang_is_restarted(tmp_path: Path) -> None:
     """Broken: a hiccup of the network would cost a try of the task."""
     options = ["--nproc-per-node=2", "--hang-seconds=2", "--max-restarts=1"]
-    with started(tmp_path, *options, do={"1:10": HANGS["stopped"]}) as gang:
-        assert isinstance(gang.result(), DatasetRef), gang.log
+    with started(tmp_path, *options, do={"1:10": HANGS["stopped"]}) as ranks:
+        assert isinstance(ranks.result(), DatasetRef), ranks.log
 
 
 @pytest.mark.gang
@@ -68,8 +68,8 @@ def test_a_hung_gang_is_restarted(tmp_path: Path) -> None:
 )
 def test_silence_alone_is_no_hang(tmp_path: Path, do: dict[str, str], heartbeat: int) -> None:
     """Broken: an upload after the last step, or a script that knows nothing of heartbeats, would be killed."""
-    with started(tmp_path, "--nproc-per-node=1", "--hang-seconds=1", do=do, HEARTBEAT=heartbeat) as gang:
-        assert isinstance(gang.result(), DatasetRef), gang.log
+    with started(tmp_path, "--nproc-per-node=1", "--hang-seconds=1", do=do, HEARTBEAT=heartbeat) as ranks:
+        assert isinstance(ranks.result(), DatasetRef), ranks.log
 
 
 def test_a_gang_hangs_only_where_all_its_nodes_are_silent() -> None:
@@ -144,7 +144,7 @@ WAITS = {
     "a sliced layer": ("", [f"{TORCH}/distributed/tensor/_dispatch.py dispatch", "/r/loss.py loss"]),
     "a lock": ("", ["/usr/threading.py wait", "/r/include/model.py forward"]),
     "the store": ("the store", ["/r/training/mlops/store.py put", "/r/training/mlops/trainer/loop.py _save"]),
-    "the loader": ("data", ["/usr/threading.py wait", "/r/training/mlops/data/loader.py _ahead"]),
+    "the loader": ("data", ["/usr/threading.py wait", "/r/training/mlops/data/shards/loader.py _ahead"]),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mlops.store import Store
 from mlops.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError
-from mlops.trainer.checkpoint.index import Index, IndexWriter, Part
+from mlops.trainer.checkpoint.index import Index, IndexWriter, TensorPart
 
 
 def cut(rows: int, ranks: int, rank: int) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def written(folder: Path, ranks: int, tensors: dict[str, tuple[int, ...]]) -> tu
             if not shape and not rows:
                 continue
             offsets, own = ((first, *[0] * (len(shape) - 1)), (rows, *shape[1:])) if shape else ((), ())
-            parts.append(Part(key, "float32", 4, shape, offsets, own, start))
+            parts.append(TensorPart(key, "float32", 4, shape, offsets, own, start))
             expected[key, rank] = (start, chance.randrange(1 << 32))
             start += 1000
         chance.shuffle(parts)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch, in_memory
+from mlops.data.shards.loader import Batch, in_memory
 from mlops.trainer.objectives import binary_loss, language_model_loss, ranking_loss, score
 
 

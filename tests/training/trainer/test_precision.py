@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlops.trainer.layouts.precision import LossScale, step_unless
+from mlops.trainer.strategies.precision import LossScale, step_unless
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),

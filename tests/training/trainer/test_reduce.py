@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mlops.contract.sections.train import Parallel
 from mlops.trainer import parallel
-from mlops.trainer.parallel import Gang, Reduced, from_words, to_words
+from mlops.trainer.parallel import Ranks, Reduced, from_words, to_words
 
 
 class Messages:
@@ -58,8 +58,8 @@ def test_sums_and_largest_are_exact_on_any_number_of_ranks(world_size: int, monk
 
     def work(rank: int) -> Reduced:
         messages.here.rank = rank
-        gang = Gang(rank=rank, world_size=world_size, parallel=Parallel(dp_replicate=world_size))
-        return gang.reduce(sums=sums[rank], largest=largest[rank])
+        ranks = Ranks(rank=rank, world_size=world_size, parallel=Parallel(dp_replicate=world_size))
+        return ranks.reduce(sums=sums[rank], largest=largest[rank])
 
     with ThreadPoolExecutor(world_size) as pool:
         results = list(pool.map(work, range(world_size)))

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch, Loader, in_memory
+from mlops.data.shards.loader import Batch, Loader, in_memory
 from mlops.store import Store
 from mlops.trainer.checkpoint.tree import contents_of, flatten
-from mlops.trainer.layouts import Layout, build_layout
-from mlops.trainer.layouts.state import state_to_fill, training_state
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Gang, seed_everything
+from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import WORTH_STEPS, SelfTest
+from mlops.trainer.strategies import ParallelStrategy, build_strategy
+from mlops.trainer.strategies.state_dicts import state_to_fill, training_state
 
 
 def loader(num_samples: int = 40) -> Loader:
@@ -40,14 +40,16 @@ def squared(model: nn.Module, batch: Batch, _: float = 0.0) -> Tensor:
 
 
 def self_test(section: Mapping[str, Any], model: Any, **changes: Any) -> SelfTest:
-    config, gang = Train.model_validate(section), Gang()
+    config, ranks = Train.model_validate(section), Ranks()
 
-    def build() -> tuple[Layout, torch.optim.Optimizer]:
+    def build() -> tuple[ParallelStrategy, torch.optim.Optimizer]:
         seed_everything(config.seed)
-        layout = build_layout(model(), gang)
-        return layout, build_optimizer(config, layout.model, None)
+        strategy = build_strategy(model(), ranks)
+        return strategy, build_optimizer(config, strategy.model, None)
 
-    return SelfTest(**{"config": config, "gang": gang, "loader": loader(), "build": build, "loss": squared, **changes})
+    return SelfTest(
+        **{"config": config, "ranks": ranks, "loader": loader(), "build": build, "loss": squared, **changes}
+    )
 
 
 class Counting(nn.Module):
@@ -77,14 +79,14 @@ def test_it_leaves_no_trace(config: Any) -> None:
         )
         if tested:
             assert test.run()
-        layout, optimizer = test.build()
-        layout.adopt(optimizer)
+        strategy, optimizer = test.build()
+        strategy.adopt(optimizer)
         for number, step in enumerate(test.loader.epoch(1)):
-            layout.seed(1, number)
-            layout.step(step.batches, squared, 1 / step.num_samples)
-            layout.clip(1.0)
-            layout.update(optimizer)
-        return torch.cat([each.detach().flatten() for each in layout.model.parameters()])
+            strategy.seed(1, number)
+            strategy.step(step.batches, squared, 1 / step.num_samples)
+            strategy.clip(1.0)
+            strategy.update(optimizer)
+        return torch.cat([each.detach().flatten() for each in strategy.model.parameters()])
 
     assert torch.equal(trained(tested=True), trained(tested=False))
 
@@ -116,14 +118,14 @@ def test_a_checkpoint_of_another_model_is_refused_in_both_directions(tmp_path: P
     """Broken: weights would be left out silently, or stay as they were drawn."""
     from mlops.trainer.checkpoint.checkpoints import Checkpoints
 
-    def made(changed: bool) -> tuple[Layout, torch.optim.Optimizer]:
+    def made(changed: bool) -> tuple[ParallelStrategy, torch.optim.Optimizer]:
         model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
         if changed:
             change(model)
-        layout = build_layout(model, Gang())
-        return layout, torch.optim.AdamW(layout.model.parameters())
+        strategy = build_strategy(model, Ranks())
+        return strategy, torch.optim.AdamW(strategy.model.parameters())
 
-    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", gang=Gang())
+    checkpoints = Checkpoints(store=Store(f"file://{tmp_path}"), place="x", ranks=Ranks())
     checkpoints.newest()
     checkpoints.save(1, training_state(*made(False)), {}, wait=True)
     checkpoints.wait()
@@ -135,25 +137,25 @@ def test_a_checkpoint_of_another_model_is_refused_in_both_directions(tmp_path: P
 
 def test_a_checkpoint_of_another_optimizer_is_refused() -> None:
     """Broken: its moments would be dropped silently, and the training go on as if it had none."""
-    layout = build_layout(nn.Linear(4, 1), Gang())
-    contents = contents_of(flatten(training_state(layout, torch.optim.AdamW(layout.model.parameters()))))
+    strategy = build_strategy(nn.Linear(4, 1), Ranks())
+    contents = contents_of(flatten(training_state(strategy, torch.optim.AdamW(strategy.model.parameters()))))
     with pytest.raises(BadConfigError, match="AdamW, and this training has .*SGD"):
-        state_to_fill(layout, torch.optim.SGD(layout.model.parameters(), lr=1), contents)
+        state_to_fill(strategy, torch.optim.SGD(strategy.model.parameters(), lr=1), contents)
 
 
 def test_a_head_trained_alone_is_clipped_by_its_own_norm() -> None:
     """Broken: gradients of what nobody trains add up from step to step, and shrink those of the head to nothing."""
     torch.manual_seed(0)
-    layout = build_layout(nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 1)), Gang())
-    head = layout.model[1]
+    strategy = build_strategy(nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 1)), Ranks())
+    head = strategy.model[1]
     optimizer = torch.optim.SGD(head.parameters(), lr=0.0)
-    layout.adopt(optimizer)
+    strategy.adopt(optimizer)
     norms = []
     for _ in range(3):
         [step, *_] = loader().epoch(1)
-        layout.step(step.batches, squared, 1 / step.num_samples)
-        norms.append(float(layout.clip(0.1)))
+        strategy.step(step.batches, squared, 1 / step.num_samples)
+        norms.append(float(strategy.clip(0.1)))
         alone = torch.cat([each.grad.flatten() for each in head.parameters()]).norm()
         assert float(alone) == pytest.approx(0.1, rel=1e-4)
-        layout.update(optimizer)
+        strategy.update(optimizer)
     assert norms[0] == norms[1] == norms[2]

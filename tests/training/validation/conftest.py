@@ -10,7 +10,7 @@ import pytest
 
 from mlops.contract.sections.validate import Drift, Validate, Volume
 from mlops.validation.baselines import Reference
-from mlops.validation.gate import Examined, Verdict, examine
+from mlops.validation.examination import Examined, ValidationResult, examine
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
 
@@ -91,7 +91,7 @@ def checks(**changes: Any) -> Validate:
 
 
 @pytest.fixture
-def examined() -> Callable[..., Verdict]:
+def examined() -> Callable[..., ValidationResult]:
     """Hold days against a schema, with such settings and references."""
 
     def examined(
@@ -102,7 +102,7 @@ def examined() -> Callable[..., Verdict]:
         references: Sequence[Reference] = (),
         serving: Rows | None = None,
         **changes: Any,
-    ) -> Verdict:
+    ) -> ValidationResult:
         data = Examined(
             rows=rows_of(frames),
             days=days,

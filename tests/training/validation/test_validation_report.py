@@ -9,9 +9,9 @@ import pytest
 
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import RunIdentity
-from mlops.validation.anomalies import Anomaly, ColumnDistance, Comparison, Distribution
+from mlops.validation.anomalies import Anomaly, ColumnDistance, Distribution, ReferenceComparison
 from mlops.validation.charts import MAX_PAIRS, day_bars, distance_bars, format_number, pairs, percent
-from mlops.validation.report import Subject, render
+from mlops.validation.data_report import Subject, render
 
 DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 ATTACK = "<script>alert('x')</script>"
@@ -68,14 +68,16 @@ def distribution(*bins: tuple[str, float, float]) -> Distribution:
 DRIFTED = distribution(("AA", 0.75, 0.125), ("<i>UA</i>", 0.25, 0.875))
 
 
-def comparison(*distances: float, threshold: float = 0.1) -> Comparison:
+def comparison(*distances: float, threshold: float = 0.1) -> ReferenceComparison:
     columns = [
         ColumnDistance(
             column=f"column{number}", measure="L-infinity", distance=value, threshold=threshold, distribution=DRIFTED
         )
         for number, value in enumerate(distances)
     ]
-    return Comparison(reference="champion", description="2013-01-01 to 2013-01-30", compared=True, columns=(*columns,))
+    return ReferenceComparison(
+        reference="champion", description="2013-01-01 to 2013-01-30", compared=True, columns=(*columns,)
+    )
 
 
 def test_values_of_the_data_are_escaped(frames, days, schema, subject, examined):
@@ -86,7 +88,7 @@ def test_values_of_the_data_are_escaped(frames, days, schema, subject, examined)
         column=ATTACK, kind=ATTACK, title=ATTACK, expected=ATTACK, found=ATTACK, examples=(ATTACK,), slice=ATTACK,
         fix=ATTACK, distribution=distribution((ATTACK, 1, 0)),
     )  # fmt: skip
-    uncompared = Comparison(reference=ATTACK, description=ATTACK, compared=False)
+    uncompared = ReferenceComparison(reference=ATTACK, description=ATTACK, compared=False)
     verdict = dataclasses.replace(
         verdict, anomalies=(*verdict.anomalies, drifted), comparisons=(uncompared, comparison(1)), notes=(ATTACK,)
     )
@@ -130,7 +132,7 @@ def test_the_verdict_comes_first(frames, days, schema, subject, examined):
 
 def test_what_was_not_checked_is_said_even_where_the_data_passed(frames, days, schema, subject, examined):
     """A pass without a comparison is no pass of the comparison."""
-    missing = Comparison(reference="champion", description="No model is in production yet", compared=False)
+    missing = ReferenceComparison(reference="champion", description="No model is in production yet", compared=False)
     verdict = dataclasses.replace(
         examined(frames, days, schema), comparisons=(missing,), notes=("The serving log is empty.",)
     )

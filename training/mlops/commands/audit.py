@@ -15,8 +15,8 @@ from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
 from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditTrail
+from mlops.registry.trail_verification import Anchor, Finding, TrailCheck
 from mlops.registry.transitions import ours
-from mlops.registry.verification import Anchor, Finding, TrailCheck
 from mlops.signing.keys import key_id
 from mlops.store import Store
 from mlops.tracking.connection import TrackingError, connect

@@ -15,10 +15,10 @@ from rich.table import Table
 from mlops.commands import Places, Subparsers
 from mlops.contract.step import BadConfigError
 from mlops.store import Store
+from mlops.trainer.checkpoint.checkpoint_verification import find_damage
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import is_copy, read_listing, step_of
 from mlops.trainer.checkpoint.restoring import find_saved, restore
-from mlops.trainer.checkpoint.verification import find_damage
 
 _RUN = "PIPELINE, or PIPELINE/KEY for one training (the key's first characters do), or its place in the store"
 _RESTORE = (

@@ -21,11 +21,11 @@ from rich.table import Table
 from mlops.commands import Places, Subparsers
 from mlops.commands.datasets_text import show_difference, show_snapshot
 from mlops.contract.step import BadConfigError, deprecation_key
-from mlops.data.catalog import CommittedSnapshot, find_snapshot, read_catalog
-from mlops.data.deprecation import deprecate
-from mlops.data.difference import compare_columns, compare_day, differing_days
-from mlops.data.garbage import collect
-from mlops.data.verification import find_damage
+from mlops.data.snapshots.catalog import CommittedSnapshot, find_snapshot, read_catalog
+from mlops.data.snapshots.deprecation import deprecate
+from mlops.data.snapshots.garbage import collect
+from mlops.data.snapshots.snapshot_diff import compare_columns, compare_day, differing_days
+from mlops.data.snapshots.snapshot_verification import find_damage
 
 _SNAPSHOT = "NAME, NAME@VERSION (its first 6 characters do, where no other begins so) or NAME@YYYY-MM-DD (last day)"
 

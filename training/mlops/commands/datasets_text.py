@@ -11,8 +11,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from mlops.data.catalog import CommittedSnapshot
-from mlops.data.difference import ColumnsDifference, RowsDifference
+from mlops.data.snapshots.catalog import CommittedSnapshot
+from mlops.data.snapshots.snapshot_diff import ColumnsDiff, RowsDiff
 
 
 def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:
@@ -65,8 +65,8 @@ def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:
 def show_difference(
     before: CommittedSnapshot,
     after: CommittedSnapshot,
-    columns: ColumnsDifference,
-    days: Sequence[RowsDifference],
+    columns: ColumnsDiff,
+    days: Sequence[RowsDiff],
     console: Console,
 ) -> None:
     console.print(f"[bold]{escape(before.name)}[/bold] to [bold]{escape(after.name)}[/bold]", soft_wrap=True)

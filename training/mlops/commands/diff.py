@@ -16,7 +16,7 @@ from mlops.contract.refs import CheckpointRef, TrialRef
 from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
-    from mlops.reproduction.difference import Part, Run
+    from mlops.reproduction.run_diff import DiffPart, Run
 
 _RUN = "MODEL/VERSION, by number or alias, or the id of an MLflow run of a training"
 
@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _diff(options: argparse.Namespace, places: Places, console: Console) -> int:
-    from mlops.reproduction.difference import compare_runs
+    from mlops.reproduction.run_diff import compare_runs
 
     a, b = (_read(places, named) for named in (options.a, options.b))
     parts = compare_runs(places.store, a, b)
@@ -47,8 +47,8 @@ def _diff(options: argparse.Namespace, places: Places, console: Console) -> int:
 def _read(places: Places, named: str) -> Run:
     """It imports mlflow, which --help need not wait for."""
     from mlops.registry.versions import read_version
-    from mlops.reproduction.difference import Run
     from mlops.reproduction.original import Original
+    from mlops.reproduction.run_diff import Run
     from mlops.tracking.connection import connect
     from mlops.tracking.run import reopen_run
 
@@ -67,12 +67,12 @@ def _read(places: Places, named: str) -> Run:
     return Run(name=named[:12], original=Original.read(places.store, checkpoint), report=None)
 
 
-def _document(part: Part) -> dict[str, object]:
+def _document(part: DiffPart) -> dict[str, object]:
     differences = {} if not part else {"differences": [asdict(item) for item in part.differences], "patch": part.patch}
     return {"equal": not part, **differences}
 
 
-def _show(part: Part, a: str, b: str, console: Console) -> None:
+def _show(part: DiffPart, a: str, b: str, console: Console) -> None:
     if not part:
         console.print(Text(f"{part.name:<12}", "bold") + Text(f"equal: {part.equal}", "green"), soft_wrap=True)
         return

@@ -41,9 +41,9 @@ def _run(options: argparse.Namespace, places: Places, console: Console) -> int:
         )
         return 0
     manifest = json.loads(places.store.read(features.artifacts["manifest"]))
-    gang = join(config.parallel, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
+    ranks = join(config.parallel, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
     recipe = Recipe(
-        config=config, gang=gang, home=places.home, store=places.store, features=features, manifest=manifest
+        config=config, ranks=ranks, home=places.home, store=places.store, features=features, manifest=manifest
     )
     recipe.self_test(recipe.loader()).run()
     console.print(f"{options.pipeline}: ok with {features.place}: a resumed training gives the same bits")

@@ -21,7 +21,7 @@ from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditError, AuditTrail, Entry
 from mlops.registry.promotion import Promotion
 from mlops.registry.transitions import Author, ours
-from mlops.serving.verified import ForgedModelError, fetch_verified, files_of
+from mlops.serving.verified_loading import ForgedModelError, fetch_verified, files_of
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry, model_names
 

@@ -65,7 +65,7 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
     from mlops.registry.versions import read_version
     from mlops.reproduction.original import Original
     from mlops.reproduction.rerun import reruns
-    from mlops.reproduction.workplace import lay_out
+    from mlops.reproduction.workplace import parallelise
 
     version = read_version(places.tracking_uri, options.version)
     original = Original.read(places.store, version.report.ancestor(CheckpointRef))
@@ -81,7 +81,7 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
     _check_snapshot(places, original, say)
     with tempfile.TemporaryDirectory(prefix="mlops-reproduce-") as name:
         scratch = Path(name)
-        workplace = lay_out(original, places.home, scratch)
+        workplace = parallelise(original, places.home, scratch)
         say.tell("code", workplace.said)
         pipeline = original.train_input.run.pipeline
         with reruns(places.store, places.tracking_uri, workplace, scratch, of=named, pipeline=pipeline) as again:
@@ -133,8 +133,8 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
 
 def _check_snapshot(places: Places, original: Original, say: Transcript) -> None:
     """:raises DamagedObjectError: naming every object of the snapshot that is not what was written"""
-    from mlops.data.snapshots import Snapshot
-    from mlops.data.verification import find_problems
+    from mlops.data.snapshots.snapshot import Snapshot
+    from mlops.data.snapshots.snapshot_verification import find_problems
 
     dataset = original.checkpoint.ancestor(DatasetRef)
     manifest = Snapshot.open(places.store, dataset).manifest

@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.commands import Places, Subparsers
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.catalog import CommittedSnapshot, find_snapshot
+from mlops.data.snapshots.catalog import CommittedSnapshot, find_snapshot
 from mlops.store import Store
 from mlops.validation.columns import check_columns
 from mlops.validation.proposal import propose_schema, revise_schema, write_schema

@@ -29,26 +29,26 @@ _MISTAKES: Final = ("169.254.169.254", "builder error")
 is not allowed."""
 
 
-class Verdict(Enum):
+class FailureClass(Enum):
     AWAY = "away"
     REFUSED = "refused"
     OTHER = "other"
     """Nothing is known: it may pass, or not."""
 
 
-def verdict_on_status(status: int) -> Verdict:
+def classify_status(status: int) -> FailureClass:
     """:param status: of HTTP"""
     if status in AWAY_STATUSES:
-        return Verdict.AWAY
-    return Verdict.REFUSED if status in REFUSED_STATUSES else Verdict.OTHER
+        return FailureClass.AWAY
+    return FailureClass.REFUSED if status in REFUSED_STATUSES else FailureClass.OTHER
 
 
-def verdict_on_store(error: BaseException) -> Verdict:
+def classify_store_error(error: BaseException) -> FailureClass:
     """:param error: of obstore, which has one class for most, and tells the rest in words"""
     said = str(error)
     if found := _STATUS.search(said):
         # S3's own InternalError is worth another request, as its documentation says.
-        return Verdict.AWAY if found[1] == "500" else verdict_on_status(int(found[1]))
+        return FailureClass.AWAY if found[1] == "500" else classify_status(int(found[1]))
     if "HTTP error" not in said or any(sign in said for sign in _MISTAKES):
-        return Verdict.OTHER
-    return Verdict.AWAY
+        return FailureClass.OTHER
+    return FailureClass.AWAY

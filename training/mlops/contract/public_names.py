@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MODULE_OF: Final = {
-    "Batch": "mlops.data.batch",
+    "Batch": "mlops.data.shards.batch",
     "Bucketise": "mlops.features.transforms",
     "Bytes": "mlops.features.token_set",
     "Cross": "mlops.features.transforms",
@@ -20,7 +20,7 @@ MODULE_OF: Final = {
     "RobustScale": "mlops.features.transforms",
     "Standardise": "mlops.features.transforms",
     "State": "mlops.features.protocol",
-    "Table": "mlops.data.engine",
+    "Table": "mlops.data.engine.engines",
     "TokenSet": "mlops.features.token_set",
     "Tokenizer": "mlops.features.token_set",
     "Transform": "mlops.features.protocol",

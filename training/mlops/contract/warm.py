@@ -227,7 +227,7 @@ def address(folder: int, name: str) -> str:
     return f"/proc/self/fd/{folder}/{name}"
 
 
-class Connection:
+class WarmConnection:
     """
     An owner's connection to a warm runtime. What it forks is killed when the connection is closed, or its process ends.
 
@@ -268,7 +268,7 @@ class WarmRuntime:
     idle_seconds: float
     """It ends when nobody was connected for so long."""
 
-    def connect(self) -> Connection:
+    def connect(self) -> WarmConnection:
         """
         Connect to it, or have it start for those who come later.
 
@@ -282,11 +282,11 @@ class WarmRuntime:
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotWarmError(f"no warm runtime can be had: {error}") from error
 
-    def _connect(self, folder: int, name: str) -> Connection:
+    def _connect(self, folder: int, name: str) -> WarmConnection:
         requests = socket.socket(socket.AF_UNIX)
         try:
             requests.connect(address(folder, name))
-            return Connection(requests)
+            return WarmConnection(requests)
         except (FileNotFoundError, ConnectionRefusedError):
             requests.close()
             raise NotWarmError(self._start(folder, name)) from None

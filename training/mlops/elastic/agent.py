@@ -19,7 +19,8 @@ from mlops.contract.outages import MLFLOW
 from mlops.contract.refs import Ref
 from mlops.contract.step import LINEAGE_VARIABLE, RESULT_PATH_VARIABLE, Failure
 from mlops.elastic import flight
-from mlops.elastic.causes import (
+from mlops.elastic.diagnosis import Watch, accuse, describe, hung
+from mlops.elastic.failure_attribution import (
     Ended,
     MismatchError,
     blames_others,
@@ -29,7 +30,6 @@ from mlops.elastic.causes import (
     say_the_same,
     symptom,
 )
-from mlops.elastic.diagnosis import Watch, accuse, describe, hung
 from mlops.elastic.memory import memory_kills, say_kills
 from mlops.elastic.node_memory import NodeMemory
 from mlops.elastic.pace import SLOW_FACTOR, Pace

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from mlops.contract.refs import Ref
 from mlops.contract.step import PARENT_VARIABLE, Failure
 from mlops.elastic.agent import Agent, Node
-from mlops.elastic.causes import NodesLostError
+from mlops.elastic.failure_attribution import NodesLostError
 from mlops.elastic.rendezvous import LOOPBACK, Meeting, Rendezvous, meet
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,6 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel  # noqa: F401
 
-import mlops.data.shards
-import mlops.tracking.run
-import mlops.trainer.loop
-import mlops.trainer.recipe
-import mlops.trainer.self_test
-import mlops.trainer.tracked  # noqa: F401
 from mlops.tracking.provenance import packages
 
 packages()

@@ -35,7 +35,7 @@ _COLLECTIVE_FILES = re.compile(
     r"torch/distributed/(?!tensor/|checkpoint/)|mlops/trainer/checkpoint/reports\.py$|torch/nn/parallel/distributed\.py$"
 )
 _STORE_FILES = re.compile(r"mlops/store\.py$|mlops/trainer/checkpoint/files\.py$|/obstore/")
-_LOADER_FILES = re.compile(r"mlops/data/loader\.py$")
+_LOADER_FILES = re.compile(r"mlops/data/shards/loader\.py$")
 _CHECKPOINT_WRITER = re.compile(r"mlops/trainer/checkpoint/writing\.py$")
 
 OTHERS, STORE, DATA, GRADIENTS = "other ranks", "the store", "data", "the backward pass"

@@ -61,14 +61,14 @@ class RankState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Suspicion:
     suspect: RankState | None
     """None where all ranks wait for each other in the same place."""
     certain: bool
     why: str
 
 
-def judge(states: Sequence[RankState], graph: WaitGraph | None = None) -> Verdict:
+def judge(states: Sequence[RankState], graph: WaitGraph | None = None) -> Suspicion:
     """
     Find the rank that the others wait for.
 
@@ -81,10 +81,10 @@ def judge(states: Sequence[RankState], graph: WaitGraph | None = None) -> Verdic
         return verdict
     suspect = next((state for state in states if state.rank == graph.roots[0]), None)
     why = "so NCCL's flight recorders say"
-    return verdict if suspect is None else Verdict(suspect=suspect, certain=not graph.unknown, why=why)
+    return verdict if suspect is None else Suspicion(suspect=suspect, certain=not graph.unknown, why=why)
 
 
-def _judge_stacks(states: Sequence[RankState]) -> Verdict:
+def _judge_stacks(states: Sequence[RankState]) -> Suspicion:
     """
     By what processes and stacks show.
 
@@ -97,31 +97,33 @@ def _judge_stacks(states: Sequence[RankState]) -> Verdict:
     if halted:
         suspect = _furthest_behind(halted)
         sure = len(halted) == 1 and (not working or len(states) == 1)
-        return Verdict(suspect=suspect, certain=sure, why=f"its process is {suspect.state}")
+        return Suspicion(suspect=suspect, certain=sure, why=f"its process is {suspect.state}")
     if len(working) == 1:
         [suspect] = working
         why = "all others wait for other ranks" if len(states) > 1 else "it is the only one"
         if not suspect.seen:
-            return Verdict(suspect=suspect, certain=False, why=f"{why}, though its stack could not be read")
-        return Verdict(suspect=suspect, certain=True, why=why)
+            return Suspicion(suspect=suspect, certain=False, why=f"{why}, though its stack could not be read")
+        return Suspicion(suspect=suspect, certain=True, why=why)
     if working:
         suspect = _furthest_behind(working)
         ranks = list_ranks([state.rank for state in working])
-        return Verdict(suspect=suspect, certain=False, why=f"of the ranks that wait for no other, {ranks}, it is last")
+        return Suspicion(
+            suspect=suspect, certain=False, why=f"of the ranks that wait for no other, {ranks}, it is last"
+        )
     return _judge_waiting(states)
 
 
-def _judge_waiting(states: Sequence[RankState]) -> Verdict:
+def _judge_waiting(states: Sequence[RankState]) -> Suspicion:
     """All wait: for one that cannot go on though what it waits for has come, or in different places."""
     busy = [state for state in states if state.busy >= _BUSY]
     if len(busy) == 1 and len(states) > 1:
         why = "all wait for each other, but only its threads compute, of which one may hold Python's lock"
-        return Verdict(suspect=busy[0], certain=False, why=why)
+        return Suspicion(suspect=busy[0], certain=False, why=why)
     places: defaultdict[tuple[int, int, str], list[RankState]] = defaultdict(list)
     for state in states:
         places[*state.place, state.doing.partition(" (")[0]].append(state)
     if len(places) == 1:
-        return Verdict(suspect=None, certain=False, why="all wait for each other in the same place")
+        return Suspicion(suspect=None, certain=False, why="all wait for each other in the same place")
     # The place of the fewest, else the one that is least far.
     fewest = min(places.values(), key=lambda group: (len(group), group[0].place))
     others = [state.rank for state in states if state not in fewest]
@@ -129,7 +131,7 @@ def _judge_waiting(states: Sequence[RankState]) -> Verdict:
         f"all wait for each other, but in different places: {list_ranks([state.rank for state in fewest])} in one "
         f"where {list_ranks(others)} are not, as where a rank skips a collective or has one of its own"
     )
-    return Verdict(suspect=_furthest_behind(fewest), certain=False, why=why)
+    return Suspicion(suspect=_furthest_behind(fewest), certain=False, why=why)
 
 
 def _furthest_behind(states: Sequence[RankState]) -> RankState:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mlops.evaluation.slices import MIN_SAMPLES, values_of
+from mlops.evaluation.slice_metrics import MIN_SAMPLES, values_of
 from mlops.trainer.metrics import Floats
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mlops.data.feature_table import offsets_of
+from mlops.data.shards.feature_table import offsets_of
 from mlops.trainer.metrics import Floats, IntArray, Weighted, direction, fits, measure, weighted
 
 RESAMPLES: Final = 1000

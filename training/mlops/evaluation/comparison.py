@@ -16,8 +16,8 @@ from mlops.evaluation.bias import group_differences
 from mlops.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
 from mlops.evaluation.rules import judge
 from mlops.evaluation.scoring import Scored, aligned
-from mlops.evaluation.serving import Serving
-from mlops.evaluation.slices import slice_columns, slices
+from mlops.evaluation.serving_benchmark import ServingBenchmark
+from mlops.evaluation.slice_metrics import slice_columns, slices
 from mlops.evaluation.verdict import Measured, Verdict
 from mlops.trainer.metrics import IntArray, check_metric, fits
 
@@ -118,7 +118,7 @@ def compare(
     scored: Scored,
     champion: Scored | None,
     champion_version: str | None,
-    serving: Serving,
+    serving: ServingBenchmark,
     *,
     grouped: bool,
     own_metrics: MetricFunction | None = None,

@@ -17,7 +17,7 @@ from mlops.code import load_bundled
 from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.contract.stages import CHAMPION
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.feature_table import FeatureTable
+from mlops.data.shards.feature_table import FeatureTable
 from mlops.evaluation.scoring import ModelDescription, Scored, TrainedModel, describe
 from mlops.features.applied import FittedFeatures
 from mlops.features.fitted import load_fitted
@@ -26,7 +26,7 @@ from mlops.features.tokenise import load_tokens
 from mlops.registry.champion import Champion
 from mlops.store import DamagedObjectError, Store
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops.trainer.documents import score_documents
+from mlops.trainer.document_scoring import score_documents
 from mlops.trainer.metrics import IntArray
 from mlops.trainer.model import build_model
 from mlops.trainer.objectives import score

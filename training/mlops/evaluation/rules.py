@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 from mlops.contract.sections.base import Section
 from mlops.contract.sections.rules import Fairness, Improvement, Latency, SeedNoise, Size, SliceLoss, Threshold
 from mlops.contract.step import BadConfigError
-from mlops.evaluation.slices import MIN_SAMPLES
-from mlops.evaluation.verdict import Measured, Outcome, Verdict
+from mlops.evaluation.slice_metrics import MIN_SAMPLES
+from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
 from mlops.trainer.metrics import named
 
 
@@ -34,7 +34,7 @@ def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> V
 
 
 @singledispatch
-def outcome(rule: Section, measured: Measured) -> Outcome:
+def outcome(rule: Section, measured: Measured) -> RuleOutcome:
     """
     What comes of a rule.
 
@@ -54,7 +54,7 @@ def _half_width(noise: SeedNoise, confidence: float) -> float:
 
 
 @outcome.register
-def _improvement(rule: Improvement, measured: Measured) -> Outcome:
+def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
     """
     The candidate is better by more than a margin, and more than noise: superiority by a margin (Chow, Shao & Wang,
     "Sample size calculations in clinical research").
@@ -71,7 +71,7 @@ def _improvement(rule: Improvement, measured: Measured) -> Outcome:
     title = f"{name}: improvement over the champion"
     if found.champion is None:
         sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
-        return Outcome(title=title, passed=True, sentence=sentence)
+        return RuleOutcome(title=title, passed=True, sentence=sentence)
     gain, champion = found.gain, abs(found.champion.value)
     compared = f"{name} {found.candidate.value:.4f} against {found.champion.value:.4f} of the champion, version "
     compared += f"{measured.champion_version}" + (f" ({gain / champion:+.2%})" if champion else "")
@@ -81,14 +81,14 @@ def _improvement(rule: Improvement, measured: Measured) -> Outcome:
             "few, luck passes for an improvement. Hold out more by ingest.split, or lower min_samples of this rule "
             "in evaluate.rules and take that risk."
         )
-        return Outcome(title=title, passed=False, sentence=sentence)
+        return RuleOutcome(title=title, passed=False, sentence=sentence)
     by_seed = _half_width(rule.seed_noise, rule.confidence) if rule.seed_noise else 0.0
     low = gain - math.hypot(gain - found.lowest_gain(rule.confidence), by_seed)
     high = gain + math.hypot(found.lowest_gain(1 - rule.confidence) - gain, by_seed)
     threshold = rule.improvement * champion
     passed = low > threshold
     surely = f"{low / champion:+.2%}" if champion else f"{low:+.4f}"
-    return Outcome(
+    return RuleOutcome(
         title=title,
         passed=passed,
         sentence=f"{compared}: with {100 * rule.confidence:g}% confidence at least {surely}, "
@@ -105,7 +105,7 @@ def _improvement(rule: Improvement, measured: Measured) -> Outcome:
 
 
 @outcome.register
-def _threshold(rule: Threshold, measured: Measured) -> Outcome:
+def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
     """The value found on the hold-out, not the end of its interval: a floor against what is plainly broken."""
     found = measured.estimate(rule.metric).candidate
     above = rule.at_least is None or found.value >= rule.at_least
@@ -115,7 +115,7 @@ def _threshold(rule: Threshold, measured: Measured) -> Outcome:
     passed = above and below
     # The bound that was missed, where there are two.
     lower = rule.at_least is not None and (rule.at_most is None or below)
-    return Outcome(
+    return RuleOutcome(
         title=f"{named(rule.metric)}: {asked}",
         passed=passed,
         sentence=f"{named(rule.metric)} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
@@ -129,7 +129,7 @@ def _threshold(rule: Threshold, measured: Measured) -> Outcome:
 
 
 @outcome.register
-def _slice_loss(rule: SliceLoss, measured: Measured) -> Outcome:
+def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
     """
     No slice on which the candidate is worse than the champion by more than a share, beyond what chance does: the upper
     bound of its gain, by the normal distribution, at a level that holds for all slices together (Bonferroni).
@@ -137,7 +137,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> Outcome:
     name = named(measured.metric)
     title = f"{name}: no slice more than {rule.slices:.2%} worse"
     if measured.champion_version is None:
-        return Outcome(title=title, passed=True, sentence="No champion whose slices could be better.")
+        return RuleOutcome(title=title, passed=True, sentence="No champion whose slices could be better.")
     large = [each for each in measured.slices if each.num_samples >= rule.min_samples]
     counted = [(each, each.estimate) for each in large if each.estimate is not None]
     note = ""
@@ -147,7 +147,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> Outcome:
     if not counted:
         found = f"{name} can be measured on no slice of" if large else "No slice has"
         sentence = f"{found} {rule.min_samples} samples, so none is held against the champion's."
-        return Outcome(title=title, passed=True, sentence=sentence, note=note)
+        return RuleOutcome(title=title, passed=True, sentence=sentence, note=note)
     z = NormalDist().inv_cdf(1 - (1 - rule.confidence) / len(counted))
     margins = []
     for _, estimate in counted:
@@ -161,7 +161,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> Outcome:
     noise = z * estimate.standard_error
     what = f"{worst.column} {worst.value} ({worst.num_samples:,} samples, {estimate.gain:+.4f})"
     share = f"more than {rule.slices:.2%} worse in {name}"
-    return Outcome(
+    return RuleOutcome(
         title=title,
         passed=not num_worse,
         sentence=f"{num_worse} of {len(counted)} slices are clearly {share}, above all {what}."
@@ -177,18 +177,18 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> Outcome:
 
 
 @outcome.register
-def _latency(rule: Latency, measured: Measured) -> Outcome:
+def _latency(rule: Latency, measured: Measured) -> RuleOutcome:
     """Of the time that requests take by themselves: a busy host does not make a model slow."""
     return _at_most("Latency of a request, p99", measured.serving.latency_p99_ms, rule.latency_p99_ms, "ms")
 
 
 @outcome.register
-def _size(rule: Size, measured: Measured) -> Outcome:
+def _size(rule: Size, measured: Measured) -> RuleOutcome:
     return _at_most("Size of the served model", measured.serving.num_bytes / 1e6, rule.size_mb, "MB")
 
 
 @outcome.register
-def _fairness(rule: Fairness, measured: Measured) -> Outcome:
+def _fairness(rule: Fairness, measured: Measured) -> RuleOutcome:
     title = f"Fairness: {rule.measure.replace('_', ' ')} between groups of "
     if alone := [each.column for each in measured.groups if each.num_groups < 2]:
         raise BadConfigError(
@@ -202,7 +202,7 @@ def _fairness(rule: Fairness, measured: Measured) -> Outcome:
             "Hold out more by ingest.split, make larger groups in ingest.transform, or ask for "
             "measure: demographic_parity."
         )
-        return Outcome(title=title, passed=False, sentence=sentence)
+        return RuleOutcome(title=title, passed=False, sentence=sentence)
     known = {column: value for column, value in values.items() if value is not None}
     worst = max(known, key=lambda column: known[column])
     note = ""
@@ -212,9 +212,9 @@ def _fairness(rule: Fairness, measured: Measured) -> Outcome:
     return _at_most(title + worst, known[worst], rule.fairness, note=note)
 
 
-def _at_most(title: str, value: float, bound: float, unit: str = "", note: str = "") -> Outcome:
+def _at_most(title: str, value: float, bound: float, unit: str = "", note: str = "") -> RuleOutcome:
     passed, unit = value <= bound, f" {unit}" if unit else ""
-    return Outcome(
+    return RuleOutcome(
         title=title,
         passed=passed,
         sentence=f"{title}: {value:.3g}{unit}, {'no more' if passed else 'more'} than the {bound:g}{unit} allowed.",

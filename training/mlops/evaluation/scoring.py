@@ -13,7 +13,7 @@ import polars as pl
 
 from mlops.contract.refs import CheckpointRef, DatasetRef
 from mlops.contract.step import BadDataError
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import Store
 from mlops.trainer.metrics import Floats, IntArray
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate
-from mlops.evaluation.serving import Serving
-from mlops.evaluation.slices import Slice
+from mlops.evaluation.serving_benchmark import ServingBenchmark
+from mlops.evaluation.slice_metrics import Slice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Measured:
     estimates: Mapping[str, Estimate]
     slices: Sequence[Slice]
     groups: Sequence[GroupDifference]
-    serving: Serving
+    serving: ServingBenchmark
 
     def estimate(self, metric: str | None) -> Estimate:
         """:raises BadConfigError: where that metric is not measured"""
@@ -36,7 +36,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RuleOutcome:
     """What came of one rule."""
 
     title: str
@@ -60,4 +60,4 @@ class Outcome:
 class Verdict:
     passed: bool
     reason: str
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RuleOutcome]

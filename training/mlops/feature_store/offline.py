@@ -24,21 +24,21 @@ from feast.repo_config import FeastConfigBaseModel
 
 from mlops.contract.refs import Artifact
 from mlops.contract.step import BadDataError, scratch_parent
-from mlops.feature_store.shards import CREATED, EVENT_TIME, Night, ShardRows
+from mlops.feature_store.entity_rows import CREATED, EVENT_TIME, EntityRows, NightlyShards
 from mlops.store import Store
 
 
 class ShardsSource(DataSource):
     """The shards of all splits of one night."""
 
-    def __init__(self, name: str, night: Night) -> None:
+    def __init__(self, name: str, night: NightlyShards) -> None:
         super().__init__(name=name, timestamp_field=EVENT_TIME, created_timestamp_column=CREATED)
         self.night = night
 
     @staticmethod
     def from_proto(data_source: DataSourceProto) -> ShardsSource:
         night = json.loads(data_source.custom_options.configuration)
-        return ShardsSource(data_source.name, Night(**{**night, "manifest": Artifact(**night["manifest"])}))
+        return ShardsSource(data_source.name, NightlyShards(**{**night, "manifest": Artifact(**night["manifest"])}))
 
     def _to_proto_impl(self) -> DataSourceProto:
         return DataSourceProto(
@@ -88,7 +88,7 @@ class ShardsOfflineStore(OfflineStore):
         start_date: datetime,
         end_date: datetime,
     ) -> RetrievalJob:
-        def latest(rows: ShardRows) -> pa.Table:
+        def latest(rows: EntityRows) -> pa.Table:
             return rows.table(rows.latest(start_date, end_date), feature_name_columns)
 
         return ShardsJob(config, _night(data_source), latest)
@@ -104,7 +104,7 @@ class ShardsOfflineStore(OfflineStore):
         start_date: datetime | None = None,
         end_date: datetime | None = None,
     ) -> RetrievalJob:
-        def between(rows: ShardRows) -> pa.Table:
+        def between(rows: EntityRows) -> pa.Table:
             index = rows.index()
             if start_date is not None:
                 index = index.filter(pl.col(EVENT_TIME) >= start_date)
@@ -136,7 +136,7 @@ class ShardsOfflineStore(OfflineStore):
         names = [ref.removeprefix(f"{view.projection.name_to_use()}:") for ref in feature_refs]
         time = infer_event_timestamp_from_entity_df(dict(entity_df.dtypes))
 
-        def joined(rows: ShardRows) -> pa.Table:
+        def joined(rows: EntityRows) -> pa.Table:
             if missing := [name for name in rows.entity if name not in entity_df.columns]:
                 raise BadDataError(f"entity_df has no column {missing[0]!r}; the entity is {', '.join(rows.entity)}")
             asked = pl.from_pandas(entity_df).with_columns(pl.col(time).cast(pl.Datetime("us", "UTC")))
@@ -150,7 +150,7 @@ class ShardsOfflineStore(OfflineStore):
         return ShardsJob(config, _night(view.batch_source), joined, full_feature_names=full_feature_names)
 
 
-def _night(source: DataSource | None) -> Night:
+def _night(source: DataSource | None) -> NightlyShards:
     assert isinstance(source, ShardsSource), f"a published view's source is its shards, not {source}"
     return source.night
 
@@ -161,8 +161,8 @@ class ShardsJob(RetrievalJob):
     def __init__(
         self,
         config: RepoConfig,
-        night: Night,
-        read: Callable[[ShardRows], pa.Table],
+        night: NightlyShards,
+        read: Callable[[EntityRows], pa.Table],
         *,
         full_feature_names: bool = False,
     ) -> None:
@@ -173,7 +173,7 @@ class ShardsJob(RetrievalJob):
 
     def _to_arrow_internal(self, timeout: int | None = None) -> pa.Table:
         with tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent()) as cache:
-            return self._read(ShardRows(self._store, self._night, Path(cache)))
+            return self._read(EntityRows(self._store, self._night, Path(cache)))
 
     def _to_df_internal(self, timeout: int | None = None) -> pd.DataFrame:
         return self._to_arrow_internal().to_pandas()

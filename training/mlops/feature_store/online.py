@@ -19,7 +19,7 @@ from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from mlops.feature_store.shards import PLACE
+from mlops.feature_store.entity_rows import PLACE
 
 Values: TypeAlias = dict[str, Value]
 Row: TypeAlias = tuple[EntityKey, Values, datetime, datetime | None]

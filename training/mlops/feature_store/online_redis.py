@@ -16,8 +16,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from redis import Redis, RedisError, WatchError
 
 from mlops.contract.step import BadConfigError
+from mlops.feature_store.entity_rows import PLACE
 from mlops.feature_store.online import NOBODY, Found, NightlyOnlineStore, Row, Stamp, aware, supersedes, whole
-from mlops.feature_store.shards import PLACE
 from mlops.store import StoreError
 
 

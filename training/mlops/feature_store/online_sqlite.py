@@ -15,8 +15,8 @@ from feast.infra.online_stores.sqlite import SqliteOnlineStore, SqliteOnlineStor
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from mlops.feature_store.entity_rows import PLACE
 from mlops.feature_store.online import NOBODY, Found, NightlyOnlineStore, Row, Stamp, aware, supersedes, whole
-from mlops.feature_store.shards import PLACE
 
 _BUSY_SECONDS: Final = 60
 

@@ -25,6 +25,7 @@ from feast.types import String as FeastString
 from mlops.contract.refs import DatasetRef, FeaturesRef
 from mlops.contract.sections.features import Online
 from mlops.contract.step import BadConfigError, connection_variable, scratch_parent
+from mlops.feature_store.entity_rows import CREATED, EVENT_TIME, PLACE, EntityRows, NightlyShards
 from mlops.feature_store.offline import ShardsSource
 from mlops.feature_store.online import NightlyOnlineStore, expired
 from mlops.feature_store.registry import (
@@ -34,7 +35,6 @@ from mlops.feature_store.registry import (
     published_pipelines,
     registry_path,
 )
-from mlops.feature_store.shards import CREATED, EVENT_TIME, PLACE, Night, ShardRows
 from mlops.store import Store
 
 ONLINE_TAG: Final = "online"
@@ -72,7 +72,9 @@ def publish(store: Store, ref: FeaturesRef, *, pipeline: str, online: Online) ->
     :raises BadConfigError: where the feature set names no entity, or the online store cannot be
     :raises BadDataError: where an entity's key is missing in a row
     """
-    night = Night(manifest=ref.artifacts["manifest"], place=ref.place, as_of=ref.ancestor(DatasetRef).interval_end)
+    night = NightlyShards(
+        manifest=ref.artifacts["manifest"], place=ref.place, as_of=ref.ancestor(DatasetRef).interval_end
+    )
     as_of = datetime.fromisoformat(night.as_of)
     published = _published_view(store, pipeline)
     if published is not None and datetime.fromisoformat(published.tags[AS_OF_TAG]) > as_of:
@@ -80,7 +82,7 @@ def publish(store: Store, ref: FeaturesRef, *, pipeline: str, online: Online) ->
         return 0
     repository = _open(store, pipeline, online)
     with tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent()) as cache:
-        rows = ShardRows(store, night, Path(cache))
+        rows = EntityRows(store, night, Path(cache))
         if not rows.entity:
             raise BadConfigError(
                 "features.online is set and FeatureSet.entity is empty; name the columns that a server asks by, "
@@ -187,7 +189,7 @@ def _published_view(store: Store, pipeline: str) -> FeatureView | None:
     return next(FeatureView.from_proto(view) for view in registry.feature_views if view.spec.name == pipeline)
 
 
-def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: Online) -> FeatureView:
+def _view(rows: EntityRows, entities: list[Entity], pipeline: str, online: Online) -> FeatureView:
     """One view, named as the pipeline: its entity's columns, its features, and the place they came from."""
     if twice := [name for name in (*rows.entity, PLACE) if name in rows.feature_names]:
         raise BadConfigError(
@@ -211,7 +213,7 @@ def _view(rows: ShardRows, entities: list[Entity], pipeline: str, online: Online
     )
 
 
-def _entities(rows: ShardRows, index: pl.DataFrame) -> list[Entity]:
+def _entities(rows: EntityRows, index: pl.DataFrame) -> list[Entity]:
     entities = []
     for name in rows.entity:
         dtype = index.schema[name]
@@ -272,7 +274,7 @@ def _redis_url(connection: str) -> str:
             "host, port, login, password, schema and extra"
         )
     # Only here, for it brings all kinds of sources with it.
-    from mlops.data.connections import Connection
+    from mlops.data.sources.connections import Connection
 
     found = Connection.from_environment(connection, "features.online", conn_type="redis")
     secret = f"{quote(found.login or '', safe='')}:{quote(found.password or '', safe='')}@"

@@ -16,8 +16,8 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.dtypes import dtype_of
-from mlops.data.feature_table import FeatureTable
+from mlops.data.engine.dtypes import dtype_of
+from mlops.data.shards.feature_table import FeatureTable
 from mlops.features.derivation import Arranged, Derivation
 from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import Encoder, State, described

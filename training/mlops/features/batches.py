@@ -15,9 +15,9 @@ import narwhals as nw
 import polars as pl
 
 from mlops.contract.step import scratch_parent
-from mlops.data.engine import Table, collect, is_spark, map_polars, without_rows
-from mlops.data.spark import errors_received
-from mlops.data.spool import Spool
+from mlops.data.engine.engines import Table, collect, is_spark, map_polars, without_rows
+from mlops.data.engine.spark import errors_received
+from mlops.data.shards.spool import Spool
 
 T = TypeVar("T")
 BATCH_ROWS: Final = 131_072

@@ -13,7 +13,7 @@ import polars as pl
 
 from mlops.features.numeric import one_hot
 from mlops.features.protocol import Defined, Encoder, FloatArray, State
-from mlops.features.statistics import Counts, Statistic
+from mlops.features.running_statistics import Counts, Statistic
 
 Encoding = Literal["one_hot", "id"]
 Places = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ import polars as pl
 from mlops.code import load_bundled
 from mlops.contract.refs import DatasetRef, FeaturesRef, digest_of
 from mlops.contract.step import BadConfigError
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.release import check_engine, engine

@@ -13,7 +13,7 @@ from mlops.features.batches import Batches
 from mlops.features.derivation import Derivation
 from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import State
-from mlops.features.statistics import Statistic
+from mlops.features.running_statistics import Statistic
 
 Measured = tuple[int, list[Statistic]]
 

@@ -14,9 +14,9 @@ import polars as pl
 
 from mlops.contract.refs import Artifact
 from mlops.contract.step import BadDataError
-from mlops.data.engine import Table
-from mlops.data.shard_files import map_shards
-from mlops.data.shard_writing import SplitWriter
+from mlops.data.engine.engines import Table
+from mlops.data.shards.shard_files import map_shards
+from mlops.data.shards.shard_writing import SplitWriter
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import Batches, batches_of
 from mlops.features.feature_set import FeatureSet

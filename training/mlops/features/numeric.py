@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.features.protocol import Defined, Encoder, FloatArray, Missing, State
-from mlops.features.statistics import Counts, Moments, Statistic
+from mlops.features.running_statistics import Counts, Moments, Statistic
 
 Values = npt.NDArray[np.float64]
 """``[N]``, NaN where missing."""

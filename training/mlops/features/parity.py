@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.contract.step import BadConfigError
-from mlops.data.feature_table import FeatureTable, concat
+from mlops.data.shards.feature_table import FeatureTable, concat
 from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.transforms import State

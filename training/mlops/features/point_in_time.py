@@ -15,8 +15,8 @@ import narwhals as nw
 import polars as pl
 
 from mlops.contract.step import BadConfigError
-from mlops.data.canonical import sorted_by
-from mlops.data.engine import Table, as_table, is_spark
+from mlops.data.engine.engines import Table, as_table, is_spark
+from mlops.data.snapshots.canonical import sorted_by
 
 _RANK, _SEEN, _ROW, _FOUND = "__rank", "__seen", "__row", "__found"
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.features.running_statistics import Statistic
 from mlops.features.source_line import SourceLine, line_of_caller
-from mlops.features.statistics import Statistic
 
 State = dict[str, Any]
 Missing = float | Literal["error", "indicator"]

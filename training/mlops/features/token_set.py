@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.feature_table import IntArray
+from mlops.data.shards.feature_table import IntArray
 from mlops.features.protocol import State
 from mlops.features.source_line import SourceLine, line_of_caller, no_column
 

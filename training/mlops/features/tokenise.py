@@ -12,9 +12,9 @@ from typing import Any, Final
 from mlops.code import load_bundled
 from mlops.contract.refs import Artifact, FeaturesRef, digest_of
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.batch import IntArray
-from mlops.data.engine import Table
-from mlops.data.tokens import write_tokens
+from mlops.data.engine.engines import Table
+from mlops.data.shards.batch import IntArray
+from mlops.data.shards.tokens import write_tokens
 from mlops.features.batches import Batches, batches_of
 from mlops.features.fitted import read_manifest
 from mlops.features.materialise import Materialised

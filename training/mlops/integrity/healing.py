@@ -21,7 +21,7 @@ from mlops.integrity.inventory import Inventory
 from mlops.integrity.remedies import AGAIN, Remedy, Way, held_ref, tracked_copy
 from mlops.reproduction.original import Original, read_environment
 from mlops.reproduction.processes import Processes
-from mlops.reproduction.workplace import LIBRARY_ROOT, Workplace, lay_out
+from mlops.reproduction.workplace import LIBRARY_ROOT, Workplace, parallelise
 from mlops.store import Store, ref_bytes
 
 _TRAINED: Final = CheckpointRef.kind
@@ -157,7 +157,7 @@ class Healer:
         for training in trainings[:1]:
             checkpoint = self.store.committed(training)
             assert isinstance(checkpoint, CheckpointRef)
-            found = lay_out(Original.read(self.store, checkpoint), self.home, scratch)
+            found = parallelise(Original.read(self.store, checkpoint), self.home, scratch)
             if not (found.library / _RENEWAL).is_file():
                 found = replace(found, library=LIBRARY_ROOT)
             if isinstance(ref, FeaturesRef | CheckpointRef):

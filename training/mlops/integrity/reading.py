@@ -11,15 +11,15 @@ from typing import Final
 
 from mlops.contract.refs import Artifact
 from mlops.contract.step import StepInput
-from mlops.data.deprecation import find_deprecation
+from mlops.data.snapshots.deprecation import find_deprecation
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.integrity.inventory import REQUESTS, Inventory
 from mlops.registry.audit import AuditTrail
 from mlops.signing.decision import Decision
 from mlops.signing.envelope import EnvelopeError
 from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.trainer.checkpoint.checkpoint_verification import find_damage
 from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.verification import find_damage
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 1024

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mlops.contract.refs import FeaturesRef
-from mlops.data.feature_table import FeatureTable
-from mlops.data.shards import open_split
-from mlops.data.tokens import TOKENS
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.shard_reading import open_split
+from mlops.data.shards.tokens import TOKENS
 from mlops.features.fitted import read_manifest
 from mlops.store import Store
 

@@ -15,7 +15,7 @@ from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.loading import load_whole
 from mlops.trainer.checkpoint.tree import flatten
 from mlops.trainer.checkpoint.weights import deserialise
-from mlops.trainer.trail import Trail
+from mlops.trainer.fingerprint import StepFingerprint
 
 CLOCK: Final = frozenset({"seconds", "samples_per_second", "finished_at"})
 """Of an epoch: what no two trainings have in common."""
@@ -57,7 +57,7 @@ def _same(then: torch.Tensor, now: torch.Tensor) -> bool:
 def _steps(store: Store, then: CheckpointRef, now: CheckpointRef) -> str | None:
     if "trail" not in then.artifacts or "trail" not in now.artifacts:
         return None  # the loop was a program's own
-    trails = [Trail.of(_read(store, ref, "trail")) for ref in (then, now)]
+    trails = [StepFingerprint.of(_read(store, ref, "trail")) for ref in (then, now)]
     if (parted := trails[0].parts_from(trails[1])) is None:
         return None
     equal, unequal = parted

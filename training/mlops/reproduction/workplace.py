@@ -50,7 +50,7 @@ class Workplace:
         return f"{name} was other code when it ran; the bundle that is stored at {ref.place} is used"
 
 
-def lay_out(original: Original, home: Path, scratch: Path) -> Workplace:
+def parallelise(original: Original, home: Path, scratch: Path) -> Workplace:
     """
     :param home: the project folder; only read
     :param scratch: folder for the new one

@@ -13,7 +13,7 @@ from torch import nn
 
 from mlops.contract.step import BadDataError
 from mlops.features.token_set import FittedTokens, TokenSet
-from mlops.trainer.documents import score_documents
+from mlops.trainer.document_scoring import score_documents
 
 EXAMPLE_DOCUMENTS: Final = 5
 

@@ -19,7 +19,7 @@ from mlops.serving import model
 from mlops.serving.library import closure, imports_of, packed, requirements
 from mlops.serving.model import ServedModel, write_document
 from mlops.store import Store
-from mlops.tracking.model_folder import Column, write_model_folder
+from mlops.tracking.model_folder import SignatureColumn, write_model_folder
 
 _OUTPUTS: Final = {
     "ranking": {"score": "float"},
@@ -75,8 +75,10 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
         data=data,
         library=packed(modules),
         requirements=requirements(packages),
-        inputs=[Column(name=name, type=_type(dtype)) for name, dtype in rows.schema.items()],
-        outputs=[Column(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()],
+        inputs=[SignatureColumn(name=name, type=_type(dtype)) for name, dtype in rows.schema.items()],
+        outputs=[
+            SignatureColumn(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()
+        ],
         example=rows.to_pandas(),
         metadata={
             "mlops.checkpoint_digest": checkpoint.digest(),

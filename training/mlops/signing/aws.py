@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mlops.contract.outages import Verdict, verdict_on_status
+from mlops.contract.outages import FailureClass, classify_status
 
 
 class AwsAwayError(Exception):
@@ -36,7 +36,7 @@ def aws_errors(what: str) -> Iterator[None]:
         code = error.response.get("Error", {}).get("Code", "")
         # KMS says 400 for all of a caller's mistakes, and for too many calls.
         is_busy = "Throttling" in code or code in ("LimitExceededException", "DependencyTimeoutException")
-        if is_busy or status >= 500 or verdict_on_status(status) is Verdict.AWAY:
+        if is_busy or status >= 500 or classify_status(status) is FailureClass.AWAY:
             raise AwsAwayError(f"{what}: its service is busy: {error}") from error
         raise AwsRefusedError(f"{what} cannot be used: {error}") from error
     except (NoConnectionError, HTTPClientError) as error:

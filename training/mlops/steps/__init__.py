@@ -11,7 +11,7 @@ from typing import Any
 from mlops.contract.refs import Artifact, FeaturesRef
 from mlops.contract.sections.base import SectionT, check_section
 from mlops.contract.step import RunIdentity, StepInput
-from mlops.process import Deployment
+from mlops.process import ProcessSettings
 from mlops.store import Store
 
 
@@ -20,7 +20,7 @@ class StepContext:
     """What a step module's ``run`` is given."""
 
     input: StepInput
-    deployment: Deployment
+    deployment: ProcessSettings
     store: Store
     scratch: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """A local folder that is removed when the step ends."""

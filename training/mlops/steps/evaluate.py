@@ -8,14 +8,14 @@ import logging
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.comparison import Comparison, check_objective, compare
-from mlops.evaluation.drift import ColumnDrift, column_drifts
+from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
+from mlops.evaluation.model_report import Background, render
 from mlops.evaluation.models import open_model, score_champion
 from mlops.evaluation.own_metrics import load_own
-from mlops.evaluation.report import Background, render
 from mlops.evaluation.scoring import days_seen, describe
-from mlops.evaluation.serving import measure_serving
+from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
 from mlops.registry.champion import Champion
 from mlops.serving.package import served_example

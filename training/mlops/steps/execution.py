@@ -22,17 +22,17 @@ from mlops.contract.step import (
     scratch_parent,
     write_result,
 )
-from mlops.data.deprecation import refuse_deprecated
-from mlops.process import Deployment
+from mlops.data.snapshots.deprecation import refuse_deprecated
+from mlops.process import ProcessSettings
 from mlops.steps import StepContext
+from mlops.steps.ref_verification import verify_inputs
 from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
-from mlops.steps.verification import verify_inputs
 from mlops.store import Store
 
 logger = logging.getLogger("mlops")
 
 
-def find_committed(document: StepInput, deployment: Deployment) -> Ref | None:
+def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     """
     The ref of an earlier attempt at the same work, if all that it names is there.
 
@@ -63,7 +63,7 @@ def _takes_back(document: StepInput) -> bool:
     return document.step == "promote" and document.config["action"] in ("archive", "rollback")
 
 
-def execute(document: StepInput, deployment: Deployment) -> Ref | None:
+def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     """
     Run the step and commit its ref, or return the ref that is already committed.
 
@@ -101,7 +101,7 @@ def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
     return replace(ref, artifacts={**ref.artifacts, INPUT: told})
 
 
-def _check_code(document: StepInput, deployment: Deployment) -> None:
+def _check_code(document: StepInput, deployment: ProcessSettings) -> None:
     """:raises StepError: where the run key names other code than this process would run"""
     if document.code and document.code != code_digest([deployment.home / path for path in document.code_paths]):
         raise StepError(
@@ -122,14 +122,14 @@ def _exited(end: SystemExit) -> ExitedError:
     )
 
 
-def report(work: Callable[[StepInput, Deployment], Ref | None]) -> Ref | Failure | None:
+def report(work: Callable[[StepInput, ProcessSettings], Ref | None]) -> Ref | Failure | None:
     """
     Do the work of the document that the last argument of the process names, and write its outcome where there is one.
 
     :return: the outcome
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    deployment = Deployment.from_environment()
+    deployment = ProcessSettings.from_environment()
     sys.path.insert(0, str(deployment.home))  # include/ is imported from there
     outcome: Ref | Failure | None
     try:

@@ -6,8 +6,8 @@ from mlops.code import bundle, load_attribute, recipe_folder
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.contract.sections.features import Features
 from mlops.contract.step import BadConfigError
-from mlops.data.snapshots import Snapshot
-from mlops.data.splits import SPLITS
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.data.snapshots.splits import SPLITS
 from mlops.features.fitted import as_feature_set
 from mlops.features.materialise import materialise
 from mlops.features.token_set import TokenSet

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.sections.ingest import Ingest
-from mlops.data.garbage import confirm_blobs
-from mlops.data.snapshots import write_snapshot
+from mlops.data.snapshots.garbage import confirm_blobs
+from mlops.data.snapshots.snapshot import write_snapshot
+from mlops.data.snapshots.transform import explained, rows_in_window, transform_sources
 from mlops.data.sources import read_source
-from mlops.data.transform import explained, rows_in_window, transform_sources
-from mlops.data.window import Window
+from mlops.data.sources.window import Window
 from mlops.steps import StepContext
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from mlops.registry.promotion import Promotion
 from mlops.registry.registration import register_once
 from mlops.registry.transitions import Author
 from mlops.serving.package import contract, package
-from mlops.serving.verified import files_of
+from mlops.serving.verified_loading import files_of
 from mlops.signing.packages import PACKAGE
 from mlops.steps import StepContext
 from mlops.tracking.connection import connect

@@ -35,7 +35,7 @@ from mlops.contract.step import (
     write_result,
 )
 from mlops.elastic.workers import PRELOAD, prepare
-from mlops.process import Deployment, allow_open_files, die_with_parent, open_files_of
+from mlops.process import ProcessSettings, allow_open_files, die_with_parent, open_files_of
 from mlops.steps.execution import find_committed, report
 from mlops.store import Store, StoreError
 
@@ -76,7 +76,7 @@ def main() -> int:
     return 1 if isinstance(ended, Failure) else 0
 
 
-def _begin(document: StepInput, deployment: Deployment, arguments: argparse.Namespace, here: bool) -> Ref | None:
+def _begin(document: StepInput, deployment: ProcessSettings, arguments: argparse.Namespace, here: bool) -> Ref | None:
     """
     Prepare this process for the work, and look whether it is done.
 

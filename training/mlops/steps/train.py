@@ -17,10 +17,10 @@ from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.sections.base import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
-from mlops.data.shard_cache import node_folder
-from mlops.data.shards import open_source, open_split
+from mlops.data.shards.shard_cache import node_folder
+from mlops.data.shards.shard_reading import open_source, open_split
 from mlops.steps import StepContext
-from mlops.steps.trained import Origin, Trained, publish, tracked_run
+from mlops.steps.publish import Origin, Trained, publish, tracked_run
 from mlops.tracking.connection import check_address
 from mlops.tracking.run import TrackedRun
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -31,11 +31,11 @@ from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.loop import GivesUp, Trainer, TrainingJob
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.metrics import check_metric
-from mlops.trainer.parallel import Gang, join, leave, own_device, seed_everything
-from mlops.trainer.program import ProgramOutput, run_script
+from mlops.trainer.parallel import Ranks, join, leave, own_device, seed_everything
 from mlops.trainer.recipe import Recipe
+from mlops.trainer.run_logging import MlflowCurves
+from mlops.trainer.script import ProgramOutput, run_script
 from mlops.trainer.state import TrainingState
-from mlops.trainer.tracked import Curves
 from mlops.trainer.validation import Validation
 
 logger = logging.getLogger(__name__)
@@ -53,21 +53,21 @@ def run(context: StepContext) -> CheckpointRef | None:
     manifest = checked_manifest(context, config)
     if config.program is not None:
         return _run_program(context, config, manifest)
-    gang = join_gang(config)
-    origin = Origin.of(context.deployment.home, config, gang) if gang.leads else None
+    ranks = join_gang(config)
+    origin = Origin.of(context.deployment.home, config, ranks) if ranks.leads else None
     tags = origin.tags() if origin else {}
     ref = None
-    with train_model(context, config, gang, manifest, tags=tags) as (job, state, tracked):
+    with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):
         best = _best(context, config, job, state)
         if best and origin and tracked:
             if job.nondeterministic:
                 origin = origin.noting(nondeterministic=sorted(job.nondeterministic))
             ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
-    leave(gang)
+    leave(ranks)
     return ref
 
 
-def join_gang(config: Train) -> Gang:
+def join_gang(config: Train) -> Ranks:
     timeout = timedelta(seconds=config.collective_timeout_seconds)
     return join(config.parallel, timeout, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
 
@@ -76,7 +76,7 @@ def join_gang(config: Train) -> Gang:
 def train_model(
     context: StepContext,
     config: Train,
-    gang: Gang,
+    ranks: Ranks,
     manifest: Mapping[str, Any],
     *,
     gives_up: GivesUp | None = None,
@@ -90,15 +90,15 @@ def train_model(
     :param tags: of the run
     """
     heartbeat = Heartbeat.from_environment()
-    job, num_parameters = _job(context, config, gang, heartbeat, manifest)
-    with tracked_run(context, config, gang, num_parameters, tags) as tracked:
-        curves = Curves(tracked, config, gang, job.checkpoints) if tracked and gang.leads else None
+    job, num_parameters = _job(context, config, ranks, heartbeat, manifest)
+    with tracked_run(context, config, ranks, num_parameters, tags) as tracked:
+        curves = MlflowCurves(tracked, config, ranks, job.checkpoints) if tracked and ranks.leads else None
         with watched(context.deployment.home) as operations:
-            state = Trainer(job, gang, curves, gives_up).train()
+            state = Trainer(job, ranks, curves, gives_up).train()
         heartbeat.beat(state.step, REST)
         if config.deterministic == "warn":
             # Stages of a pipeline do not do the same.
-            job.nondeterministic.update(*gang.gather_objects(operations) or ())
+            job.nondeterministic.update(*ranks.gather_objects(operations) or ())
         if curves is not None:
             # A killed process may have taken some with it; those that MLflow has are not sent again.
             for epoch in state.history:
@@ -116,16 +116,16 @@ def _run_program(context: StepContext, config: Train, manifest: Mapping[str, Any
     assert config.program is not None
     # The process group is the script's.
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    gang = Gang(rank=deployment.rank, world_size=world_size, device=own_device())
+    ranks = Ranks(rank=deployment.rank, world_size=world_size, device=own_device())
     recipe = Recipe(
-        config=config, gang=gang, home=deployment.home, store=context.store, features=features, manifest=manifest
+        config=config, ranks=ranks, home=deployment.home, store=context.store, features=features, manifest=manifest
     )
     model = recipe.model()
     seed_everything(config.seed)
-    origin = Origin.of(deployment.home, config, gang) if gang.leads else None
+    origin = Origin.of(deployment.home, config, ranks) if ranks.leads else None
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     ref = None
-    with tracked_run(context, config, gang, num_parameters, origin.tags() if origin else {}) as tracked:
+    with tracked_run(context, config, ranks, num_parameters, origin.tags() if origin else {}) as tracked:
         output = run_script(
             deployment.home,
             config.program,
@@ -141,7 +141,7 @@ def _run_program(context: StepContext, config: Train, manifest: Mapping[str, Any
                 history=[{"epoch": left.epoch, "validation_metric": left.metrics[config.metric], **left.metrics}],
                 epoch=left.epoch,
                 metrics=left.metrics,
-                world_size=gang.world_size,
+                world_size=ranks.world_size,
             )
             ref = publish(context, config, best, origin, tracked, manifest, TRACKING_SECONDS)
     if tracked is not None:
@@ -170,26 +170,26 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
 
 
 def _job(
-    context: StepContext, config: Train, gang: Gang, heartbeat: Heartbeat, manifest: Mapping[str, Any]
+    context: StepContext, config: Train, ranks: Ranks, heartbeat: Heartbeat, manifest: Mapping[str, Any]
 ) -> tuple[TrainingJob, int]:
     """:return: and the number of the model's parameters"""
     features, store = context.features, context.store
     recipe = Recipe(
-        config=config, gang=gang, home=context.deployment.home, store=store, features=features, manifest=manifest
+        config=config, ranks=ranks, home=context.deployment.home, store=store, features=features, manifest=manifest
     )
     loader = recipe.loader()
     test = recipe.self_test(loader)
     # A training that goes on was tested when it began.
-    if test.due and not gang.from_leader(gang.leads and bool(read_listing(store, context.place).complete)):
+    if test.due and not ranks.from_leader(ranks.leads and bool(read_listing(store, context.place).complete)):
         heartbeat.beat(0, REST)
         with watched(context.deployment.home):
             test.run()
     model = recipe.model()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    layout, optimizer = recipe.lay_out(model)
+    strategy, optimizer = recipe.parallelise(model)
     job = TrainingJob(
         config=config,
-        layout=layout,
+        strategy=strategy,
         optimizer=optimizer,
         loss=recipe.loss,
         curriculum=recipe.curriculum,
@@ -198,13 +198,13 @@ def _job(
         checkpoints=Checkpoints(
             store=store,
             place=context.place,
-            gang=gang,
+            ranks=ranks,
             keep_latest=config.checkpoint.keep_latest,
             timeout=timedelta(seconds=config.collective_timeout_seconds),
         ),
         heartbeat=heartbeat,
         memory=PeerMemory.of(
-            gang,
+            ranks,
             peers=config.checkpoint.peers,
             place=context.place,
             seconds=config.collective_timeout_seconds,

@@ -15,10 +15,10 @@ from mlops.contract.sections.train import Train
 from mlops.contract.step import replaced_settings, settings_text
 from mlops.steps import StepContext
 from mlops.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
-from mlops.trainer.parallel import Gang, leave
+from mlops.trainer.parallel import Ranks, leave
 from mlops.trainer.state import TrainingState
 from mlops.tuning.study import RUN, Study
-from mlops.tuning.tracked import STATES, trial_tags
+from mlops.tuning.study_logging import STATES, trial_tags
 
 SECONDS_PER_HOUR: Final = 3600
 
@@ -30,13 +30,13 @@ def run(context: StepContext) -> TrialRef | None:
     config = context.section(TrialStep)
     number = config.number
     manifest = checked_manifest(context, config.train)
-    gang = join_gang(config.train)
-    study = Study.open(context.input, context.store.uri, config) if gang.leads else None
-    trial = gang.from_leader(study.begin(number) if study else None)
+    ranks = join_gang(config.train)
+    study = Study.open(context.input, context.store.uri, config) if ranks.leads else None
+    trial = ranks.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"
     if trial.state is TrialState.RUNNING:
-        trial = _train(context, config, gang, study, trial, manifest)
-    leave(gang)
+        trial = _train(context, config, ranks, study, trial, manifest)
+    leave(ranks)
     if study is None:
         return None
     # Only the study's best settings are used any further.
@@ -57,7 +57,7 @@ def run(context: StepContext) -> TrialRef | None:
 def _train(
     context: StepContext,
     config: TrialStep,
-    gang: Gang,
+    ranks: Ranks,
     study: Study | None,
     trial: FrozenTrial,
     manifest: Mapping[str, Any],
@@ -66,7 +66,7 @@ def _train(
     number = config.number
     given = config.train.model_dump(mode="json")
     settings = check_section(Train, replaced_settings(given, trial.params), f"trial {number}: train")
-    gpus = gang.world_size if gang.device.type == "cuda" else 0
+    gpus = ranks.world_size if ranks.device.type == "cuda" else 0
     tags: Mapping[str, str] = {}
     if study is not None:
         verb = "goes on" if trial.intermediate_values else "begins"
@@ -79,8 +79,8 @@ def _train(
         gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
         return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
 
-    with train_model(context, settings, gang, manifest, gives_up=gives_up, tags=tags) as (_, state, tracked):
-        run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and gang.leads else ""
+    with train_model(context, settings, ranks, manifest, gives_up=gives_up, tags=tags) as (_, state, tracked):
+        run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and ranks.leads else ""
     if study is None:
         return trial
     assert state.best is not None, "epochs >= 1"

@@ -15,7 +15,7 @@ from mlops.tracking.connection import allowed
 from mlops.tuning.plots import draw_plots
 from mlops.tuning.space import NUMBER
 from mlops.tuning.study import Study, study_name
-from mlops.tuning.tracked import STATES, files, open_study_run, settle_runs, table
+from mlops.tuning.study_logging import STATES, files, open_study_run, settle_runs, table
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from typing import NoReturn
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.steps import StepContext
 from mlops.validation.baselines import WINDOW, find_references
-from mlops.validation.gate import Examined, Verdict, examine
+from mlops.validation.data_report import Subject, render
+from mlops.validation.examination import Examined, ValidationResult, examine
 from mlops.validation.proposal import propose_schema, write_schema
-from mlops.validation.report import Subject, render
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
-from mlops.validation.serving import read_serving_log
+from mlops.validation.serving_skew import read_serving_log
 from mlops.validation.volume import calendar_days
 
 logger = logging.getLogger("mlops")
@@ -92,7 +92,7 @@ def _examined(context: StepContext, config: Validate, snapshot: Snapshot, rows: 
     )
 
 
-def _log_unchecked(verdict: Verdict) -> None:
+def _log_unchecked(verdict: ValidationResult) -> None:
     for comparison in verdict.comparisons:
         if not comparison.compared:
             logger.info("not compared with the %s: %s", comparison.reference, comparison.description)

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final
 
-from mlops.contract.outages import MLFLOW, REFUSALS, Verdict, verdict_on_status
+from mlops.contract.outages import MLFLOW, REFUSALS, FailureClass, classify_status
 from mlops.contract.step import TRACKING_VARIABLES, BadConfigError, OutageError, StepError
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class DeniedError(TrackingError):
     retryable = False
 
 
-def tracking_error(verdict: Verdict) -> type[TrackingError]:
+def tracking_error(verdict: FailureClass) -> type[TrackingError]:
     """The class that says what became of a request."""
-    return {Verdict.AWAY: TrackingAwayError, Verdict.REFUSED: DeniedError}.get(verdict, TrackingError)
+    return {FailureClass.AWAY: TrackingAwayError, FailureClass.REFUSED: DeniedError}.get(verdict, TrackingError)
 
 
 class LoginError(DeniedError):
@@ -88,34 +88,34 @@ def check_reachable(tracking_uri: str) -> None:
             pass
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        verdict = Verdict.AWAY
+        verdict = FailureClass.AWAY
         if isinstance(error, urllib.error.HTTPError):
-            reason, verdict = f"{error.code} {error.reason}", verdict_on_status(error.code)
+            reason, verdict = f"{error.code} {error.reason}", classify_status(error.code)
         raise tracking_error(verdict)(
             f"MLflow at {tracking_uri} cannot be reached: {reason}; start it, or say where it is: "
             "[mlops] tracking_uri, AIRFLOW__MLOPS__TRACKING_URI"
         ) from error
 
 
-def verdict_on_client(error: Exception) -> Verdict:
+def classify_client_error(error: Exception) -> FailureClass:
     """:param error: of mlflow's client, once its own tries are over"""
     from mlflow.exceptions import MlflowException, RestException
     from requests import RequestException
 
     if isinstance(error, RequestException):
-        return Verdict.AWAY if error.response is None else verdict_on_status(error.response.status_code)
+        return FailureClass.AWAY if error.response is None else classify_status(error.response.status_code)
     if isinstance(error, RestException):
-        verdict = verdict_on_status(error.get_http_status_code())
+        verdict = classify_status(error.get_http_status_code())
         # MLflow answers 400 also where another process was quicker, which passes.
         refused = error.error_code in REFUSALS and NOT_ACTIVE not in str(error) and not was_outrun(error)
-        return Verdict.OTHER if verdict is Verdict.REFUSED and not refused else verdict
+        return FailureClass.OTHER if verdict is FailureClass.REFUSED and not refused else verdict
     if isinstance(error, MlflowException):
         said = str(error)
         if found := _CLIENT_STATUS.search(said):
-            return verdict_on_status(int(found[1] or found[2]))
+            return classify_status(int(found[1] or found[2]))
         if _NO_ANSWER in said:
-            return Verdict.AWAY
-    return Verdict.OTHER
+            return FailureClass.AWAY
+    return FailureClass.OTHER
 
 
 def was_outrun(error: Exception) -> bool:

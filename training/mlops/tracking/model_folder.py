@@ -16,7 +16,7 @@ LIBRARY: Final = "library.zip"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class SignatureColumn:
     """Of a model's input or output."""
 
     name: str
@@ -31,8 +31,8 @@ def write_model_folder(
     data: Path,
     library: bytes,
     requirements: Sequence[str],
-    inputs: Sequence[Column],
-    outputs: Sequence[Column],
+    inputs: Sequence[SignatureColumn],
+    outputs: Sequence[SignatureColumn],
     example: pd.DataFrame,
     metadata: Mapping[str, Any],
 ) -> None:
@@ -48,7 +48,7 @@ def write_model_folder(
     from mlflow.types import ColSpec, Schema
     from mlflow.types.schema import AnyType
 
-    def schema(columns: Sequence[Column]) -> Schema:
+    def schema(columns: Sequence[SignatureColumn]) -> Schema:
         return Schema([ColSpec(AnyType() if each.type == "any" else each.type, each.name) for each in columns])
 
     model = Model(model_uuid=None, utc_time_created=_CREATED)

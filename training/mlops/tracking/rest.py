@@ -16,7 +16,7 @@ from typing import Any, Final
 import requests
 from requests.utils import get_netrc_auth
 
-from mlops.contract.outages import Verdict, verdict_on_status
+from mlops.contract.outages import FailureClass, classify_status
 from mlops.contract.step import WORKSPACE_HEADER, WORKSPACE_VARIABLE
 from mlops.tracking.connection import NOT_ACTIVE, TrackingAwayError, TrackingError, login_refused, tracking_error
 
@@ -98,9 +98,9 @@ class Rest:
         code = TOO_LARGE if answer.status_code == 413 else str(document.get("error_code", ""))
         # Without a code of MLflow's it is the word of a proxy, whose server may only be restarting.
         if answer.status_code in _TRY_AGAIN or answer.status_code >= 500 or not code:
-            verdict = verdict_on_status(answer.status_code)
+            verdict = classify_status(answer.status_code)
             # A proxy's 400 may pass.
-            raise tracking_error(Verdict.OTHER if answer.status_code == 400 else verdict)(said)
+            raise tracking_error(FailureClass.OTHER if answer.status_code == 400 else verdict)(said)
         raise RefusedError(said, code)
 
 

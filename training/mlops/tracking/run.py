@@ -21,10 +21,10 @@ from mlops.tracking.connection import (
     TrackingAwayError,
     TrackingError,
     check_address,
+    classify_client_error,
     connect,
     login_refused,
     tracking_error,
-    verdict_on_client,
 )
 from mlops.tracking.journal import Journal, Point
 from mlops.tracking.opening import RUN_KEY_TAG, Opening
@@ -295,5 +295,5 @@ def translated(what: str) -> Iterator[None]:
         if getattr(error, "error_code", "") in _NO_LOGIN or getattr(answer, "status_code", 0) in (401, 403):
             address = os.environ.get("MLFLOW_TRACKING_URI", "its address")
             raise login_refused(address, f"{what}: {str(error).splitlines()[0]}") from error
-        kind = tracking_error(verdict_on_client(error))
+        kind = tracking_error(classify_client_error(error))
         raise kind(f"MLflow: {what}: {str(error).splitlines()[0]}") from error

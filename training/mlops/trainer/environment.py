@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mlops.tracking.provenance import hardware, software
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 
 def hardware_class(device: torch.device) -> dict[str, str]:
@@ -39,12 +39,12 @@ def environment(home: Path, device: torch.device) -> dict[str, Any]:
     }
 
 
-def gang_environment(home: Path, gang: Gang, nodes: int) -> dict[str, Any]:
+def gang_environment(home: Path, ranks: Ranks, nodes: int) -> dict[str, Any]:
     """The same of a gang's process, with what the gang is."""
     return {
-        **environment(home, gang.device),
-        "world_size": gang.world_size,
+        **environment(home, ranks.device),
+        "world_size": ranks.world_size,
         "nodes": nodes,
-        "layout": gang.parallel.model_dump(),
+        "layout": ranks.parallel.model_dump(),
         "float32_matmul": torch.get_float32_matmul_precision(),
     }

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from mlops.data.loader import Batch
+from mlops.data.shards.loader import Batch
 
 PEAK_FLOPS: Final = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "L4": 121e12, "L40S": 362e12}
 """Of a GPU, dense bf16 by tensor cores, from NVIDIA's data sheets; by a part of its name."""

@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import INTERRUPTED, BadDataError
-from mlops.data.loader import Batch, Loader, Step
+from mlops.data.shards.loader import Batch, Loader, Step
 from mlops.store import StoreError
-from mlops.trainer.agreement import Agreement, Sigterm, Told
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
@@ -27,16 +26,17 @@ from mlops.trainer.checkpoint.tree import Contents
 from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
 from mlops.trainer.interval import SaveInterval
-from mlops.trainer.layouts import Layout
-from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.metrics import direction
 from mlops.trainer.model import Loss
-from mlops.trainer.outcome import Outcome, TakenStep
-from mlops.trainer.parallel import Gang
-from mlops.trainer.progress import Moment, Progress, Window
+from mlops.trainer.outcome import StepOutcome, TakenStep
+from mlops.trainer.parallel import Ranks
+from mlops.trainer.progress import Progress, StepMetrics, StepWindow
+from mlops.trainer.rank_sync import RankReport, RankSync, Sigterm
 from mlops.trainer.schedule import LearningRate
 from mlops.trainer.state import LOSS_UNITS, Epoch, TrainingState
+from mlops.trainer.strategies import ParallelStrategy
+from mlops.trainer.strategies.state_dicts import load_training_state, state_to_fill, training_state
 from mlops.trainer.validation import Validation
 
 Curriculum = Callable[[Batch, float], Tensor]
@@ -57,7 +57,7 @@ class TrainingJob:
     """All that the loop works on."""
 
     config: Train
-    layout: Layout
+    strategy: ParallelStrategy
     optimizer: Optimizer
     loss: Loss
     curriculum: Curriculum | None
@@ -67,7 +67,7 @@ class TrainingJob:
     heartbeat: Heartbeat
     nondeterministic: set[str] = field(default_factory=set)
     """Operations of any rank that have no deterministic algorithm, once it is over."""
-    memory: PeerMemory = field(default_factory=lambda: PeerMemory(Gang(), place=""))
+    memory: PeerMemory = field(default_factory=lambda: PeerMemory(Ranks(), place=""))
     """Keeps nothing by default."""
 
 
@@ -80,7 +80,7 @@ def weighted_loss(loss: Loss, curriculum: Curriculum | None, model: nn.Module, b
 class Curves(Protocol):
     """Where rank 0 tells how the training goes."""
 
-    def moment(self, moment: Moment) -> None:
+    def step_metrics(self, step_metrics: StepMetrics) -> None:
         """About once a second."""
 
     def epoch(self, epoch: Epoch) -> None:
@@ -96,18 +96,18 @@ class Trainer:
     """
 
     def __init__(
-        self, job: TrainingJob, gang: Gang, curves: Curves | None = None, gives_up: GivesUp | None = None
+        self, job: TrainingJob, ranks: Ranks, curves: Curves | None = None, gives_up: GivesUp | None = None
     ) -> None:
         config = job.config
-        self._job, self._gang, self._config, self._curves = job, gang, config, curves
+        self._job, self._ranks, self._config, self._curves = job, ranks, config, curves
         self._gives_up = gives_up
         self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=direction(config.metric))
         self._num_steps = config.epochs * job.loader.num_steps
         use(job.heartbeat)
-        job.layout.adopt(job.optimizer)
+        job.strategy.adopt(job.optimizer)
         self._rate = LearningRate(config.schedule, job.optimizer, self._num_steps)
         self._progress = Progress(epochs=config.epochs, steps_per_epoch=job.loader.num_steps)
-        self._window = Window()
+        self._window = StepWindow()
         self._interval = SaveInterval(60 * config.checkpoint.every_minutes, job.checkpoints)
         self._learning_rate = 0.0
         self._flops_per_sample: float | None = None
@@ -127,28 +127,28 @@ class Trainer:
         sigterm = Sigterm()
         with sigterm.noted():
             first = next(iter(job.loader.epoch(1)))
-            batch = first.batches[0].to(self._gang.device)
-            job.layout.warm_up(batch, self._loss)
-            if self._gang.mesh is None:
-                self._flops_per_sample = flops_per_sample(job.layout.model, batch, first.num_rows / first.num_samples)
+            batch = first.batches[0].to(self._ranks.device)
+            job.strategy.warm_up(batch, self._loss)
+            if self._ranks.mesh is None:
+                self._flops_per_sample = flops_per_sample(job.strategy.model, batch, first.num_rows / first.num_samples)
             self._resume()
             state = self._state
             every_steps = config.checkpoint.every_steps
-            agreement = Agreement(self._gang, self._interval, sigterm, state.step, every_steps=every_steps)
+            rank_sync = RankSync(self._ranks, self._interval, sigterm, state.step, every_steps=every_steps)
             self._epochs_ended = len(state.history)
             guarding = job.memory.guarding(
-                job.layout.model, self._snapshot, step=state.step, loss_units=self._gang.sum(state.loss_units)
+                job.strategy.model, self._snapshot, step=state.step, loss_units=self._ranks.sum(state.loss_units)
             )
             with guarding:
                 while not state.finished(config.epochs, config.early_stopping):
-                    self._train_epoch(state, agreement)
+                    self._train_epoch(state, rank_sync)
                     self._end_epoch(state)
-                    agreement.pause()
+                    rank_sync.pause()
             job.heartbeat.beat(state.step, REST)
             job.checkpoints.wait()
         return state
 
-    def _train_epoch(self, state: TrainingState, agreement: Agreement) -> None:
+    def _train_epoch(self, state: TrainingState, rank_sync: RankSync) -> None:
         job = self._job
         self._epoch_started = time.monotonic() - state.seconds
         steps = job.loader.epoch(state.epoch, start=state.step_in_epoch, last=state.epoch == self._config.epochs)
@@ -165,10 +165,10 @@ class Trainer:
                 job.checkpoints.prepare(self._tensors())
                 self._prepared = True
             job.checkpoints.raise_if_ended()
-            if agreement.due(state.step):
+            if rank_sync.due(state.step):
                 job.heartbeat.beat(state.step, TALK)
                 self._look()
-            decision = agreement.after(state.step, self._window.told() if agreement.due(state.step) else None)
+            decision = rank_sync.after(state.step, self._window.told() if rank_sync.due(state.step) else None)
             if decision.told is not None:
                 self._tell(decision.told)
             if decision.end:
@@ -183,8 +183,8 @@ class Trainer:
         job = self._job
         self._learning_rate = self._rate.set(state.step)
         self._noted_units = state.loss_units
-        job.layout.seed(self._config.seed, state.step)
-        losses = job.layout.step(step.batches, self._loss, 1 / step.num_samples)
+        job.strategy.seed(self._config.seed, state.step)
+        losses = job.strategy.step(step.batches, self._loss, 1 / step.num_samples)
         job.memory.begin()
         taken = TakenStep(
             step,
@@ -192,10 +192,10 @@ class Trainer:
             epoch=state.epoch,
             step_in_epoch=state.step_in_epoch + 1,
             losses=losses,
-            norm=job.layout.clip(self._config.clip_norm),
-            loss_scale=job.layout.loss_scale,
+            norm=job.strategy.clip(self._config.clip_norm),
+            loss_scale=job.strategy.loss_scale,
         )
-        job.layout.update(job.optimizer)
+        job.strategy.update(job.optimizer)
         state.step += 1
         if job.memory.guards:
             # On the host there is nothing to wait for, and nothing is kept that was not looked at.
@@ -237,12 +237,14 @@ class Trainer:
         return losses
 
     def _end_epoch(self, state: TrainingState) -> None:
-        job, gang = self._job, self._gang
+        job, ranks = self._job, self._ranks
         self._look()
-        metric, further = job.validation.measure(job.layout, gang, lambda: job.heartbeat.beat(state.step, VALIDATION))
-        train_loss = gang.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
+        metric, further = job.validation.measure(
+            job.strategy, ranks, lambda: job.heartbeat.beat(state.step, VALIDATION)
+        )
+        train_loss = ranks.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
         # Clocks differ: the first rank's counts.
-        seconds, now = gang.from_leader((time.monotonic() - self._epoch_started, time.time()))
+        seconds, now = ranks.from_leader((time.monotonic() - self._epoch_started, time.time()))
         record = Epoch(
             epoch=state.epoch,
             step=state.step,
@@ -257,7 +259,7 @@ class Trainer:
         state.loss_units, state.seconds = 0, 0.0
         if self._gives_up is not None:
             # Before the save: what was not told when this process is killed is done again, and told then.
-            state.given_up = gang.from_leader(gang.leads and self._gives_up(state))
+            state.given_up = ranks.from_leader(ranks.leads and self._gives_up(state))
         best = state.kept is record
         # The best weights and the end must not be lost; any other save gives way to the one under way.
         self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))
@@ -266,7 +268,7 @@ class Trainer:
             with suppress(CheckpointError):
                 job.checkpoints.wait()
         self._epochs_ended = len(state.history)
-        if gang.leads:
+        if ranks.leads:
             logger.info(
                 "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
                 *(record.epoch, self._config.epochs, train_loss, self._config.metric, metric),
@@ -281,7 +283,7 @@ class Trainer:
         # A slow store is no hang.
         job.heartbeat.beat(state.step, REST if wait else "checkpoint")
         within_epoch = state.step_in_epoch > 0
-        loss_units = self._gang.sum(state.loss_units)
+        loss_units = self._ranks.sum(state.loss_units)
         seconds = time.monotonic() - self._epoch_started if within_epoch else 0.0
         best_step = None if state.kept is None else state.kept.step
         document = state.document(loss_units, seconds)
@@ -290,7 +292,7 @@ class Trainer:
         self._interval.saved(time.monotonic(), begun=begun)
 
     def _tensors(self) -> dict[str, Any]:
-        return training_state(self._job.layout, self._job.optimizer)
+        return training_state(self._job.strategy, self._job.optimizer)
 
     def _snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What :meth:`_save` saves. The sums of losses are noted step by step."""
@@ -302,10 +304,10 @@ class Trainer:
         return self._tensors(), document
 
     def _room(self, contents: Contents) -> dict[str, Any]:
-        return state_to_fill(self._job.layout, self._job.optimizer, contents)
+        return state_to_fill(self._job.strategy, self._job.optimizer, contents)
 
     def _resume(self) -> None:
-        job, gang = self._job, self._gang
+        job, ranks = self._job, self._ranks
         saved = job.checkpoints.newest()
         kept = job.memory.newest(self._room, after=-1 if saved is None else saved.step)
         if kept is not None:
@@ -315,33 +317,33 @@ class Trainer:
             job.checkpoints.load(saved, tensors)
         else:
             return
-        load_training_state(job.layout, job.optimizer, tensors)
+        load_training_state(job.strategy, job.optimizer, tensors)
         # Rank 0's, which a checkpoint always has.
         self._interval.resume((document if saved is None else saved.meta)["interval"])
-        state = TrainingState.of(document, direction=self._state.direction, leads=gang.data_rank == 0)
+        state = TrainingState.of(document, direction=self._state.direction, leads=ranks.data_rank == 0)
         weights = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking], known=saved)
-        if (lost := state.keep_best(weights.step if weights else None)) is not None and gang.leads:
+        if (lost := state.keep_best(weights.step if weights else None)) is not None and ranks.leads:
             logger.warning(
                 "the weights of epoch %d, the best with %s %.4f, are lost in both copies: going on with %s as the best",
                 *(lost.epoch, self._config.metric, lost.validation_metric),
                 f"epoch {state.kept.epoch}" if state.kept else "none",
             )
         self._state = state
-        if gang.leads:
+        if ranks.leads:
             logger.info(
                 "going on after step %d of epoch %d, from %s",
                 *(self._state.step_in_epoch, self._state.epoch, whence),
             )
 
-    def _tell(self, told: Told) -> None:
-        if self._gang.leads:
-            moment = Moment.of(
-                self._window, told, self._gang.copies, self._state.step, self._learning_rate, self._flops_per_sample
+    def _tell(self, told: RankReport) -> None:
+        if self._ranks.leads:
+            step_metrics = StepMetrics.of(
+                self._window, told, self._ranks.copies, self._state.step, self._learning_rate, self._flops_per_sample
             )
-            self._progress.show(moment, self._state)
+            self._progress.show(step_metrics, self._state)
             if self._curves is not None:
-                self._curves.moment(moment)
-        self._window = Window()
+                self._curves.step_metrics(step_metrics)
+        self._window = StepWindow()
 
     def _timed(self, steps: Iterator[Step], state: TrainingState) -> Iterator[Step]:
         """Count the time for which this rank waits for data."""
@@ -354,7 +356,7 @@ class Trainer:
                 return
             yield step
 
-    def _fail(self, taken: TakenStep, outcome: Outcome, *, together: bool) -> NoReturn:
+    def _fail(self, taken: TakenStep, outcome: StepOutcome, *, together: bool) -> NoReturn:
         """:raises NonFiniteLossError: with the samples whose loss is not finite, on whatever rank they are"""
         wrong = [
             int(sample)
@@ -362,10 +364,10 @@ class Trainer:
             for batch, each in zip(taken.step.batches, taken.losses, strict=False)
             for sample in batch.samples[~torch.isfinite(each).cpu().numpy() & (batch.weights.numpy() > 0)]
         ]
-        rank = self._gang.rank if wrong else None
+        rank = self._ranks.rank if wrong else None
         if together and not math.isfinite(outcome.norm) and not outcome.may_overflow:
             # Then all ranks are here, and only some of them may know the samples.
-            found = self._gang.from_leader(self._gang.gather_objects(wrong)) or []
+            found = self._ranks.from_leader(self._ranks.gather_objects(wrong)) or []
             wrong = sorted({sample for samples in found for sample in samples})
             rank = next((rank for rank, samples in enumerate(found) if samples), None)
         what = "loss" if wrong else "gradient"

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch
+from mlops.data.shards.loader import Batch
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 """One value per sample, ``[B]``."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch, in_order
+from mlops.data.shards.loader import Batch, in_order
 
 if TYPE_CHECKING:
-    from mlops.data.feature_table import FeatureTable
+    from mlops.data.shards.feature_table import FeatureTable
 
 SCORING_BATCH = 1024
 """Samples scored at once: large enough to be quick, small enough for the padded batch to stay below 100 MB."""

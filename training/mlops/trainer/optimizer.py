@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.trainer.layouts.refusals import refuse_optimizer
+from mlops.trainer.strategies.refusals import refuse_optimizer
 
 
 def build_optimizer(

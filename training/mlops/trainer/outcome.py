@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mlops.data.loader import Step
+from mlops.data.shards.loader import Step
 from mlops.trainer.health import EXCHANGE, enter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class StepOutcome:
     """The numbers of a step."""
 
     norm: float
@@ -63,11 +63,11 @@ class TakenStep:
         totals = [loss.sum(dtype=torch.float64) for loss in losses]
         self._numbers = Copied([norm, *([] if loss_scale is None else [loss_scale]), *totals])
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StepOutcome:
         """Waits until the step is done."""
         norm, *rest = self._numbers.read()
         scale = rest.pop(0) if self._scaled else 1.0
-        return Outcome(norm=norm, totals=rest, may_overflow=scale > 1.0)
+        return StepOutcome(norm=norm, totals=rest, may_overflow=scale > 1.0)
 
 
 class Copied:

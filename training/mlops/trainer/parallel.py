@@ -39,7 +39,7 @@ class Reduced:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gang:
+class Ranks:
     """This process's seat. Without torchrun it is a gang of one, without process group."""
 
     rank: int = 0
@@ -171,7 +171,7 @@ def join(
     *,
     deterministic: bool | str = True,
     float32_matmul: str = "highest",
-) -> Gang:
+) -> Ranks:
     """
     Take the seat that torchrun's environment names.
 
@@ -191,7 +191,7 @@ def join(
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     parallel = resolve(parallel or Parallel(), world_size)
     if world_size == 1:
-        return Gang(rank=rank, world_size=1, device=device, parallel=parallel)
+        return Ranks(rank=rank, world_size=1, device=device, parallel=parallel)
     replicas_only = parallel.dp_replicate == world_size
     # A mesh connects the ranks of each of its dimensions anew.
     of_mesh = 0 if replicas_only else sum(parallel.model_dump().values())
@@ -204,7 +204,7 @@ def join(
             distributed.init_process_group("nccl", timeout=timeout, device_id=device)
         else:
             distributed.init_process_group("gloo", timeout=timeout)
-    return Gang(
+    return Ranks(
         rank=rank,
         world_size=world_size,
         device=device,
@@ -245,8 +245,8 @@ def from_words(words: Sequence[int]) -> int:
     return sum(word << number * _WORD_BITS for number, word in enumerate(words))
 
 
-def leave(gang: Gang) -> None:
-    if gang.world_size > 1:
+def leave(ranks: Ranks) -> None:
+    if ranks.world_size > 1:
         distributed.destroy_process_group()
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from mlops.trainer.agreement import Told
+from mlops.trainer.rank_sync import RankReport
 from mlops.trainer.state import LOSS_UNITS, TrainingState
 
 LINE_SECONDS: Final = 5.0
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
-class Window:
+class StepWindow:
     """This rank's steps since the ranks last talked."""
 
     started: float = field(default_factory=time.monotonic)
@@ -37,13 +37,13 @@ class Window:
         self.loss_units += loss_units
         self.norm = norm
 
-    def told(self) -> Told:
+    def told(self) -> RankReport:
         """For the other ranks."""
-        return Told(loss_units=self.loss_units, waited_microseconds=int(self.waited * _MICROSECONDS))
+        return RankReport(loss_units=self.loss_units, waited_microseconds=int(self.waited * _MICROSECONDS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class StepMetrics:
     """All ranks' steps between two talks."""
 
     step: int
@@ -62,15 +62,15 @@ class Moment:
     @classmethod
     def of(
         cls,
-        window: Window,
-        told: Told,
+        window: StepWindow,
+        told: RankReport,
         copies: int,
         step: int,
         learning_rate: float,
         flops_per_sample: float | None,
-    ) -> Moment:
+    ) -> StepMetrics:
         """
-        :param told: by all ranks together, see :meth:`Window.told`
+        :param told: by all ranks together, see :meth:`StepWindow.told`
         :param copies: ranks that say the same, for they hold parts of one replica
         """
         samples_per_second = window.num_samples / (time.monotonic() - window.started)
@@ -98,19 +98,19 @@ class Progress:
         self._last_line = time.monotonic()
         self._since: tuple[float, int] | None = None
 
-    def show(self, moment: Moment, state: TrainingState) -> None:
+    def show(self, step_metrics: StepMetrics, state: TrainingState) -> None:
         now = time.monotonic()
         if self._since is None:
-            self._since = (now, moment.step)
-        if now - self._last_line < LINE_SECONDS or moment.step == self._since[1]:
+            self._since = (now, step_metrics.step)
+        if now - self._last_line < LINE_SECONDS or step_metrics.step == self._since[1]:
             return
         self._last_line = now
-        seconds_per_step = (now - self._since[0]) / (moment.step - self._since[1])
-        remaining = (self._epochs * self._steps_per_epoch - moment.step) * seconds_per_step
+        seconds_per_step = (now - self._since[0]) / (step_metrics.step - self._since[1])
+        remaining = (self._epochs * self._steps_per_epoch - step_metrics.step) * seconds_per_step
         logger.info(
             "epoch %d/%d  step %d/%d  loss %.4f  %.0f samples/s  about %s left",
             *(state.epoch, self._epochs, state.step_in_epoch, self._steps_per_epoch),
-            *(moment.loss, moment.samples_per_second, _duration(remaining)),
+            *(step_metrics.loss, step_metrics.samples_per_second, _duration(remaining)),
         )
 
 

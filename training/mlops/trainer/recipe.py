@@ -14,19 +14,19 @@ from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.data.batch import Batch
-from mlops.data.dealing import PASS_WORTH_ROWS
-from mlops.data.loader import Loader
-from mlops.data.shard_cache import node_folder
-from mlops.data.shards import open_source
+from mlops.data.shards.batch import Batch
+from mlops.data.shards.dealing import PASS_WORTH_ROWS
+from mlops.data.shards.loader import Loader
+from mlops.data.shards.shard_cache import node_folder
+from mlops.data.shards.shard_reading import open_source
 from mlops.store import Store
-from mlops.trainer.layouts import Layout, build_layout
 from mlops.trainer.loop import Curriculum, weighted_loss
 from mlops.trainer.model import Loss, build_model
 from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
-from mlops.trainer.parallel import Gang, seed_everything
+from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import SelfTest
+from mlops.trainer.strategies import ParallelStrategy, build_strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Recipe:
     """
 
     config: Train
-    gang: Gang
+    ranks: Ranks
     home: Path
     store: Store
     features: FeaturesRef
@@ -53,19 +53,19 @@ class Recipe:
         vocab_size = self.manifest.get("vocab_size")
         return build_model(factory, config.model, self.features.num_features, config.model_args, vocab_size)
 
-    def lay_out(self, model: nn.Module) -> tuple[Layout, Optimizer]:
-        """Over the processes; see :func:`build_layout`."""
+    def parallelise(self, model: nn.Module) -> tuple[ParallelStrategy, Optimizer]:
+        """Over the processes; see :func:`build_strategy`."""
         config = self.config
-        layout = build_layout(
+        strategy = build_strategy(
             model,
-            self.gang,
+            self.ranks,
             precision=config.precision,
             activation_checkpointing=config.activation_checkpointing,
             compile=config.compile,
             logical_shards=self._logical_shards,
             unused_parameters=config.unused_parameters,
         )
-        return layout, build_optimizer(config, layout.model, self.function("configure_optimizer"))
+        return strategy, build_optimizer(config, strategy.model, self.function("configure_optimizer"))
 
     @property
     def loss(self) -> Loss:
@@ -79,20 +79,20 @@ class Recipe:
 
     def loader(self) -> Loader:
         """Of the training split."""
-        config, gang = self.config, self.gang
+        config, ranks = self.config, self.ranks
         return Loader(
             source=open_source(self.store, self.features, "train", node_folder()),
             global_batch=config.global_batch,
             seed=config.seed,
-            rank=gang.data_rank,
-            world_size=gang.data_world_size,
+            rank=ranks.data_rank,
+            world_size=ranks.data_world_size,
             micro_batch=config.micro_batch,
             micro_batch_rows=config.micro_batch_rows,
             # What a pass takes beside its rows was measured on CPUs only.
-            pass_worth_rows=PASS_WORTH_ROWS if gang.device.type == "cpu" else None,
-            one_shape=gang.parallel.pp > 1,
+            pass_worth_rows=PASS_WORTH_ROWS if ranks.device.type == "cpu" else None,
+            one_shape=ranks.parallel.pp > 1,
             logical_shards=self._logical_shards,
-            pin=gang.device.type == "cuda",
+            pin=ranks.device.type == "cuda",
         )
 
     def self_test(self, loader: Loader) -> SelfTest:
@@ -104,9 +104,9 @@ class Recipe:
         named = [self.function(name) for name in ("loss", "curriculum", "configure_optimizer")]
         return SelfTest(
             config=self.config,
-            gang=self.gang,
+            ranks=self.ranks,
             loader=loader,
-            build=lambda: self.lay_out(self.model()),
+            build=lambda: self.parallelise(self.model()),
             loss=weighted,
             functions=[each for each in named if each is not None],
         )

@@ -23,21 +23,21 @@ from torch.optim import Optimizer
 
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch, Loader, Step
+from mlops.data.shards.loader import Batch, Loader, Step
 from mlops.trainer.checkpoint.tree import Contents, Flat, contents_of, flatten, put_leaf
 from mlops.trainer.hidden_state import Hidden, changed, look
-from mlops.trainer.layouts import Layout
-from mlops.trainer.layouts.state import load_training_state, state_to_fill, training_state
 from mlops.trainer.model import Loss
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 from mlops.trainer.schedule import LearningRate
+from mlops.trainer.strategies import ParallelStrategy
+from mlops.trainer.strategies.state_dicts import load_training_state, state_to_fill, training_state
 
 STEPS_BEFORE, STEPS_AGAIN = 2, 2
 WORTH_STEPS: Final = 1000
 """Steps from which on ``self_test: auto`` looks at all: the test takes six, and builds the model twice."""
 _SHARE: Final = 0.01
 
-Build = Callable[[], tuple[Layout, Optimizer]]
+Build = Callable[[], tuple[ParallelStrategy, Optimizer]]
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +52,7 @@ class SelfTest:
     """
 
     config: Train
-    gang: Gang
+    ranks: Ranks
     loader: Loader
     build: Build
     loss: Callable[[nn.Module, Batch, float], Tensor]
@@ -107,14 +107,14 @@ class SelfTest:
         return _Run(self, *self.build())
 
     def _look(self, run: _Run) -> Mapping[str, Hidden]:
-        return look(run.layout.model, run.optimizer, self.functions)
+        return look(run.strategy.model, run.optimizer, self.functions)
 
     def _worth_it(self, cost_seconds: float, step_seconds: float) -> bool:
         if self.config.self_test == "always":
             return True
         num_steps = self.config.epochs * self.loader.num_steps
-        worth = self.gang.from_leader(cost_seconds <= _SHARE * num_steps * step_seconds)
-        if not worth and self.gang.leads:
+        worth = self.ranks.from_leader(cost_seconds <= _SHARE * num_steps * step_seconds)
+        if not worth and self.ranks.leads:
             logger.info("self-test left out: it would take more than 1%% of the training; self_test: always runs it")
         return worth
 
@@ -122,12 +122,12 @@ class SelfTest:
         mine: list[tuple[int, str]] = []
         for number, (one, other) in enumerate(zip(through, resumed, strict=True), STEPS_BEFORE + 1):
             mine += [(number, name) for name in one.wrong(other)]
-        found = self.gang.gather_objects((mine, list(suspects)))
+        found = self.ranks.gather_objects((mine, list(suspects)))
         told = None
         if found is not None:
             wrong = sorted({each for theirs, _ in found for each in theirs})
             told = _message(wrong, sorted({each for _, theirs in found for each in theirs})) if wrong else None
-        told = self.gang.from_leader(told)
+        told = self.ranks.from_leader(told)
         if told is not None:
             raise BadConfigError(told)
 
@@ -150,27 +150,27 @@ class Taken:
 class _Run:
     """A model and its optimizer, on the way."""
 
-    def __init__(self, test: SelfTest, layout: Layout, optimizer: Optimizer) -> None:
-        self.layout, self.optimizer, self._test = layout, optimizer, test
+    def __init__(self, test: SelfTest, strategy: ParallelStrategy, optimizer: Optimizer) -> None:
+        self.strategy, self.optimizer, self._test = strategy, optimizer, test
         self._num_steps = test.config.epochs * test.loader.num_steps
-        layout.adopt(optimizer)
+        strategy.adopt(optimizer)
         self._rate = LearningRate(test.config.schedule, optimizer, self._num_steps)
-        batch = next(iter(test.loader.epoch(1))).batches[0].to(test.gang.device)
-        layout.warm_up(batch, self._loss(0))
+        batch = next(iter(test.loader.epoch(1))).batches[0].to(test.ranks.device)
+        strategy.warm_up(batch, self._loss(0))
 
     def take(self, number: int, step: Step) -> Taken:
         """The step of that number, as the training's loop takes it."""
         config = self._test.config
         self._rate.set(number)
-        self.layout.seed(config.seed, number)
-        batches = [batch.to(self._test.gang.device) for batch in step.batches]
-        self.layout.step(batches, self._loss(number), 1 / step.num_samples)
-        norm = float(self.layout.clip(config.clip_norm))
-        self.layout.update(self.optimizer)
+        self.strategy.seed(config.seed, number)
+        batches = [batch.to(self._test.ranks.device) for batch in step.batches]
+        self.strategy.step(batches, self._loss(number), 1 / step.num_samples)
+        norm = float(self.strategy.clip(config.clip_norm))
+        self.strategy.update(self.optimizer)
         return Taken(norm=norm, digests=_digests(self.state()))
 
     def state(self) -> Flat:
-        return flatten(training_state(self.layout, self.optimizer))
+        return flatten(training_state(self.strategy, self.optimizer))
 
     def _loss(self, number: int) -> Loss:
         return lambda model, batch: self._test.loss(model, batch, number / self._num_steps)
@@ -190,14 +190,14 @@ class _Kept:
         return cls(contents=contents_of(flat), tensors=tensors)
 
     def restore(self, run: _Run) -> None:
-        state = state_to_fill(run.layout, run.optimizer, self.contents)
+        state = state_to_fill(run.strategy, run.optimizer, self.contents)
         flat = flatten(state)
         with torch.no_grad():
             for key, tensor in flat.tensors.items():
                 _local(tensor).copy_(self.tensors[key])
         for key in flat.values:
             put_leaf(state, flat.paths[key], self.contents.values[flat.paths[key]])
-        load_training_state(run.layout, run.optimizer, state)
+        load_training_state(run.strategy, run.optimizer, state)
 
 
 def _local(tensor: Tensor) -> Tensor:

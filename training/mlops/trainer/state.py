@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 from mlops.contract.sections.train import EarlyStopping
-from mlops.trainer.trail import Trail
+from mlops.trainer.fingerprint import StepFingerprint
 
 LOSS_UNITS: Final = 1 << 24
 """Of a loss. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
@@ -48,7 +48,7 @@ class TrainingState:
     history: list[Epoch] = field(default_factory=list)
     given_up: bool = False
     """Ended early because it is not worth going on."""
-    trail: Trail = field(default_factory=Trail)
+    trail: StepFingerprint = field(default_factory=StepFingerprint)
     lost: set[int] = field(default_factory=set)
     """Steps of epochs better than :attr:`kept`, whose weights are nowhere."""
 
@@ -132,5 +132,5 @@ class TrainingState:
             seconds=document["seconds"],
             history=[Epoch(**epoch) for epoch in document["history"]],
             given_up=document["given_up"],
-            trail=Trail.of(document["trail"]),
+            trail=StepFingerprint.of(document["trail"]),
         )

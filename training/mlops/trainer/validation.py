@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from mlops.contract.step import BadConfigError
-from mlops.data.loader import Batch, Source, in_memory
+from mlops.data.shards.loader import Batch, SampleSource, in_memory
 from mlops.trainer.metrics import Floats, IntArray, measure
 from mlops.trainer.objectives import SCORING_BATCH, SCORING_TOKENS, check_scores, rows_of, token_losses
 
 if TYPE_CHECKING:
-    from mlops.data.feature_table import FeatureTable
-    from mlops.trainer.layouts import Layout
-    from mlops.trainer.parallel import Gang
+    from mlops.data.shards.feature_table import FeatureTable
+    from mlops.trainer.parallel import Ranks
+    from mlops.trainer.strategies import ParallelStrategy
 
 Metrics = Callable[[Floats, Floats, IntArray], Mapping[str, float]]
 """
@@ -38,7 +38,7 @@ class Validation:
     processes.
     """
 
-    source: Source
+    source: SampleSource
     labels: Floats
     """``[N]``"""
     offsets: IntArray
@@ -64,7 +64,7 @@ class Validation:
         )
 
     @classmethod
-    def of_tokens(cls, source: Source, *, context: int, metric: str, further: Metrics | None = None) -> Self:
+    def of_tokens(cls, source: SampleSource, *, context: int, metric: str, further: Metrics | None = None) -> Self:
         """Sequences of ``context`` tokens. Their losses are added up in float64: the sum is that of any block."""
         num_samples = int(source.shard_sizes.sum())
         return cls(
@@ -78,7 +78,7 @@ class Validation:
         )
 
     def measure(
-        self, layout: Layout, gang: Gang, beat: Callable[[], None] = lambda: None
+        self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None] = lambda: None
     ) -> tuple[float, Mapping[str, float]]:
         """
         The metric, and further ones; the same on every rank. Called by all.
@@ -86,8 +86,8 @@ class Validation:
         :param beat: called before each block
         :raises BadDataError: where the split cannot be measured
         """
-        scores = self._scores(layout, gang, beat)
-        measured = gang.from_leader(None if scores is None else self._metrics(scores))
+        scores = self._scores(strategy, ranks, beat)
+        measured = ranks.from_leader(None if scores is None else self._metrics(scores))
         assert measured is not None, "rank 0 has the scores"
         return measured
 
@@ -103,25 +103,25 @@ class Validation:
                 raise BadConfigError(f"train.metrics: {name} is {each}; leave out what cannot be measured")
         return value, {name: float(each) for name, each in found.items()}
 
-    def _scores(self, layout: Layout, gang: Gang, beat: Callable[[], None]) -> Floats | None:
+    def _scores(self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None]) -> Floats | None:
         """``[N]`` on rank 0."""
         num_samples = len(self.offsets) - 1
         firsts = range(0, num_samples, self.block)
-        mine = firsts[gang.data_rank :: gang.data_world_size]
+        mine = firsts[ranks.data_rank :: ranks.data_world_size]
         found: dict[int, Floats] = {}
-        with layout.evaluating():
+        with strategy.evaluating():
             # All ranks make as many forward passes: sharded layers gather their parameters in each.
-            for round_ in range(math.ceil(len(firsts) / gang.data_world_size)):
+            for round_ in range(math.ceil(len(firsts) / ranks.data_world_size)):
                 beat()
                 first = mine[round_] if round_ < len(mine) else firsts[0]
                 batch = self.source.gather(np.arange(first, min(first + self.block, num_samples)))
-                scores = layout.forward(batch.to(gang.device))
+                scores = strategy.forward(batch.to(ranks.device))
                 if scores is not None and round_ < len(mine):
                     found[first] = self.score(scores, batch)
         parts: dict[int, Any] = {}
-        for each in gang.gather_objects(found) or ():
+        for each in ranks.gather_objects(found) or ():
             parts |= each
-        return np.concatenate([parts[first] for first in firsts]) if gang.leads else None
+        return np.concatenate([parts[first] for first in firsts]) if ranks.leads else None
 
 
 def _summed_losses(logits: Tensor, batch: Batch) -> Floats:

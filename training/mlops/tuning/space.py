@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from mlops.contract.refs import digest_of
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.sections.tune import Choices, Dimension
-from mlops.data.order import Permutation
+from mlops.data.shards.sampler import Permutation
 
 NUMBER: Final = "number"
 """Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""

@@ -14,7 +14,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.exc import SQLAlchemyError
 
 from mlops.contract.step import BadConfigError, StepError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 
 LOCK_SECONDS: Final = 60.0
 """That SQLite waits for other trials, which write for milliseconds."""

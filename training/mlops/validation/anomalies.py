@@ -85,7 +85,7 @@ class ColumnDistance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class ReferenceComparison:
     """One reference that the data was, or could not be, held against."""
 
     reference: str

@@ -9,8 +9,8 @@ from typing import Final
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from mlops.validation.anomalies import ColumnDistance, Comparison, Distribution
-from mlops.validation.slices import SliceSummary
+from mlops.validation.anomalies import ColumnDistance, Distribution, ReferenceComparison
+from mlops.validation.slice_checks import SliceSummary
 
 NUM_TOP_SHOWN: Final = 5
 MAX_PAIRS: Final = 20
@@ -84,7 +84,7 @@ def pairs(distribution: Distribution) -> list[Pair]:
     ]
 
 
-def distance_bars(comparison: Comparison) -> list[DistanceBar]:
+def distance_bars(comparison: ReferenceComparison) -> list[DistanceBar]:
     """A comparison's columns, the farthest beyond (or nearest to) its threshold first."""
 
     def share(column: ColumnDistance) -> float:

@@ -12,5 +12,5 @@ import narwhals  # noqa: F401
 import tensorflow_metadata.proto.v0.anomalies_pb2
 import tensorflow_metadata.proto.v0.statistics_pb2  # noqa: F401
 
-import mlops.data.deprecation
+import mlops.data.snapshots.deprecation
 import mlops.store  # noqa: F401

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from mlops.data.snapshots import Snapshot
+from mlops.data.snapshots.snapshot import Snapshot
 from mlops.validation.bins import Numbers
 from mlops.validation.statistics import (
     COUNT,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mlops.contract.sections.train import node_range
 from mlops.contract.step import ATTEMPT_VARIABLE, FAILED, GRACE_VARIABLE, INTERRUPTED, STEPS, STORE_VARIABLE
 from mlops_provider.launchers.base import Launch, step_argv, threads
-from mlops_provider.pod_spec import Pods, Volume
+from mlops_provider.pod_spec import Pods, PodVolume
 
 CONTAINER: Final = "step"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "mlops"}
@@ -348,7 +348,7 @@ def _item(name: str) -> dict[str, str]:
     return {"key": name, "path": name}
 
 
-def _source(volume: Volume) -> dict[str, Any]:
+def _source(volume: PodVolume) -> dict[str, Any]:
     if volume.claim:
         return {"persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only}}
     if volume.secret:

@@ -12,9 +12,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from mlops.contract.sections.sources import AnySource
-from mlops.data.engine import Engine
+from mlops.data.engine.engines import Engine
 from mlops.data.sources import SourceTable, read_source
-from mlops.data.window import Window
+from mlops.data.sources.window import Window
 
 AS_OF = datetime(2024, 1, 3, tzinfo=UTC)
 CONNECTIONS = {"sql": "db", "redis": "stream", "kafka": "stream"}

@@ -11,7 +11,7 @@ import pytest
 from turns import on_turn
 
 from mlops.contract.step import BadDataError
-from mlops.data.engine import collect
+from mlops.data.engine.engines import collect
 
 from .conftest import Read
 

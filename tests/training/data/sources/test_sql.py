@@ -14,8 +14,8 @@ import pytest
 
 from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
-from mlops.data.connections import Connection
 from mlops.data.sources import SourceError
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery
 from mlops.data.sources.records import Records
 

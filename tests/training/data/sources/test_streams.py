@@ -20,8 +20,8 @@ from confluent_kafka import Producer
 
 from mlops.contract.sections.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.connections import Connection
 from mlops.data.sources import SourceError, kafka_topic
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.kafka_topic import KafkaTopic
 from mlops.data.sources.records import Records
 from mlops.data.sources.redis_stream import StreamPiece

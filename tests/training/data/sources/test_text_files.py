@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.engine import collect
+from mlops.data.engine.engines import collect
 
 
 def put(folder: Path, **texts: str) -> None:

@@ -16,7 +16,7 @@ ColumnType = Literal[
 """Type of a column. ``date`` is read from ISO 8601, ``datetime`` from ISO 8601 with an offset; it is an instant."""
 
 
-class Source(Section):
+class SourceSection(Section):
     """One table to read, and which of its records count as of the interval's end."""
 
     event_time: str | None = None
@@ -57,7 +57,7 @@ class Source(Section):
         return value
 
 
-class FileSource(Source):
+class FileSource(SourceSection):
     """
     Files, on a disk or in an object store. The format follows from the name: .parquet; .csv or .jsonl, either of them
     also as .gz, .zip or .zst.
@@ -70,7 +70,7 @@ class FileSource(Source):
     """Strings that mean null in CSV files."""
 
 
-class TextSource(Source):
+class TextSource(SourceSection):
     """
     Text files in UTF-8, one row each, with the columns ``path``, ``text`` and ``as_of``: the last instant of the
     interval, for a folder says what is there and not since when. A file's own time would be that of the copy.
@@ -85,7 +85,7 @@ class TextSource(Source):
     event_time: str | None = "as_of"
 
 
-class SqlSource(Source):
+class SqlSource(SourceSection):
     """The rows of a query, all from one state of the database: PostgreSQL or SQLite."""
 
     kind: Literal["sql"]
@@ -99,7 +99,7 @@ class SqlSource(Source):
     """Connections at once."""
 
 
-class DeltaSource(Source):
+class DeltaSource(SourceSection):
     """A Delta table at one version."""
 
     kind: Literal["delta"]
@@ -109,7 +109,7 @@ class DeltaSource(Source):
     """None: the newest that was committed before the interval's end."""
 
 
-class IcebergSource(Source):
+class IcebergSource(SourceSection):
     """An Iceberg table at one snapshot."""
 
     kind: Literal["iceberg"]
@@ -124,7 +124,7 @@ class IcebergSource(Source):
     """None: the table's current one at the interval's end."""
 
 
-class RedisSource(Source):
+class RedisSource(SourceSection):
     """The entries of a Redis stream up to the interval's end, one row each, a column for each field."""
 
     kind: Literal["redis"]
@@ -138,7 +138,7 @@ class RedisSource(Source):
     """By default the instant in an entry's id, which the row has as ``stream_time``, beside ``stream_id``."""
 
 
-class KafkaSource(Source):
+class KafkaSource(SourceSection):
     """The messages of a Kafka topic up to the interval's end: values are JSON objects, one row each."""
 
     kind: Literal["kafka"]
@@ -162,7 +162,7 @@ _SOURCES = {
 
 
 def _kind_of_source(value: object) -> str | None:
-    if isinstance(value, Source):
+    if isinstance(value, SourceSection):
         return f"({type(value).__name__})"
     kind = value.get("kind", "files" if "path" in value else None) if isinstance(value, Mapping) else None
     return f"({_SOURCES[kind].__name__})" if isinstance(kind, str) and kind in _SOURCES else None

@@ -21,11 +21,11 @@ import polars as pl
 
 from mlops.contract.sections.sources import AnySource
 from mlops.contract.step import BadDataError, StepError
-from mlops.data.engine import Engine, Table, on_polars, on_spark, spark_session
+from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
-from mlops.data.sources.values import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
-from mlops.data.window import Window
+from mlops.data.sources.type_inference import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
+from mlops.data.sources.window import Window
 
 __all__ = ["SourceError", "SourceTable", "read_source"]
 
@@ -33,8 +33,8 @@ KINDS: Mapping[str, str] = {
     "files": "mlops.data.sources.files:Files",
     "text": "mlops.data.sources.text_files:TextFiles",
     "sql": "mlops.data.sources.sql:sql_query",
-    "delta": "mlops.data.sources.tables:Delta",
-    "iceberg": "mlops.data.sources.tables:Iceberg",
+    "delta": "mlops.data.sources.lakehouse:Delta",
+    "iceberg": "mlops.data.sources.lakehouse:Iceberg",
     "redis": "mlops.data.sources.redis_stream:RedisStream",
     "kafka": "mlops.data.sources.kafka_topic:KafkaTopic",
 }

@@ -21,7 +21,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from mlops.contract.sections.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 

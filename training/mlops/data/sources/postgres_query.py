@@ -21,7 +21,7 @@ from adbc_driver_manager import Error, ProgrammingError
 
 from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Position, SourceError, SourceReader

@@ -11,7 +11,7 @@ import narwhals as nw
 import polars as pl
 
 from mlops.contract.step import BadDataError
-from mlops.data.engine import Table
+from mlops.data.engine.engines import Table
 
 # After a time of day: without it, the year of 02-01-2024 would pass for an offset.
 _OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"

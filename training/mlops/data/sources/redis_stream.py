@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from mlops.contract.sections.sources import RedisSource
 from mlops.contract.step import BadDataError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 

@@ -72,7 +72,7 @@ class Source(Protocol):
         """
 
 
-SettingsT = TypeVar("SettingsT", bound=sections.Source)
+SettingsT = TypeVar("SettingsT", bound=sections.SourceSection)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery
 from mlops.data.sources.source import Source
 from mlops.data.sources.sqlite_query import SqliteQuery

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mlops.contract.sections.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.connections import Connection
+from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 

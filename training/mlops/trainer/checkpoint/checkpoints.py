@@ -16,15 +16,15 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from mlops.contract.step import StepError
 from mlops.store import Store
 from mlops.trainer.checkpoint import loading
+from mlops.trainer.checkpoint.checkpoint_verification import find_damage
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.generation import Generation
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError, Plan, make_plan, structure_of
 from mlops.trainer.checkpoint.staging import Staging
 from mlops.trainer.checkpoint.tree import Contents, Flat, encode, flatten
-from mlops.trainer.checkpoint.verification import find_damage
 from mlops.trainer.checkpoint.writing import Save, Writer
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -50,18 +50,18 @@ class Checkpoints:
         *,
         store: Store,
         place: str,
-        gang: Gang,
+        ranks: Ranks,
         keep_latest: int = 3,
         timeout: timedelta = timedelta(minutes=10),
         retry_seconds: float = 1.0,
     ) -> None:
         self.store, self.place = store, place
-        self._gang = gang
+        self._ranks = ranks
         self._writer = Writer(
             store=store,
             place=place,
-            rank=gang.rank,
-            world_size=gang.world_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
             keep_latest=keep_latest,
             timeout=timeout,
             retry_seconds=retry_seconds,
@@ -120,7 +120,7 @@ class Checkpoints:
         document = json.dumps(meta, allow_nan=False)
         encoded = {key: encode(key, value) for key, value in flat.values.items()}
         structure = structure_of(flat)
-        busy, changed = self._gang.any(self.busy, self._plan is None or self._plan.structure != structure)
+        busy, changed = self._ranks.any(self.busy, self._plan is None or self._plan.structure != structure)
         if busy:
             if not (wait or best_step == step):
                 self._log(logging.WARNING, f"checkpoint of step {step} skipped: the one before is still being written")
@@ -236,7 +236,7 @@ class Checkpoints:
 
     def _replan(self, flat: Flat) -> None:
         self._staging = None  # first: memory for two is not to be had
-        self._plan = make_plan(flat, gang=self._gang)
+        self._plan = make_plan(flat, ranks=self._ranks)
         pinned = any(tensor.is_cuda for tensor in flat.tensors.values())
         self._staging = Staging(self._plan.mine, pinned=pinned)
 
@@ -252,16 +252,16 @@ class Checkpoints:
 
     def _lead(self, look: Callable[[], T]) -> T:
         """What rank 0 sees, so that all agree, whatever others write meanwhile; its error too."""
-        result, error = self._gang.from_leader(_outcome(look) if self._gang.leads else (None, None))
+        result, error = self._ranks.from_leader(_outcome(look) if self._ranks.leads else (None, None))
         if error is not None:
             raise error
         return cast(T, result)
 
     def _whole(self, saved: Saved) -> bool:
         """Each rank reads its share of the files."""
-        gang = self._gang
-        mine = _outcome(lambda: find_damage(self.store, saved, slice(gang.rank, None, gang.world_size)))
-        outcomes = gang.from_leader(gang.gather_objects(mine)) or []
+        ranks = self._ranks
+        mine = _outcome(lambda: find_damage(self.store, saved, slice(ranks.rank, None, ranks.world_size)))
+        outcomes = ranks.from_leader(ranks.gather_objects(mine)) or []
         for _, error in outcomes:
             if error is not None:
                 raise error
@@ -273,7 +273,7 @@ class Checkpoints:
         return not damage
 
     def _log(self, level: int, message: str) -> None:
-        if self._gang.leads:
+        if self._ranks.leads:
             logger.log(level, "%s", message)
 
 

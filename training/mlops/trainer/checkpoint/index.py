@@ -38,7 +38,7 @@ _ROW: Final = np.dtype([("tensor", "<u4"), ("position", "<u4"), ("crc32", "<u4")
 _SECTION: Final = np.dtype([("start", "<i8"), ("num_bytes", "<i8"), ("crc32", "<i8")])
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """A tensor, or a part of one, as a rank writes it."""
 
     key: str
@@ -154,7 +154,7 @@ class IndexWriter:
     :param paths: where each tensor and value belongs in the state
     """
 
-    def __init__(self, files: Sequence[Sequence[Part]], paths: Mapping[str, Path]) -> None:
+    def __init__(self, files: Sequence[Sequence[TensorPart]], paths: Mapping[str, Path]) -> None:
         self._paths = paths
         self._numbers: dict[str, int] = {}
         facts: list[tuple[str, int, tuple[int, ...]]] = []

@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor
 
 from mlops.contract.step import StepError
 from mlops.trainer.checkpoint.files import PAGE_BYTES
-from mlops.trainer.checkpoint.index import IndexWriter, Part
+from mlops.trainer.checkpoint.index import IndexWriter, TensorPart
 from mlops.trainer.checkpoint.tree import Flat, Path
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 MODEL: Final = "model"
 """First key of the model's weights in a state."""
@@ -47,10 +47,10 @@ class Placed:
         return _is_weight(self.item)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> TensorPart:
         data = self.item.tensor_data
         assert data is not None, "only tensors are planned"
-        return Part(
+        return TensorPart(
             key=self.item.index.fqn,
             dtype=str(self.dtype).removeprefix("torch."),
             item_bytes=self.dtype.itemsize,
@@ -144,26 +144,26 @@ def structure_of(flat: Flat) -> tuple[Any, ...]:
     return (tensors, tuple(flat.values))
 
 
-def make_plan(flat: Flat, *, gang: Gang) -> Plan:
+def make_plan(flat: Flat, *, ranks: Ranks) -> Plan:
     """Called by all ranks, with what each holds."""
     planner = DefaultSavePlanner(flatten_state_dict=False)
-    planner.set_up_planner(flat.tensors, is_coordinator=gang.leads)
+    planner.set_up_planner(flat.tensors, is_coordinator=ranks.leads)
     wish = (planner.create_local_plan(), list(flat.values), flat.paths)
-    wishes = gang.gather_objects(wish)
-    ranks: list[RankPlan] = []
+    wishes = ranks.gather_objects(wish)
+    plans: list[RankPlan] = []
     answers: list[RankPlan | str] | None = None
     if wishes is not None:
         try:
-            ranks = _deal(planner, wishes)
-            answers = [*ranks]
+            plans = _deal(planner, wishes)
+            answers = [*plans]
         except ValueError as error:
             # To all: they wait for an answer.
-            answers = [str(error)] * gang.world_size
-    answer = gang.scatter_objects(answers)
+            answers = [str(error)] * ranks.world_size
+    answer = ranks.scatter_objects(answers)
     if isinstance(answer, str):
         raise CheckpointError(f"the ranks' states do not make up one checkpoint: {answer}")
     paths = {key: path for _, _, theirs in wishes or () for key, path in theirs.items()}
-    return Plan(structure=structure_of(flat), mine=answer, ranks=ranks, paths=paths)
+    return Plan(structure=structure_of(flat), mine=answer, ranks=plans, paths=paths)
 
 
 def _deal(planner: DefaultSavePlanner, wishes: Sequence[tuple[SavePlan, list[str], dict[str, Path]]]) -> list[RankPlan]:

@@ -23,7 +23,7 @@ from mlops.trainer.health import DIRECTORY_VARIABLE
 from mlops.trainer.memory.neighbour import Neighbour
 from mlops.trainer.memory.recovery import Choice, Found, choose
 from mlops.trainer.memory.seats import ORDER_PREFIX, PAGE_BYTES, Header, Note, Notes, Seat, seats_from_environment
-from mlops.trainer.parallel import Gang
+from mlops.trainer.parallel import Ranks
 
 _ALIGNED_BYTES: Final = 64
 _BROADCAST_BYTES: Final = 256 << 20
@@ -66,8 +66,8 @@ class PeerMemory:
     :param seats: of this node; none where nothing is kept
     """
 
-    def __init__(self, gang: Gang, *, place: str, seats: Sequence[Seat] = (), seconds: float = 600.0) -> None:
-        self._gang, self._place, self._seats = gang, place, seats
+    def __init__(self, ranks: Ranks, *, place: str, seats: Sequence[Seat] = (), seconds: float = 600.0) -> None:
+        self._ranks, self._place, self._seats = ranks, place, seats
         self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._steady = threading.Lock()
         self._torn = self._done = self._settled = False
@@ -85,29 +85,29 @@ class PeerMemory:
         if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
             try:
                 self._neighbour = Neighbour(
-                    rank=gang.rank, world_size=gang.world_size, per_node=len(seats), seconds=seconds
+                    rank=ranks.rank, world_size=ranks.world_size, per_node=len(seats), seconds=seconds
                 )
             except OSError as error:
                 raise StepError(
-                    f"rank {gang.rank} and its neighbours on other nodes do not reach each other: {error}. Let the "
+                    f"rank {ranks.rank} and its neighbours on other nodes do not reach each other: {error}. Let the "
                     "nodes connect to each other at any port, or set train.checkpoint.peers: 0"
                 ) from error
 
     @classmethod
-    def of(cls, gang: Gang, *, peers: int | None, place: str, seconds: float) -> PeerMemory:
+    def of(cls, ranks: Ranks, *, peers: int | None, place: str, seconds: float) -> PeerMemory:
         """
         :param peers: the setting; 0 keeps nothing
         :param seconds: for other ranks to come
         :raises BadConfigError: where it is 1, and the state is not one that all ranks have in their memory
         """
-        usable = gang.mesh is None and gang.device.type == "cpu"
+        usable = ranks.mesh is None and ranks.device.type == "cpu"
         if peers and not usable:
-            kind = "a sharded layout" if gang.mesh is not None else f"ranks on {gang.device.type}"
+            kind = "a sharded layout" if ranks.mesh is not None else f"ranks on {ranks.device.type}"
             raise BadConfigError(
                 f"train.checkpoint.peers: 1 is for replicas on CPUs, and this training has {kind}; remove it"
             )
         keeps = usable and peers != 0
-        return cls(gang, place=place, seats=seats_from_environment() if keeps else (), seconds=seconds)
+        return cls(ranks, place=place, seats=seats_from_environment() if keeps else (), seconds=seconds)
 
     @property
     def guards(self) -> bool:
@@ -123,14 +123,14 @@ class PeerMemory:
         """
         if not self._seats:
             return None
-        gang = self._gang
+        ranks = self._ranks
         headers = [slot.header() for slot in self._seat.slots]
-        if not gang.any(any(header is not None and header.step > after for header in headers))[0]:
+        if not ranks.any(any(header is not None and header.step > after for header in headers))[0]:
             return None
-        found = gang.gather_objects(
+        found = ranks.gather_objects(
             Found(node=self._node, local_rank=self._local_rank, headers=headers, notes=self._notes.read())
         )
-        choice = gang.from_leader(None if found is None else choose(found, self._place))
+        choice = ranks.from_leader(None if found is None else choose(found, self._place))
         if choice is None or choice.header.step <= after:
             return None
         content, header = self._content(choice)
@@ -159,7 +159,7 @@ class PeerMemory:
         self._started = step, loss_units
         self._snapshot = snapshot
         folder = os.environ.get(DIRECTORY_VARIABLE)
-        pipe = Path(folder) / f"{ORDER_PREFIX}{self._gang.rank}" if folder else None
+        pipe = Path(folder) / f"{ORDER_PREFIX}{self._ranks.rank}" if folder else None
         if pipe is not None:
             os.mkfifo(pipe)
             threading.Thread(target=self._obey, args=(pipe,), name="keep-state", daemon=True).start()
@@ -185,7 +185,7 @@ class PeerMemory:
         if self._snapshot is None:
             return
         self._noted = step, units
-        note = Note(self._round, self._gang.rank, step, units)
+        note = Note(self._round, self._ranks.rank, step, units)
         self._notes.put(note)
         if self._neighbour is not None:
             self._neighbour.send(note)
@@ -252,8 +252,8 @@ class PeerMemory:
             known = self._started[1]
         header = Header(
             round=self._round,
-            rank=self._gang.rank,
-            world_size=self._gang.world_size,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
             step=step,
             epochs=epochs,
             loss_units=known,
@@ -290,12 +290,12 @@ class PeerMemory:
             content, header = slot.content(found), found
         if choice.missing:
             header = choice.header
-            if self._gang.rank != first.rank:
+            if self._ranks.rank != first.rank:
                 content = bytearray(PAGE_BYTES + header.num_bytes + header.document_bytes)
             whole = torch.frombuffer(content, dtype=torch.uint8)
             for start in range(PAGE_BYTES, len(whole), _BROADCAST_BYTES):
                 part = whole[start : start + _BROADCAST_BYTES]
-                distributed.broadcast(part, src=first.rank, group=self._gang.cpu_group)
+                distributed.broadcast(part, src=first.rank, group=self._ranks.cpu_group)
         return content, header
 
     def _stage(self) -> None:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mlops.contract.step import BadConfigError
+from mlops.evaluation.bias import group_differences
+from mlops.evaluation.slice_metrics import slices
+
+LABELS = np.repeat([1.0, 0.0], 20)
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        pytest.param(pl.Series([[1], [1, 2]] * 20), "List(Int64)", id="list"),
+        pytest.param(pl.Series([[1, 2], [3, 4]] * 20, dtype=pl.Array(pl.Int64, 2)), "Array(Int64", id="array"),
+        pytest.param(pl.Series([{"x": 1}, {"x": 2}] * 20), "Struct({'x': Int64})", id="struct"),
+        pytest.param(pl.Series([b"\xff", b"a"] * 20), "Binary", id="binary"),
+    ],
+)
+def test_a_column_without_groups_is_named_with_its_type(column: pl.Series, dtype: str) -> None:
+    """Broken: the user would read of a cast in somebody's library."""
+    rows = pl.DataFrame({"tags": column})
+    with pytest.raises(BadConfigError) as error:
+        slices("auc", rows, ["tags"], labels=LABELS, offsets=np.arange(41), candidate=LABELS, champion=None)
+    assert f"evaluate.slices: column 'tags' is of type {dtype}" in str(error.value)
+    with pytest.raises(BadConfigError, match="evaluate.fairness: column 'tags' is of type"):
+        group_differences(rows, ["tags"], labels=LABELS, candidate=LABELS, champion=None)
+
+
+def test_a_slice_that_cannot_be_measured_comes_last() -> None:
+    """Broken: it would be missing, as if there were no such rows."""
+    rows = pl.DataFrame({"half": ["A"] * 20 + ["B"] * 20, "every": ["C", "D"] * 20})
+    found = slices(
+        "auc", rows, ["half", "every"], labels=LABELS, offsets=np.arange(41), candidate=LABELS, champion=None
+    )
+    assert [(each.value, each.estimate is None) for each in found] == [
+        ("C", False),
+        ("D", False),
+        ("A", True),
+        ("B", True),
+    ]

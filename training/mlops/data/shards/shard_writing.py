@@ -1,0 +1,213 @@
+"""
+Write shards.
+
+Apart from :mod:`mlops.data.shards.shard_reading`, which needs neither Polars nor Arrow.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from mlops.contract.step import BadDataError, scratch_parent
+from mlops.data.shards.feature_table import FeatureTable, concat
+from mlops.data.shards.shard_files import COLUMNS, offsets_of_samples
+from mlops.data.shards.spool import Spool
+from mlops.store import Store
+
+MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
+"""Of rows; the file's schema and padding stay below the 128 MB that a shard may have."""
+_BUCKET_BYTES: Final = 64 * 1024 * 1024
+_MAX_BUCKETS: Final = 512
+
+
+def write_split(
+    store: Store, place: str, name: str, table: FeatureTable, *, keys: pl.DataFrame | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> dict[str, Any]:  # fmt: skip
+    """
+    Store a split that is in memory; see :class:`SplitWriter`.
+
+    :param keys: further columns to store, row for row
+    :return: its part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+    """
+    with SplitWriter(store, place, name, max_shard_bytes=max_shard_bytes) as writer:
+        writer.add(table if keys is None else replace(table, keys=keys))
+        return writer.finish()
+
+
+class SplitWriter:
+    """
+    Stores a split that comes in pieces, in any order, in shards of equal size: they differ by less than a sample's
+    rows, for a sample is never cut. Samples without ids keep the order in which they come.
+
+    What does not fit into memory is dealt into buckets on local disk by the upper bits of the ids; each bucket is then
+    sorted in memory.
+
+    :param place: folder of the step
+    :param name: of the split, e.g. ``train``
+    :param num_bytes: of all rows that will come, about; where that is more than a bucket, samples must have ids
+    """
+
+    def __init__(
+        self, store: Store, place: str, name: str, *, num_bytes: int = 0, max_shard_bytes: int = MAX_SHARD_BYTES,
+        bucket_bytes: int = _BUCKET_BYTES,
+    ) -> None:  # fmt: skip
+        self._store, self._place, self._name = store, place, name
+        self._max_shard_bytes = max_shard_bytes
+        self._num_buckets = min(_MAX_BUCKETS, max(1, math.ceil(num_bytes / bucket_bytes)))
+        self._scratch = tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent())
+        self._spool = Spool(Path(self._scratch.name, "buckets"))
+        self._kept: list[FeatureTable] = []
+        self._num_rows = self._row_bytes = 0
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.cleanup()
+
+    def add(self, table: FeatureTable) -> None:
+        self._num_rows += table.num_rows
+        self._row_bytes = max(self._row_bytes, row_bytes(table))
+        if self._num_buckets == 1:
+            self._kept.append(table)
+            return
+        assert table.ids is not None, "only samples with ids can be dealt into buckets"
+        buckets = ((table.ids >> np.uint64(32)) * np.uint64(self._num_buckets)) >> np.uint64(32)
+        for bucket in np.unique(buckets):
+            part = table.take(np.flatnonzero(buckets == bucket))
+            self._spool.append(int(bucket), pa.Table.from_batches([_to_arrow(part, first_sample=0)]))
+        self._kept = [table.samples(0, 0)]
+
+    def finish(self) -> dict[str, Any]:
+        """
+        Store what was added.
+
+        :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+        :raises BadDataError: where two samples have one id: their keys do not tell them apart
+        """
+        shards: list[dict[str, Any]] = []
+        num_samples = 0
+        for table in self._shards():
+            path = Path(self._scratch.name, f"{self._name}-{len(shards):05d}.arrow")
+            batch = _to_arrow(table, first_sample=num_samples)
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            starts = _starts(path)
+            artifact = self._store.put_artifact(self._place, path.name, path)
+            path.unlink()
+            shards.append(
+                {
+                    "key": artifact.key,
+                    "sha256": artifact.sha256,
+                    "num_bytes": artifact.num_bytes,
+                    "num_rows": table.num_rows,
+                    "num_samples": table.num_samples,
+                    "num_features": table.num_features,
+                    "starts": starts,
+                }
+            )
+            num_samples += table.num_samples
+        return {"num_rows": self._num_rows, "num_samples": num_samples, "shards": shards}
+
+    def _shards(self) -> Iterator[FeatureTable]:
+        """The samples in their order, cut into shards; a split without samples is one empty shard."""
+        num_shards = max(1, math.ceil(self._num_rows * self._row_bytes / self._max_shard_bytes))
+        pending: list[FeatureTable] = []
+        current = first_row = 0
+        for table in self._buckets():
+            # A sample belongs to the shard that its first row falls into.
+            places = (table.offsets[:-1] + first_row) * num_shards // max(1, self._num_rows)
+            edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), table.num_samples]
+            for start, stop in pairwise(edges):
+                if start < stop and places[start] != current:
+                    if pending:
+                        yield concat(pending)
+                    pending, current = [], int(places[start])
+                if start < stop:
+                    pending.append(table.samples(start, stop))
+            first_row += table.num_rows
+        yield concat(pending) if pending else self._kept[0]
+
+    def _buckets(self) -> Iterator[FeatureTable]:
+        if self._num_buckets == 1:
+            yield self._sorted(concat(self._kept))
+            return
+        for bucket in range(self._num_buckets):
+            if (part := self._spool.read(bucket)) is not None:
+                yield self._sorted(concat([_from_arrow(batch) for batch in part.to_batches()]))
+
+    def _sorted(self, table: FeatureTable) -> FeatureTable:
+        if table.ids is None:
+            return table
+        order = np.argsort(table.ids, kind="stable")
+        ids = table.ids[order]
+        if (same := np.flatnonzero(ids[1:] == ids[:-1])).size:
+            raise BadDataError(
+                f"{len(same)} samples of the split {self._name!r} have the keys of another one: rows are doubled, or "
+                "order_by (group_by, where rows are grouped) does not tell them apart; add a column to it"
+            )
+        return table.take(order)
+
+
+def row_bytes(table: FeatureTable) -> int:
+    """Of one row in a shard, on average where keys are text."""
+    keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
+    return 4 * table.num_features + 12 + keys
+
+
+def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
+    """
+    :param first_sample: number of the first sample, where samples have no ids
+    """
+    features = pa.array(np.ascontiguousarray(table.features).reshape(-1))
+    ids = np.arange(table.num_samples, dtype=np.uint64) + np.uint64(first_sample) if table.ids is None else table.ids
+    columns = {
+        "features": pa.FixedSizeListArray.from_arrays(features, table.num_features),
+        "label": pa.array(table.labels),
+        "sample": pa.array(np.repeat(ids, np.diff(table.offsets))),
+    }
+    if table.keys is not None:
+        keys = table.keys.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        columns |= {name: keys.column(name).combine_chunks() for name in keys.column_names}
+    return pa.record_batch(columns)
+
+
+def _from_arrow(batch: pa.RecordBatch) -> FeatureTable:
+    """A bucket's rows, in place."""
+    width = batch.schema.field("features").type.list_size
+    # Not to_numpy, which imports pandas: half a second of each process that starts.
+    features: Any = np.from_dlpack(batch.column("features").flatten())
+    labels: Any = np.from_dlpack(batch.column("label"))
+    ids = np.from_dlpack(batch.column("sample")).view(np.uint64)
+    offsets = offsets_of_samples(ids)
+    names = batch.schema.names[len(COLUMNS) :]
+    return FeatureTable(
+        features=features.reshape(-1, width),
+        labels=labels,
+        offsets=offsets,
+        ids=ids[offsets[:-1]],
+        keys=pl.DataFrame(batch.select(names)) if names else None,
+    )
+
+
+def _starts(path: Path) -> dict[str, int]:
+    """Where in a shard's file each of :data:`COLUMNS` begins, in bytes."""
+    with pa.memory_map(str(path)) as file:
+        start = file.read_buffer().address
+        batch = pa.ipc.open_file(file).get_batch(0)
+        values = [batch.column("features").flatten(), batch.column("label"), batch.column("sample")]
+        return {
+            name: 0 if column.buffers()[1] is None else column.buffers()[1].address - start
+            for name, column in zip(COLUMNS, values, strict=True)
+        }

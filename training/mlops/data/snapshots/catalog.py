@@ -1,0 +1,170 @@
+"""The snapshots of a store: what was committed, and how people name one of them."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from mlops.contract.refs import Artifact, DatasetRef
+from mlops.contract.step import BadConfigError, deprecation_key
+from mlops.data.snapshots.deprecation import Deprecation, find_deprecation
+from mlops.data.snapshots.manifest import Manifest
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.store import REF_FILE, DamagedObjectError, Store, Stored
+
+SHORTEST_PREFIX: Final = 6
+_REQUESTS: Final = 16
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_VERSION: Final = re.compile(rf"[0-9a-f]{{{SHORTEST_PREFIX},64}}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommittedSnapshot:
+    """A snapshot that an ingest committed."""
+
+    ref: DatasetRef
+    manifest: Manifest
+    committed: datetime
+    """When, by the store's clock."""
+    deprecation: Deprecation | None
+
+    @property
+    def name(self) -> str:
+        """``flights@1a2b3c4d5e6f``: names it at the command line."""
+        return f"{self.ref.name}@{self.ref.version[:12]}"
+
+    @property
+    def last_day(self) -> str:
+        """``YYYY-MM-DD``: the last whole day of its interval, in its own time zone."""
+        end = datetime.fromisoformat(self.ref.interval_end).astimezone(ZoneInfo(self.manifest.timezone))
+        return (end - timedelta(microseconds=1)).date().isoformat()
+
+    def open(self, store: Store) -> Snapshot:
+        return Snapshot(store, self.manifest)
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Every object that the snapshot consists of, by key."""
+        blobs = [blob.artifact for blob in self.manifest.blobs]
+        return {artifact.key: artifact for artifact in (*self.ref.artifacts.values(), *blobs)}
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON: the ref's facts and the whole manifest."""
+        return {
+            "name": self.ref.name,
+            "version": self.ref.version,
+            "last_day": self.last_day,
+            "num_rows": self.ref.num_rows,
+            "num_bytes": self.ref.num_bytes,
+            "committed": self.committed.isoformat(),
+            "place": self.ref.place,
+            "deprecated": asdict(self.deprecation) if self.deprecation else None,
+            "manifest": self.manifest.to_document(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Catalog:
+    """The snapshots of one dataset or of all, and what is too damaged to be listed."""
+
+    snapshots: Sequence[CommittedSnapshot]
+    """By name, then from the oldest interval to the newest; of one interval in the order of their commits."""
+    damaged: Sequence[DamagedObjectError]
+
+
+def dataset_names(store: Store) -> list[str]:
+    """Datasets that have a place in the store; a dataset is called like its pipeline."""
+    return [name for name in store.folders("pipelines") if "ingest" in store.folders(f"pipelines/{name}")]
+
+
+def read_catalog(store: Store, name: str | None = None) -> Catalog:
+    """
+    :param name: None for all datasets
+    :raises BadConfigError: where there is no such dataset, with the names that there are
+    """
+    names = dataset_names(store)
+    if name is not None and name not in names:
+        raise BadConfigError(f"there is no dataset {name!r} in {store.uri}{_instead(name, names)}")
+    refs = [
+        entry
+        for dataset in (names if name is None else [name])
+        for entry in store.stored(f"pipelines/{dataset}/ingest")
+        if PurePosixPath(entry.key).name == REF_FILE
+    ]
+    marks = {key for dataset in names for key in store.list(f"pipelines/{dataset}/deprecated")}
+
+    def read(entry: Stored) -> CommittedSnapshot | DamagedObjectError:
+        try:
+            ref = store.committed(str(PurePosixPath(entry.key).parent))
+            assert isinstance(ref, DatasetRef), f"{entry.key} was committed by an ingest"
+            manifest = Snapshot.open(store, ref).manifest
+            marked = deprecation_key(ref.name, ref.version) in marks
+            mark = find_deprecation(store, ref.name, ref.version) if marked else None
+        except DamagedObjectError as error:
+            return error
+        return CommittedSnapshot(ref=ref, manifest=manifest, committed=entry.modified, deprecation=mark)
+
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        found = list(pool.map(read, refs))
+    snapshots = [item for item in found if isinstance(item, CommittedSnapshot)]
+    snapshots.sort(key=lambda item: (item.ref.name, item.ref.interval_end, item.committed))
+    return Catalog(snapshots=snapshots, damaged=[item for item in found if isinstance(item, DamagedObjectError)])
+
+
+def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
+    """
+    The snapshot that people mean by ``NAME``, ``NAME@VERSION`` or ``NAME@YYYY-MM-DD``.
+
+    A version may be shortened to a beginning of at least 6 characters that only it has. A date is the last day of the
+    interval; of several snapshots of it, or where only the name is given, the newest counts, as it does for sensors:
+    the latest interval, the last commit, no deprecated one where there is another.
+
+    :raises BadConfigError: where none or several are meant, with what there is
+    """
+    name, at, which = text.partition("@")
+    catalog = read_catalog(store, name)
+    if at and not _DATE.fullmatch(which) and not _VERSION.fullmatch(which):
+        raise BadConfigError(
+            f"{which!r} in {text!r} is neither a date (YYYY-MM-DD) nor the beginning of a version (at least "
+            f"{SHORTEST_PREFIX} of its hexadecimal digits); {_newest(catalog)}"
+        )
+    found = [
+        item
+        for item in catalog.snapshots
+        if not at or item.last_day == which or ("-" not in which and item.ref.version.startswith(which))
+    ]
+    if not found:
+        if catalog.damaged:
+            raise catalog.damaged[0]
+        raise BadConfigError(f"there is no snapshot {text!r} in {store.uri}; {_newest(catalog)}")
+    versions = sorted({item.ref.version for item in found})
+    if at and "-" not in which and len(versions) > 1:
+        length = 1 + max(_common(a, b) for a, b in itertools.pairwise(versions))
+        raise BadConfigError(f"{text!r} may mean {' or '.join(version[: max(length, 12)] for version in versions)}")
+    return ([item for item in found if item.deprecation is None] or found)[-1]
+
+
+def _newest(catalog: Catalog) -> str:
+    if not catalog.snapshots:
+        return "the dataset has none yet"
+    newest = catalog.snapshots[-3:][::-1]
+    return "the newest are " + ", ".join(f"{item.name} ({item.last_day})" for item in newest)
+
+
+def _instead(name: str, names: Sequence[str]) -> str:
+    if not names:
+        return ": it holds no dataset at all"
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; it holds {', '.join(names)}"
+
+
+def _common(a: str, b: str) -> int:
+    """Characters that both begin with."""
+    return next((index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))

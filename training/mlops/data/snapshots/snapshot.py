@@ -1,0 +1,266 @@
+"""
+Immutable snapshots: a manifest of content-addressed Parquet blobs, one partition per calendar day.
+
+Blobs are canonical (equal rows give equal bytes), so nightly snapshots share the days that did not change: a window
+of 30 days costs one new day. The validation runtime reads snapshots too, so no pyarrow here.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from mlops.contract.refs import DatasetRef, digest_of
+from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.step import BadDataError
+from mlops.data.engine.engines import Engine, Table, as_table, on_spark, spark_session
+from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
+from mlops.data.snapshots.partitions import DayWriter, StoredDay, write_days
+from mlops.data.snapshots.splits import INDEX, SPLITS, days_of
+from mlops.data.sources.window import Window
+from mlops.store import DamagedObjectError, Store
+
+__all__ = ["MAX_BLOB_BYTES", "Blob", "Manifest", "Partition", "Snapshot", "SplitPart", "write_snapshot"]
+
+MAX_BLOB_BYTES: Final = 128 * 1024 * 1024
+_READERS: Final = 4
+_INDEX: Final = "__split"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot opened for reading; its blobs are read when asked for, and every one is checked by its digest."""
+
+    store: Store
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, store: Store, ref: DatasetRef) -> Snapshot:
+        """:raises DamagedObjectError: where the manifest is missing or not the one that was written"""
+        artifact = ref.artifacts["manifest"]
+        try:
+            return cls(store, Manifest.from_json(store.read(artifact)))
+        except ValueError as error:
+            raise DamagedObjectError(f"{artifact.key} in {store.uri}: {error}") from error
+
+    @property
+    def days(self) -> list[str]:
+        """Days that have rows, oldest first."""
+        return [partition.day for partition in self.manifest.partitions]
+
+    def split_days(self, name: str) -> list[str]:
+        """
+        Days on which a split has rows, oldest first.
+
+        :raises BadDataError: where the snapshot has no such split
+        """
+        if name not in self.manifest.splits:
+            known = ", ".join(SPLITS if self.manifest.splits else ()) or (
+                "none: it was made before snapshots had splits; ingest it again"
+            )
+            raise BadDataError(f"snapshot {self.manifest.name} has no split {name!r}; its splits: {known}")
+        return list(self.manifest.splits[name].days)
+
+    def read(self, days: Sequence[str] | None = None) -> pl.DataFrame:
+        """
+        Rows in canonical order.
+
+        :param days: ``YYYY-MM-DD``, in the order wanted; None for all
+        :raises BadDataError: where the snapshot has no such day
+        :raises DamagedObjectError: naming the blob
+        """
+        wanted = self._partitions(self.days if days is None else days)
+        if not wanted:
+            return self._no_rows()
+        return self._read_blobs(blob for partition in wanted for blob in partition.blobs)
+
+    def scan(self, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
+        """
+        The rows of :meth:`read`, read as they are needed.
+
+        :param cache: folder for blobs of a remote store; must stay as long as the frame is in use
+        """
+        wanted = self._partitions(self.days if days is None else days)
+        if not wanted:
+            return self._no_rows().lazy()
+        return self._scan_blobs((blob for partition in wanted for blob in partition.blobs), cache)
+
+    def read_split(self, name: str, days: Sequence[str] | None = None) -> pl.DataFrame:
+        """
+        Rows of a split in canonical order.
+
+        :param name: ``train``, ``validation`` or ``test``
+        :param days: only these days of the split; None for all
+        :raises BadDataError: where the snapshot has no such split, or the split no such day
+        """
+        wanted = self._split_partitions(name, days)
+        rows = self.read([partition.day for partition in wanted])
+        if not (indexes := [partition.index for partition in wanted if partition.index]):
+            return rows
+        return rows.filter(self._read_blobs(indexes)[INDEX] == name)
+
+    def scan_split(self, name: str, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
+        """The rows of :meth:`read_split`, read as they are needed; see :meth:`scan`."""
+        wanted = self._split_partitions(name, days)
+        rows = self.scan([partition.day for partition in wanted], cache=cache)
+        if not (indexes := [partition.index for partition in wanted if partition.index]):
+            return rows
+        index = self._scan_blobs(indexes, cache).rename({INDEX: _INDEX})
+        return pl.concat([rows, index], how="horizontal").filter(pl.col(_INDEX) == name).drop(_INDEX)
+
+    def table(self, split: str, *, cache: Path) -> Table:
+        """
+        The rows of a split, on the engine that made the snapshot; every blob is checked by whoever reads it.
+
+        :param cache: folder for blobs that are fetched to this machine
+        """
+        if self.manifest.engine == "polars":
+            return as_table(self.scan_split(split, cache=cache))
+        return on_spark([_Day(self, split, day) for day in self.split_days(split)], spark_session())
+
+    def _partitions(self, days: Sequence[str]) -> list[Partition]:
+        known = {partition.day: partition for partition in self.manifest.partitions}
+        if missing := [day for day in days if day not in known]:
+            held = f"{len(known)} days, {self.days[0]} to {self.days[-1]}" if known else "no rows at all"
+            raise BadDataError(f"snapshot {self.manifest.name} has no rows for {', '.join(missing)}; it holds {held}")
+        return [known[day] for day in days]
+
+    def _split_partitions(self, name: str, days: Sequence[str] | None) -> list[Partition]:
+        split_days = self.split_days(name)
+        if days is not None and (missing := [day for day in days if day not in split_days]):
+            raise BadDataError(
+                f"the split {name!r} of snapshot {self.manifest.name} has no rows for {', '.join(missing)}"
+            )
+        return self._partitions(split_days if days is None else days)
+
+    def _no_rows(self) -> pl.DataFrame:
+        """An empty table with the snapshot's columns, which a blob knows."""
+        for partition in self.manifest.partitions[:1]:
+            return self._read_blobs(partition.blobs[:1]).clear()
+        raise BadDataError(f"snapshot {self.manifest.name} up to {self.manifest.interval_end} holds no rows at all")
+
+    def _read_blobs(self, blobs: Iterable[Blob]) -> pl.DataFrame:
+        with ThreadPoolExecutor(_READERS) as threads:
+            return pl.concat(
+                threads.map(lambda blob: pl.read_parquet(io.BytesIO(self.store.read(blob.artifact))), blobs)
+            )
+
+    def _scan_blobs(self, blobs: Iterable[Blob], cache: Path) -> pl.LazyFrame:
+        with ThreadPoolExecutor(_READERS) as threads:
+            files = list(threads.map(lambda blob: self.store.local_file(blob.artifact, cache), blobs))
+        return pl.scan_parquet(files, glob=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """The rows of a split on one day of a snapshot, read in any process."""
+
+    snapshot: Snapshot
+    split: str
+    day: str
+
+    def __call__(self) -> pl.LazyFrame:
+        return self.snapshot.read_split(self.split, [self.day]).lazy()
+
+
+def write_snapshot(
+    store: Store,
+    table: Table,
+    *,
+    name: str,
+    window: Window,
+    event_time: str,
+    sources: Mapping[str, Mapping[str, Any]],
+    split: TimeSplit | KeySplit,
+    creator: Mapping[str, Any],
+    engine: Engine,
+    scratch: Path,
+    max_blob_bytes: int = MAX_BLOB_BYTES,
+) -> Manifest:
+    """
+    Store a table's rows by calendar day; blobs that the store already has are not written again.
+
+    :param table: the window's rows; more of them than fit in memory are no trouble, as long as each day does
+    :param event_time: column of ``table`` with the instants (UTC) that give a row its day in the window's time zone
+    :param sources: provenance, kept in the manifest as it is
+    :param split: the setting ``ingest.split``
+    :param creator: who made it; kept in the manifest as it is
+    :param scratch: folder for rows that do not fit in memory
+    :return: the manifest, which is not stored yet: the caller commits it
+    :raises BadDataError: where the window's last day has no rows, a split has none, or a column cannot be stored
+    """
+    writer = DayWriter(store_uri=store.uri, event_time=event_time, split=split, max_blob_bytes=max_blob_bytes)
+    stored = write_days(table, writer, timezone=window.timezone, scratch=scratch)
+    partitions = tuple(day.partition for day in stored)
+    _check_complete([partition.day for partition in partitions], window)
+    schema = stored[-1].schema
+    manifest = Manifest(
+        name=name,
+        interval_start=window.start.isoformat(),
+        interval_end=window.end.isoformat(),
+        timezone=window.timezone,
+        event_time=event_time,
+        schema=dict(schema),
+        schema_hash=digest_of(schema),
+        partitions=partitions,
+        split=split.model_dump(mode="json"),
+        split_hash=digest_of(split.model_dump(mode="json")),
+        splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_key(stored),
+        sources=sources,
+        creator=creator,
+        engine=engine,
+    )
+    num_blobs = sum(len(partition.blobs) for partition in partitions)
+    logger.info(
+        "snapshot %s: %d rows of %d days, %.1f MB in %d blobs; %d blobs and num_new_bytes=%d are new, the rest is "
+        "shared with earlier snapshots",
+        name, manifest.num_rows, len(partitions), manifest.num_bytes / 1e6, num_blobs,
+        sum(day.num_new_blobs for day in stored), sum(day.num_new_bytes for day in stored),
+    )  # fmt: skip
+    return manifest
+
+
+def _check_complete(days: Sequence[str], window: Window) -> None:
+    if not days:
+        raise BadDataError(
+            f"no rows from {window.start.isoformat()} to {window.end.isoformat()}: the window is empty; "
+            "check that the sources reach this far, or the run's date"
+        )
+    if days[-1] != str(window.last_day):
+        raise BadDataError(
+            f"no rows for {window.last_day}, the last day of the interval (newest: {days[-1]}); "
+            "the day's delivery is late or lost: run again when it is there"
+        )
+
+
+def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit) -> dict[str, SplitPart]:
+    num_rows = {partition.day: partition.num_rows for partition in partitions}
+    return {
+        name: SplitPart(days=tuple(days), num_rows=sum(num_rows[day] for day in days))
+        for name, days in days_of(list(num_rows), split).items()
+    }
+
+
+def _splits_by_key(stored: Sequence[StoredDay]) -> dict[str, SplitPart]:
+    splits = {
+        name: SplitPart(
+            days=tuple(day.partition.day for day in stored if day.split_rows[name]),
+            num_rows=sum(day.split_rows[name] for day in stored),
+        )
+        for name in SPLITS
+    }
+    if empty := [name for name, part in splits.items() if not part.num_rows]:
+        raise BadDataError(
+            f"no key falls into the split {empty[0]!r}: there are too few of them; raise ingest.split.{empty[0]}, or "
+            "split by time"
+        )
+    return splits

@@ -1,0 +1,70 @@
+"""Read every object of a snapshot and hold it against its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from mlops.contract.refs import Artifact
+from mlops.data.snapshots.catalog import CommittedSnapshot
+from mlops.store import DamagedObjectError, Store
+
+_READERS: Final = 4
+"""Blobs held in memory at once, 128 MB at most each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DamagedObject:
+    """An object that is missing, or not what was written."""
+
+    key: str
+    problem: str
+    """What is wrong, and how to mend it."""
+    snapshots: Sequence[str]
+    """Those that need it."""
+
+
+def find_damage(
+    store: Store, snapshots: Sequence[CommittedSnapshot], progress: Callable[[int, int], None]
+) -> list[DamagedObject]:
+    """
+    Check blobs, index files and manifests; one that several snapshots share is read once.
+
+    :param progress: called with the bytes read so far, and all there are to read
+    """
+    artifacts: dict[str, Artifact] = {}
+    owners: dict[str, list[str]] = {}
+    for snapshot in snapshots:
+        for key, artifact in snapshot.artifacts().items():
+            artifacts[key] = artifact
+            owners.setdefault(key, []).append(snapshot.name)
+    problems = find_problems(store, list(artifacts.values()), progress)
+    return [DamagedObject(key=key, problem=problem, snapshots=owners[key]) for key, problem in problems.items()]
+
+
+def find_problems(store: Store, artifacts: Sequence[Artifact], progress: Callable[[int, int], None]) -> dict[str, str]:
+    """
+    Read objects and check their digests.
+
+    :param progress: see :func:`find_damage`
+    :return: by the key of each that is missing or damaged, what is wrong with it
+    """
+    total = sum(artifact.num_bytes for artifact in artifacts)
+
+    def problem_of(artifact: Artifact) -> str | None:
+        try:
+            store.read(artifact)
+        except DamagedObjectError as error:
+            return str(error)
+        return None
+
+    found, done = {}, 0
+    with ThreadPoolExecutor(_READERS) as pool:
+        for artifact, problem in zip(artifacts, pool.map(problem_of, artifacts), strict=True):
+            done += artifact.num_bytes
+            progress(done, total)
+            if problem is not None:
+                found[artifact.key] = problem
+    return found

@@ -1,0 +1,138 @@
+"""From sources to the one table of a snapshot: the recipe's transform, and the rows of the window."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import narwhals as nw
+import polars as pl
+from narwhals.exceptions import ColumnNotFoundError, NarwhalsError
+from polars.exceptions import ColumnNotFoundError as PolarsColumnNotFoundError
+from polars.exceptions import PolarsError
+
+from mlops.code import load_attribute
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.engine.engines import Recipe, Table, is_spark, run_recipe, spark_session
+from mlops.data.sources import SourceTable
+from mlops.data.sources.window import Window
+
+
+def transform_sources(sources: Mapping[str, SourceTable], transform: str | None, home: Path) -> Table:
+    """
+    Make one table of the sources.
+
+    :param transform: import path of the recipe's function, or its file of SQL; None where there is a single source
+    :param home: folder that holds ``include/``
+
+    :raises BadConfigError: where the transform is missing, does not import or parse, or returns no narwhals LazyFrame
+    """
+    tables = {name: source.rows for name, source in sources.items()}
+    if transform is None:
+        if len(sources) > 1:
+            raise BadConfigError(
+                f"ingest has {len(sources)} sources ({', '.join(sources)}) and no transform to make one table of them; "
+                "set ingest.transform"
+            )
+        return next(iter(tables.values()))
+    if transform.endswith(".sql"):
+        with explained(transform, sources):
+            return _select(transform, tables, home)
+    function = load_attribute(transform, home)
+    if not callable(function):
+        raise BadConfigError(f"ingest.transform {transform!r} is a {type(function).__name__}, not a function")
+    try:
+        with explained(transform, sources):
+            result = run_recipe(cast(Recipe, function), tables)
+    except KeyError as error:
+        raise BadConfigError(
+            f"ingest.transform {transform!r} asks for {error}; the sources are {', '.join(sources)}"
+        ) from error
+    if not isinstance(result, nw.LazyFrame):
+        kind = f"{type(result).__module__.partition('.')[0]}.{type(result).__name__}"
+        raise BadConfigError(f"ingest.transform {transform!r} returned a {kind}; return a narwhals.LazyFrame")
+    return result
+
+
+def rows_in_window(
+    table: Table, event_time: str, window: Window, *, sources: Mapping[str, SourceTable], transform: str | None
+) -> Table:
+    """
+    Keep the window's rows.
+
+    :param event_time: column with the instant by which a row belongs to a day
+
+    :raises BadDataError: where the column is missing or no instant
+    """
+    with explained(transform, sources):
+        schema = table.collect_schema()
+    if event_time not in schema:
+        raise BadDataError(
+            f"the table has no column {event_time!r}, which ingest.event_time names; it has {', '.join(schema)}"
+        )
+    dtype = schema[event_time]
+    if not isinstance(dtype, nw.Datetime) or dtype.time_zone is None:
+        raise BadDataError(
+            f"ingest.event_time {event_time!r} is {dtype}, not an instant; make it a datetime with a time zone, "
+            "or name it as event_time of its source, which parses ISO 8601"
+        )
+    if dtype.time_zone != "UTC":
+        table = table.with_columns(nw.col(event_time).dt.convert_time_zone("UTC"))
+    return table.filter(nw.col(event_time) >= window.start, nw.col(event_time) < window.end)
+
+
+def _select(path: str, tables: Mapping[str, Table], home: Path) -> Table:
+    """Run a file's SELECT over the tables, by the engine's own SQL."""
+    try:
+        query = (home / path).read_text()
+    except FileNotFoundError as error:
+        raise BadConfigError(f"ingest.transform: there is no file {home / path}") from error
+    statement = re.sub(r"(--[^\n]*|/\*.*?\*/|\s)+", " ", query, flags=re.DOTALL).strip()
+    if not re.match(r"(SELECT|WITH)\b", statement, re.IGNORECASE):
+        raise BadConfigError(f"ingest.transform {path}: write one SELECT; it begins with {statement[:40]!r}")
+    if any(is_spark(table) for table in tables.values()):
+        for name, table in tables.items():
+            table.to_native().createOrReplaceTempView(name)
+        return nw.from_native(spark_session().sql(query))
+    try:
+        rows = pl.SQLContext({name: table.to_native() for name, table in tables.items()}).execute(query)
+        rows.collect_schema()  # only now are the tables looked up
+    except (pl.exceptions.SQLSyntaxError, pl.exceptions.SQLInterfaceError) as error:
+        raise BadConfigError(
+            f"ingest.transform {path}: {_cause(error)}. It is read as Polars' SQL, over the tables {', '.join(tables)}"
+        ) from error
+    return nw.from_native(rows)
+
+
+@contextmanager
+def explained(transform: str | None, sources: Mapping[str, SourceTable]) -> Iterator[None]:
+    """
+    Say what a failing transform asked for, and what there is; around its making and around its running.
+
+    :raises BadDataError: where the transform does not fit the data
+    """
+    named = f"ingest.transform {transform!r}" if transform else "the table"
+    try:
+        yield
+    except (ColumnNotFoundError, PolarsColumnNotFoundError) as error:
+        columns = "; ".join(f"{name} has {', '.join(source.columns)}" for name, source in sources.items())
+        raise BadDataError(f"{named} asks for a missing column: {_cause(error)}. Of the sources, {columns}") from error
+    except (PolarsError, NarwhalsError) as error:
+        raise BadDataError(f"{named} does not fit the data: {_cause(error)}") from error
+    except _analysis_errors() as error:
+        raise BadDataError(f"{named} does not fit the data: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, without the plan of the query that Polars and Spark print below it."""
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _analysis_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises for a query that can never run, where Spark is in use at all."""
+    module = sys.modules.get("pyspark.errors")
+    return (module.AnalysisException,) if module else ()

@@ -1,0 +1,142 @@
+"""How the model does when it is asked: how quickly, how large it is, and what it makes of odd requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from mlops.contract.step import BadDataError
+from mlops.evaluation.scoring import TrainedModel
+from mlops.evaluation.stopwatch import own_seconds
+
+NUM_REQUESTS: Final = 300
+NUM_WARM_UP: Final = 20
+"""Requests that are not measured: the first ones load and compile."""
+NUM_ODD: Final = 8
+"""Requests of which one value each is made odd."""
+_FAR: Final = 10
+"""How many ranges of a column beyond its largest and smallest value."""
+
+SCORED, REFUSED, NOT_FINITE = "scored", "refused", "not finite"
+
+Request = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disturbance:
+    """What became of requests in which one raw column had a value that it never has."""
+
+    column: str
+    value: str
+    num_requests: int
+    num_refused: int
+    """With a message that says what is wrong."""
+    num_not_finite: int
+    num_failed: int
+    """With any other error, as a server would answer 500."""
+    error: str = ""
+    """The first of those."""
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.num_not_finite or self.num_failed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingBenchmark:
+    """
+    Features and model on one request, warm, in this process; no network, no queue, and without what other programs on
+    the machine cost it (:func:`mlops.evaluation.stopwatch.own_seconds`).
+    """
+
+    latency_p50_ms: float
+    latency_p99_ms: float
+    num_requests: int
+    rows_per_request: float
+    num_bytes: int
+    disturbances: Sequence[Disturbance]
+
+
+def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> ServingBenchmark:
+    """
+    Ask for held-out samples one by one: the rows of a query, a row, a document.
+
+    :param rows: raw ones, at least one of which the feature set keeps
+    """
+    known, offsets = model.samples(rows)
+    known = known.select(model.columns)
+    picked = np.linspace(0, len(offsets) - 2, min(NUM_REQUESTS, len(offsets) - 1), dtype=np.int64)
+    bounds = list(pairwise(offsets.tolist()))
+    requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
+    for request in requests[:NUM_WARM_UP]:
+        model.serve(request)
+    milliseconds = 1000 * own_seconds([partial(model.serve, request) for request in requests])
+    return ServingBenchmark(
+        latency_p50_ms=float(np.percentile(milliseconds, 50)),
+        latency_p99_ms=float(np.percentile(milliseconds, 99)),
+        num_requests=len(requests),
+        rows_per_request=sum(map(len, requests)) / len(requests),
+        num_bytes=model.num_bytes,
+        disturbances=[
+            _disturb(model, requests[:: max(1, len(requests) // NUM_ODD)], name, said, value)
+            for name in known.columns
+            for said, value in _odd_values(known[name])
+        ],
+    )
+
+
+def _odd_values(column: pl.Series) -> Iterator[tuple[str, Any]]:
+    yield "missing", None
+    dtype = column.dtype
+    if dtype.is_integer():
+        largest, smallest = column.upper_bound().item(), column.lower_bound().item()
+        yield from (("largest of its type", largest), ("smallest of its type", smallest))
+    elif dtype.is_float():
+        known = column.drop_nulls().drop_nans().to_numpy()
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+        reach = _FAR * max(high - low, 1.0)
+        yield from (("far above", high + reach), ("far below", low - reach))
+        largest = float(np.finfo(np.float32 if dtype == pl.Float32 else np.float64).max)
+        yield from (("largest of its type", largest), ("not a number", float("nan")))
+    elif dtype in (pl.String, pl.Categorical):
+        yield from (("never seen", "\N{SNOWMAN} never seen"), ("empty", ""), ("very long", "x" * 10_000))
+    elif dtype == pl.Date:
+        yield from (("first day of the calendar", date.min), ("last day of the calendar", date.max))
+    elif isinstance(dtype, pl.Datetime):
+        zone = UTC if dtype.time_zone else None
+        yield from (("year 1", datetime(1, 1, 2, tzinfo=zone)), ("year 9999", datetime(9999, 12, 30, tzinfo=zone)))
+
+
+def _disturb(model: TrainedModel, requests: Sequence[Request], column: str, said: str, value: Any) -> Disturbance:
+    odd = [[{**request[0], column: value}, *request[1:]] for request in requests]
+    # All at once, which is quick; one by one only where something is wrong.
+    answers = [_ask(model, [row for request in odd for row in request])] * len(odd)
+    if answers[0] != SCORED:
+        answers = [_ask(model, request) for request in odd]
+    return Disturbance(
+        column=column,
+        value=said,
+        num_requests=len(odd),
+        num_refused=answers.count(REFUSED),
+        num_not_finite=answers.count(NOT_FINITE),
+        num_failed=sum(answer not in (SCORED, REFUSED, NOT_FINITE) for answer in answers),
+        error=next((answer for answer in answers if answer not in (SCORED, REFUSED, NOT_FINITE)), ""),
+    )
+
+
+def _ask(model: TrainedModel, request: Request) -> str:
+    """What became of it, or the error."""
+    try:
+        with np.errstate(all="ignore"):
+            return SCORED if np.isfinite(model.serve(request)).all() else NOT_FINITE
+    except BadDataError:
+        return REFUSED
+    except Exception as error:  # of the recipe's code: that it comes is what is measured
+        return f"{type(error).__name__}: {error}".splitlines()[0]

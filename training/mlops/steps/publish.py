@@ -1,0 +1,169 @@
+"""What a training is tracked by and leaves behind, whoever wrote its loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from mlops.checkout import MAX_PATCH_BYTES, uncommitted
+from mlops.code import bundle, recipe_folder
+from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
+from mlops.contract.sections.train import Train
+from mlops.steps import StepContext
+from mlops.tracking.connection import TrackingError
+from mlops.tracking.run import TrackedRun
+from mlops.tracking.system_metrics import SystemMetrics
+from mlops.trainer.checkpoint.weights import serialise
+from mlops.trainer.environment import gang_environment
+from mlops.trainer.parallel import Ranks
+from mlops.trainer.run_logging import track
+
+FLUSH_SECONDS: Final = 1.0
+"""For metrics after SIGTERM; SIGKILL may follow soon."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What a training runs on and with, as it was when it began: by its end the checkout may hold other code."""
+
+    environment: Mapping[str, Any]
+    code: bytes
+    """The recipe, see :func:`mlops.code.bundle`."""
+    patch: bytes
+    """From the commit to the code as it is; empty where there is nothing to patch, or too much."""
+
+    @classmethod
+    def of(cls, home: Path, config: Train, ranks: Ranks) -> Origin:
+        changes = uncommitted(home)
+        if changes.patch is None:
+            logger.warning(
+                "%d files of code are not committed, more than %d MB: no patch is kept of them. Commit them, or what "
+                "they change outside of the recipe cannot be reproduced",
+                *(len(changes.files), MAX_PATCH_BYTES >> 20),
+            )
+        found = gang_environment(home, ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
+        return cls(
+            environment={**found, "changed_files": list(changes.files)},
+            code=bundle(recipe_folder(home, config.model)),
+            patch=changes.patch or b"",
+        )
+
+    def noting(self, **facts: Any) -> Origin:
+        """With what was known only when it was over."""
+        return dataclasses.replace(self, environment={**self.environment, **facts})
+
+    def tags(self) -> dict[str, str]:
+        return {"mlops.patch": hashlib.sha256(self.patch).hexdigest()} if self.patch else {}
+
+    def files(self) -> dict[str, bytes]:
+        files = {"environment.json": canonical_json(dict(self.environment))}
+        return files | ({"patch.diff": self.patch} if self.patch else {})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A training's result."""
+
+    weights: dict[str, Any]
+    """State dict of the model, whole and on the CPU."""
+    history: Sequence[Mapping[str, Any]]
+    epoch: int
+    """That the weights are of."""
+    metrics: Mapping[str, float]
+    world_size: int
+    trail: Mapping[str, Any] | None = None
+    """See :class:`mlops.trainer.fingerprint.StepFingerprint`; None where the loop was not ours."""
+    lost_best: Mapping[str, Any] | None = None
+    """A better epoch, whose weights are lost; None where these are the best."""
+
+
+@contextmanager
+def tracked_run(
+    context: StepContext,
+    config: Train,
+    ranks: Ranks,
+    num_parameters: int,
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[TrackedRun | None]:
+    """The MLflow run, with the state of this node, on one process of each node; None on the others."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        yield None
+        return
+    tracked = track(context.deployment, context.input, config, ranks, num_parameters, tags)
+    try:
+        with SystemMetrics(tracked.log, node=_node()):
+            yield tracked
+    except SystemExit:
+        # Told to end. What MLflow does not take in time waits on disk, and the next try goes on in the same run.
+        with suppress(TrackingError):
+            tracked.flush(FLUSH_SECONDS)
+        tracked.close()
+        raise
+    except Exception:
+        tracked.abandon()
+        raise
+
+
+def publish(
+    context: StepContext,
+    config: Train,
+    trained: Trained,
+    origin: Origin,
+    tracked: TrackedRun,
+    manifest: Mapping[str, Any],
+    timeout: float,
+) -> CheckpointRef:
+    """
+    Done by rank 0: all that evaluation needs, into the store. MLflow gets the model when it is registered.
+
+    :param manifest: of the features
+    :param timeout: seconds for MLflow to come back
+    """
+    parent, features = context.input.ref, context.features
+    assert isinstance(parent, FeaturesRef | StudyRef)
+    description = {
+        "model": config.model,
+        "model_args": dict(config.model_args),
+        "num_features": features.num_features,
+        "vocab_size": manifest.get("vocab_size"),
+        "objective": config.objective,
+        "metric": config.metric,
+        "loss": config.loss,
+        "grouped": bool(manifest["grouped"]),
+    }
+    files = {
+        "weights.pt": serialise(trained.weights),
+        "code.zip": origin.code,
+        "model.json": canonical_json(description),
+    }
+    run_id = tracked.wait_until_open(timeout)
+    files |= {"history.json": canonical_json(list(trained.history)), **origin.files()}
+    if trained.trail is not None:
+        files["trail.json"] = canonical_json(dict(trained.trail))
+    if trained.lost_best is not None:
+        files["lost_best.json"] = canonical_json(dict(trained.lost_best))
+    return CheckpointRef(
+        place=context.place,
+        artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},
+        epoch=trained.epoch,
+        metrics=trained.metrics,
+        seed=config.seed,
+        world_size=trained.world_size,
+        tracking_run=run_id,
+        parent=parent,
+    )
+
+
+def _node() -> int | None:
+    """None where there is only one."""
+    return int(os.environ["GROUP_RANK"]) if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" else None

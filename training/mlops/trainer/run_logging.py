@@ -1,0 +1,111 @@
+"""What of a training goes to MLflow: its settings and where it came from, and its metrics while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from mlops.contract.sections.train import Train
+from mlops.contract.step import StepInput, flat_settings
+from mlops.process import ProcessSettings
+from mlops.tracking.connection import allowed
+from mlops.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
+from mlops.tracking.run import Point, TrackedRun, open_run
+from mlops.trainer.checkpoint.checkpoints import Checkpoints
+from mlops.trainer.flops import peak_flops
+from mlops.trainer.parallel import Ranks
+from mlops.trainer.progress import StepMetrics
+from mlops.trainer.state import Epoch
+
+_MOST_MOMENTS: Final = 1000
+"""Of a curve, for each of its doublings in length: a training of days is not drawn second by second."""
+
+
+def track(
+    deployment: ProcessSettings,
+    document: StepInput,
+    config: Train,
+    ranks: Ranks,
+    num_parameters: int,
+    tags: Mapping[str, str],
+) -> TrackedRun:
+    """
+    Track this training in the run that an earlier try opened, or a new one. Called by one process of each node.
+
+    :param tags: further ones
+    """
+    run, features = document.run, document.ref
+    assert features is not None
+    sizes = {"world_size": ranks.world_size, "num_parameters": num_parameters}
+    device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "none"
+    return open_run(
+        deployment.tracking_uri,
+        experiment=run.pipeline,
+        run_key=run.run_key,
+        name=f"{run.pipeline} {run.interval_end[:10]}",
+        params=flat_settings(config.model_dump(mode="json")) | sizes,
+        tags={
+            **run_tags(run, deployment.home),
+            **lineage_tags(features),
+            "mlops.seed": str(config.seed),
+            "mlops.place": document.place,
+            "mlops.hardware.gpu": device,
+            "mlops.torch": torch.__version__,
+            **({REPRODUCTION_TAG: document.reproduces} if document.reproduces else {}),
+            **tags,
+        },
+        leads=ranks.leads,
+    )
+
+
+class MlflowCurves:
+    """
+    Draws a training's curves in its run; rank 0.
+
+    :param checkpoints: whose durations are told too
+    """
+
+    def __init__(self, tracked: TrackedRun, config: Train, ranks: Ranks, checkpoints: Checkpoints) -> None:
+        self._tracked, self._config, self._checkpoints = tracked, config, checkpoints
+        self._gpus = ranks.world_size if ranks.device.type == "cuda" else 0
+        self._peak_flops = peak_flops(ranks.device)
+        self._started = time.monotonic()
+        self._next = 0.0
+
+    def step_metrics(self, step_metrics: StepMetrics) -> None:
+        """By optimizer step; about once a second at first, ever more seldom then."""
+        elapsed = time.monotonic() - self._started
+        if elapsed < self._next:
+            return
+        self._next = elapsed + elapsed / _MOST_MOMENTS
+        self._tracked.check_login()
+        metrics = {
+            "loss": step_metrics.loss,
+            "gradient_norm": step_metrics.gradient_norm,
+            "learning_rate": step_metrics.learning_rate,
+            "training_throughput_samples_per_sec": step_metrics.samples_per_second,
+            "data_loading_latency_ms": step_metrics.data_latency_ms,
+        }
+        if self._checkpoints.last_durable_seconds:
+            metrics["checkpoint_duration_ms"] = 1000 * self._checkpoints.last_durable_seconds
+        if step_metrics.flops_per_second is not None:
+            metrics["model_flops_per_sec"] = step_metrics.flops_per_second
+            if self._peak_flops is not None:
+                utilization = step_metrics.flops_per_second / (self._gpus * self._peak_flops)
+                metrics["model_flop_utilization_pct"] = 100 * utilization
+        if self._gpus:
+            metrics["gpu_hours"] = self._gpus * elapsed / 3600
+        self._tracked.log(Point(step=step_metrics.step, unix_time=step_metrics.unix_time, metrics=metrics))
+
+    def epoch(self, epoch: Epoch) -> None:
+        """By epoch."""
+        metrics = {
+            "train_loss": epoch.train_loss,
+            allowed(f"validation_{self._config.metric}"): epoch.validation_metric,
+            "epoch_seconds": epoch.seconds,
+            **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
+        }
+        self._tracked.log(Point(step=epoch.epoch, unix_time=epoch.finished_at, metrics=metrics))

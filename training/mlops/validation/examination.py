@@ -1,0 +1,246 @@
+"""The gate: a snapshot held against all that is expected of it; the verdict is what the report shows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from mlops.contract.sections.validate import Drift, Validate
+from mlops.contract.step import BadConfigError
+from mlops.validation.anomalies import Anomaly, ColumnDistance, ReferenceComparison, shorten
+from mlops.validation.baselines import PREVIOUS, WINDOW, Reference
+from mlops.validation.columns import check_columns, is_instant
+from mlops.validation.drift import column_distance, drifted
+from mlops.validation.freshness import check_freshness
+from mlops.validation.rows import Rows
+from mlops.validation.schema import Schema, count_checks
+from mlops.validation.serving_skew import check_serving_log
+from mlops.validation.slice_checks import SliceSummary, check_slices
+from mlops.validation.uniqueness import check_unique
+from mlops.validation.volume import check_against_previous, check_days, check_volume
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationResult:
+    """All that was found. The data passed where there is no anomaly."""
+
+    anomalies: tuple[Anomaly, ...]
+    num_checks: int
+    days: tuple[str, ...]
+    """The calendar days of the window, oldest first."""
+    num_rows: Mapping[str, int]
+    """Rows by day; days without rows are missing."""
+    statistics: statistics_pb2.DatasetFeatureStatisticsList
+    """Of the whole window and of the newest day; empty where there are no rows."""
+    comparisons: tuple[ReferenceComparison, ...] = ()
+    """The references that the distributions were, or could not be, held against."""
+    slices: tuple[SliceSummary, ...] = ()
+    """Of each column of ``validate.slices``, the largest first."""
+    notes: tuple[str, ...] = ()
+    """What could not be checked and why, a sentence each."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.anomalies
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examined:
+    """A snapshot to be examined, and what it is held against."""
+
+    rows: Rows
+    days: Sequence[str]
+    """The calendar days that there should be, oldest first."""
+    interval_end: str
+    """ISO 8601."""
+    references: Sequence[Reference]
+    serving: Rows | None
+    """The serving log's requests of these days; None where there is no log, or it has none."""
+    notes: Sequence[str]
+    """What could not be checked, as far as is known before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What one reading of all columns gives."""
+
+    window: statistics_pb2.DatasetFeatureStatistics
+    newest: statistics_pb2.DatasetFeatureStatistics | None
+    """None where the newest day is the only one, or has no rows."""
+    distances: Mapping[str, Sequence[ColumnDistance]]
+    """By the reference's name."""
+    uncompared: Mapping[str, Sequence[str]]
+    """Columns that a reference lacks, or has in another type, by its words."""
+
+
+def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResult:
+    """
+    Hold a snapshot against its schema, its earlier days, the references and the serving log.
+
+    :raises BadConfigError: where the settings ask for days or columns that are not there
+    """
+    anomalies = _check_volume(data, config)
+    num_checks = count_checks(schema) + len(data.days) + (config.volume is not None)
+    comparisons: list[ReferenceComparison] = []
+    slices: list[SliceSummary] = []
+    notes = list(data.notes)
+    described = _describe(data, config.drift) if data.rows.total else None
+    if described is not None:
+        _check_names(config, data.rows, schema)
+        volume_fits = not anomalies
+        anomalies += _check_schema(described, data, schema)
+        if config.max_age_hours is not None:
+            event_time = _features(described.window)[data.rows.event_time]
+            anomalies += check_freshness(event_time, data.interval_end, config.max_age_hours)
+        for key in config.unique:
+            anomalies += check_unique(data.rows, key)
+        found, slices, unchecked = _check_slices(data, config, volume_fits)
+        anomalies += found
+        notes += unchecked
+        notes += [
+            f"Not compared with {words}, which lacks them or has them in another type: {shorten(columns)}."
+            for words, columns in described.uncompared.items()
+            if columns
+        ]
+        found, comparisons = _check_references(described, data, config)
+        anomalies += found
+        if data.serving is not None:
+            found, comparison = check_serving_log(data.serving, described.window, schema, config.drift, data.days)
+            anomalies += found
+            comparisons.append(comparison)
+        num_checks += len(config.unique) + (config.max_age_hours is not None) + len(slices)
+        num_checks += sum(len(comparison.columns) for comparison in comparisons)
+    return ValidationResult(
+        anomalies=tuple(anomalies),
+        num_checks=num_checks,
+        days=tuple(data.days),
+        num_rows=data.rows.num_rows,
+        statistics=statistics_pb2.DatasetFeatureStatisticsList(
+            datasets=[part for part in (described.window, described.newest) if part] if described else []
+        ),
+        comparisons=tuple(comparisons),
+        slices=tuple(slices),
+        notes=tuple(notes),
+    )
+
+
+def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
+    """Every day there, as many rows as on an earlier day, as many as in the previous snapshot."""
+    num_rows = data.rows.num_rows
+    anomalies = check_days(data.days, num_rows)
+    if config.volume is not None:
+        anomalies += check_volume(data.days, num_rows, config.volume)
+        previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
+        if previous is not None and previous.num_rows is not None:
+            anomalies += check_against_previous(
+                data.days, num_rows, previous.num_rows, previous.num_days, config.volume
+            )
+    return anomalies
+
+
+def _describe(data: Examined, drift: Drift | None) -> _Described:
+    """Read every column once: describe it, and count it in the bins of each reference."""
+    rows, newest = data.rows, data.days[-1]
+    window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
+    last = statistics_pb2.DatasetFeatureStatistics(name=newest, num_examples=rows.num_rows.get(newest, 0))
+    alone = len(rows.num_rows) == 1 or not last.num_examples
+    references = [(reference, _features(reference.statistics)) for reference in data.references if reference.statistics]
+    distances: dict[str, list[ColumnDistance]] = {reference.name: [] for reference, _ in references}
+    uncompared: dict[str, list[str]] = {reference.words: [] for reference, _ in references}
+    for column in rows.columns():
+        feature, numbers = column.describe()
+        window.features.append(feature)
+        if not alone:
+            last.features.append(column.describe(newest)[0])
+        for reference, columns in references:
+            names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
+            if drift is None or is_instant(column.dtype) or drift.allowed(column.name, is_text=numbers is None) is None:
+                continue
+            before = columns.get(column.name)
+            distance = column_distance(before, feature, numbers, drift, names) if before is not None else None
+            if distance is not None:
+                distances[reference.name].append(distance)
+            else:
+                uncompared[reference.words].append(column.name)
+    return _Described(window, None if alone else last, distances, uncompared)
+
+
+def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:
+    """The window; and the newest day on its own, for in a window of 30 days its rows alone would move no share."""
+    anomalies = check_columns(described.window, schema, data.rows, list(data.rows.num_rows))
+    if described.newest is not None:
+        known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
+        found = check_columns(described.newest, schema, data.rows, [data.days[-1]], whole=False)
+        anomalies += [anomaly for anomaly in found if (anomaly.column, anomaly.kind) not in known]
+    return anomalies
+
+
+def _check_slices(
+    data: Examined, config: Validate, volume_fits: bool
+) -> tuple[list[Anomaly], list[SliceSummary], list[str]]:
+    """:param volume_fits: whether the rows as a whole are as many as expected; else every slice would say so again"""
+    if not config.slices:
+        return [], [], []
+    newest = data.days[-1]
+    if len(data.rows.num_rows) < 2 or newest not in data.rows.num_rows:
+        return [], [], [f"The slices were not checked: there are no rows of {newest} and of a day before it."]
+    anomalies, slices = [], []
+    for column in config.slices:
+        found, summaries = check_slices(
+            data.rows, data.days, column, config.volume if volume_fits else None, config.slice_tolerance
+        )
+        anomalies += found
+        slices += summaries
+    return anomalies, slices, []
+
+
+def _check_references(
+    described: _Described, data: Examined, config: Validate
+) -> tuple[list[Anomaly], list[ReferenceComparison]]:
+    """Drift; a column that is too far from both references is told once."""
+    if config.drift is None:
+        reason = "validate.drift is null"
+        return [], [
+            ReferenceComparison(reference=reference.name, description=reason, compared=False)
+            for reference in data.references
+        ]
+    anomalies: dict[str, Anomaly] = {}
+    comparisons = []
+    for reference in data.references:
+        columns = described.distances.get(reference.name, ())
+        comparisons.append(
+            ReferenceComparison(
+                reference=reference.name,
+                description=reference.description,
+                compared=reference.statistics is not None,
+                columns=tuple(columns),
+            )
+        )
+        for column in columns:
+            if column.distance > column.threshold:
+                anomalies.setdefault(column.column, drifted(column, reference.words, "Distribution drifted"))
+    return list(anomalies.values()), comparisons
+
+
+def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
+    """A mistyped column would be a check that is never made."""
+    known = dict.fromkeys([*rows.schema, *schema.columns])
+    named = [("unique", column) for key in config.unique for column in key]
+    named += [("slices", column) for column in config.slices]
+    named += [("drift.columns", column) for column in (config.drift.columns if config.drift else ())]
+    for setting, column in named:
+        if column not in known:
+            near = difflib.get_close_matches(column, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise BadConfigError(
+                f"validate.{setting} names the column {column!r}, which the data does not have; {hint}"
+            )
+
+
+def _features(
+    statistics: statistics_pb2.DatasetFeatureStatistics,
+) -> dict[str, statistics_pb2.FeatureNameStatistics]:
+    return {feature.path.step[0]: feature for feature in statistics.features}
