@@ -15,4 +15,4 @@ if {"scheduler", "dag-processor", "standalone"} & set(sys.argv):
     # The first asset has Airflow load what its providers do with asset URIs, Amazon's boto3 among it.
     dataset_asset("preload")
     if Deployment.load().launcher == "pod":
-        import mlops_provider.triggers.job  # noqa: F401
+        import mlops_provider.launchers.pod  # noqa: F401

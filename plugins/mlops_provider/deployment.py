@@ -22,7 +22,11 @@ from mlops_provider.team_spec import LOGINS as LOGIN_KEYS
 from mlops_provider.team_spec import Team, Tenant, TenantError, inside, owner_of_name, read_teams, tenant_named
 
 SECTION = "mlops"
-LAUNCHERS = ("process", "pod")
+LAUNCHERS = {
+    "process": "mlops_provider.launchers.process:ProcessLauncher",
+    "pod": "mlops_provider.launchers.pod:PodLauncher",
+}
+"""The class of each launcher, see :class:`mlops_provider.launchers.base.Launcher`."""
 RUNTIMES = ("training", "validation")
 LOGINS = ("steps", "release", "reader")
 """What the logins at MLflow are for, see :mod:`mlops_provider.logins`."""

@@ -32,8 +32,8 @@ from services import postgres_server
 from turns import on_turn
 
 from mlops.contract.refs import CheckpointRef, StudyRef
+from mlops_provider.launchers.kubernetes.job import PodTask
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
-from mlops_provider.launchers.pod import PodTask
 from mlops_provider.local.intervals import QUICK
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
@@ -342,8 +342,8 @@ def test_orphaned_jobs_are_found_and_removed(
         task_id="ingest",
     )
     deployment = cluster.deployment(airflow.stack.store)
-    stray = PodTask(task=task, pods=Pods.model_validate(cluster.pods(writable=[]))).launcher(deployment)
-    name = asyncio.run(stray.start(launch(home, "import time; time.sleep(300)", "forgotten"), print)).name
+    orphan = PodTask(task=task, pods=Pods.model_validate(cluster.pods(writable=[]))).job(deployment)
+    name = asyncio.run(orphan.start(launch(home, "import time; time.sleep(300)", "forgotten"), print)).name
 
     def gc(*options: str) -> str:
         command = [sys.executable, "-m", "mlops_provider.cli", "gc", "--airflow-url", airflow.stack.airflow_url]

@@ -12,8 +12,8 @@ from obstore.exceptions import GenericError
 from mlops.contract.refs import Artifact, DatasetRef
 from mlops.contract.step import Failure, deprecation_key, failure_key, place
 from mlops_provider.committed import find_snapshot, lacking, open_store, write_new
+from mlops_provider.launchers.kubernetes.job import read_result_of
 from mlops_provider.launchers.kubernetes.status import Ending
-from mlops_provider.launchers.pod import read_result_of
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "50%20", "a#b", "a?b", "\u00fc"])

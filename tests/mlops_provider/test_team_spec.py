@@ -13,7 +13,8 @@ import yaml
 from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import Deployment, owner_of_file, tenant_of
 from mlops_provider.factory import build_dag, build_rollback_dags
-from mlops_provider.launchers.pod import PodTask
+from mlops_provider.launchers.kubernetes.job import PodTask
+from mlops_provider.launchers.pod import pod_task_of
 from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.ingest import IngestOperator
@@ -320,14 +321,14 @@ def test_pods_of_a_team_are_in_its_namespace_and_its_queue(teams_file: Path) -> 
     """Broken: pods of a team run in another one's namespace, where its Secrets can be mounted, or on its quota."""
     context: Any = {"task_state_store": {}, "run_id": "r", "ti": SimpleNamespace(map_index=-1)}
     task = evaluate(team="search", launcher="pod", pods={"env_from_secrets": ["search-keys"]})
-    made = task._pod_task(context, Deployment.load("search"))
+    made = pod_task_of(task._task(context), Deployment.load("search"))
     assert (made.pods.service_account, made.pods.queue) == ("search-steps", "search")
     again = PodTask.from_json(json.loads(json.dumps(made.to_json())))
     assert again.team == "search", "the triggerer makes the Job"
-    assert again.launcher(Deployment.load(again.team)).deployment.kubernetes_namespace == "search"
+    assert again.job(Deployment.load(again.team)).deployment.kubernetes_namespace == "search"
     teams_file.write_text("teams:\n" + SEARCH.replace("    kubernetes_namespace: search\n", ""))
     with pytest.raises(SpecError, match="team 'search' has no kubernetes_namespace"):
-        task._pod_task(context, Deployment.load("search"))
+        pod_task_of(task._task(context), Deployment.load("search"))
 
 
 def test_each_team_has_a_rollback_of_its_own(teams_file: Path) -> None:

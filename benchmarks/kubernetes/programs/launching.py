@@ -32,8 +32,9 @@ from project import make_project
 
 from benchmarks.rounds import OURS, in_rotation, records
 from mlops_provider.launchers.base import Launch
+from mlops_provider.launchers.kubernetes.job import PodTask, finish
 from mlops_provider.launchers.kubernetes.manifests import StepJob, Task
-from mlops_provider.launchers.pod import PodTask, finish
+from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
 
 OPERATOR = "operator"
@@ -57,11 +58,12 @@ class Contenders:
         request: Launch = dataclasses.replace(launch(self._cluster.home, "pass", name), nodes=self._nodes)
         task = Task(deployment="bench", dag_id="bench", run_id=f"{name}-{deferred}-{self._nodes}", task_id="ingest")
         pods = Pods.model_validate(self._cluster.pods(writable=[self._folder / "store"]))
-        launcher = PodTask(task=task, pods=pods).launcher(self._cluster.deployment(self._folder / "store"))
+        launcher = PodLauncher(self._cluster.deployment(self._folder / "store"), PodTask(task=task, pods=pods))
         with patch.object(StepJob, "_command", lambda job: ["sh", "-c", self._script, "/run/mlops/input.json"]):
             begin = time.perf_counter()
             if deferred:
-                outcome = finish(launcher.deployment, asyncio.run(launcher.work(request, ignore)))
+                job = launcher.pod_task.job(launcher.deployment)
+                outcome = finish(launcher.deployment, asyncio.run(job.work(request, ignore)))
             else:
                 outcome = launcher.run(request, ignore)
             seconds = time.perf_counter() - begin

@@ -28,8 +28,9 @@ from mlops.contract.refs import Ref
 from mlops.contract.step import STEPS, RunIdentity, StepInput
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
+from mlops_provider.launchers.kubernetes.job import PodTask
 from mlops_provider.launchers.kubernetes.manifests import Task
-from mlops_provider.launchers.pod import PodLauncher, PodTask
+from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
@@ -108,7 +109,7 @@ def recoveries(cluster: PodCluster, deployment: Deployment, folder: Path) -> dic
 
     def launcher(step: str, run_id: str = "bench") -> PodLauncher:
         task = Task(deployment="bench", dag_id="events", run_id=run_id, task_id=step)
-        return PodTask(task=task, pods=pods).launcher(deployment)
+        return PodLauncher(deployment, PodTask(task=task, pods=pods))
 
     ref: Ref | None = None
     for step in ("ingest", "validate", "features"):

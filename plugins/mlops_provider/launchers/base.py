@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from mlops.contract.refs import Ref
 from mlops.contract.step import Failure, StepInput
+from mlops_provider.deployment import LAUNCHERS, Deployment
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,19 +45,45 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepTask:
+    """The task instance for which a launcher runs a step."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    """-1 where the task is not mapped."""
+    team: str | None = None
+    """The team whose deployment it is; None: the deployment's own area."""
+    pods: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the step's pods, as the pipeline or the DAG gives them."""
+    pods_of: str = "all"
+    """The step whose pods in the platform's file of defaults are meant."""
+    timeout_seconds: float | None = None
+    """The task's ``execution_timeout``; None where it has none."""
+    failed_nodes: Mapping[str, int] = field(default_factory=dict)
+    """Number of failures on each node over the earlier tries."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How it ended. ``result`` is None where the process left no result document; ``status`` then says how it died."""
 
     result: Ref | Failure | None
     status: str
     failed_nodes: Sequence[str] = ()
-    """One name of a Kubernetes node for each pod that failed by itself."""
+    """Name of the node of each process that failed by itself, where the launcher knows nodes."""
 
 
 class Launcher(Protocol):
     """
-    Runs one step. The worker calls ``run`` once; ``cancel`` may come from a signal handler while it waits.
+    Runs one step. The worker makes it with ``of`` and calls ``run`` once; ``cancel`` may come from a signal handler
+    while it waits.
     """
+
+    @classmethod
+    def of(cls, task: StepTask, deployment: Deployment) -> Self:
+        """:raises SpecError: where it cannot run such a task in this deployment"""
 
     def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
         """
@@ -63,6 +94,39 @@ class Launcher(Protocol):
 
     def cancel(self) -> None:
         """End the step and everything it started. Does nothing where nothing runs."""
+
+
+@runtime_checkable
+class DeferrableLauncher(Launcher, Protocol):
+    """
+    A launcher whose steps run on while no worker waits. Instead of ``run`` the worker defers its task to ``trigger``,
+    and passes the event to ``finish`` when it is resumed.
+    """
+
+    def trigger(self, launch: Launch, connections: Mapping[str, str]) -> BaseTrigger:
+        """
+        Return what starts the step, or finds it running, and fires when it has ended. ``cancel`` is the trigger's.
+
+        :param connections: Airflow connections whose secrets the step gets, by the setting that names each; the
+            trigger looks them up itself, for its arguments are shown and stored
+        """
+
+    @classmethod
+    def finish(cls, event: Mapping[str, Any], deployment: Deployment) -> Outcome:
+        """
+        Read the outcome, and remove what the launcher left.
+
+        :param event: the payload with which the trigger fired
+        :raises SpecError: where the step could not be started with its settings
+        """
+
+
+def launcher_class(name: str) -> type[Launcher]:
+    """:param name: one of :data:`mlops_provider.deployment.LAUNCHERS`"""
+    module, _, attribute = LAUNCHERS[name].partition(":")
+    # Imported when it is needed: what the pods' launcher needs of Kubernetes takes a second.
+    found: type[Launcher] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def step_argv(

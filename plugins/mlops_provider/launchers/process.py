@@ -9,7 +9,7 @@ from pathlib import Path
 from mlops.contract.step import HOME_VARIABLE, STORE_VARIABLE, python_path
 from mlops.contract.warm import READ_AT_START
 from mlops_provider.deployment import Deployment
-from mlops_provider.launchers.base import Launch, Outcome, threads
+from mlops_provider.launchers.base import Launch, Outcome, StepTask, threads
 from mlops_provider.launchers.child import ChildRun, Order, process_variables
 from mlops_provider.launchers.other_user import UserRun, as_user
 
@@ -33,6 +33,10 @@ class ProcessLauncher:
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
         self._run: ChildRun | UserRun | None = None
+
+    @classmethod
+    def of(cls, task: StepTask, deployment: Deployment) -> ProcessLauncher:
+        return cls(deployment)
 
     def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
         """:raises SpecError: where the step cannot run as the team's user"""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -37,21 +37,18 @@ from mlops_provider.exceptions import (
     StepRetryableError,
     WiringError,
 )
-from mlops_provider.launchers.base import Launch, Launcher, Outcome
-from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask, launcher_class
 from mlops_provider.links import ReportLink, report_url
-from mlops_provider.pod_spec import Pods, merged, platform_pods
+from mlops_provider.pod_spec import Pods
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mlops_provider.launchers.pod import PodTask
     from mlops_provider.patience import Patience
     from mlops_provider.team_spec import Tenant
 
 FAILED_NODES = "failed_nodes"
-"""In the task's state: how often its pods failed on each node, over its tries."""
-FAILURES_OF_A_BAD_NODE = 2
+"""Key of the task's state that holds how often its processes failed on each node, over its tries."""
 WAITING_FOR = "waiting_for"
 """In the task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 FAILURE_KEY = "failure"
@@ -215,24 +212,25 @@ class StepOperator(BaseOperator):
             lambda: self._conclude(self._launch(context, deployment), context, deployment)
         )
 
-    def resume(self, context: Context, event: Mapping[str, Any], waited: float = 0.0) -> dict[str, Any]:
+    def resume(self, context: Context, event: Mapping[str, Any], launcher: str, waited: float = 0.0) -> dict[str, Any]:
         """
-        Called when the step's Job has ended, or could not be made.
+        Called when a step that ran on without a worker has ended, or could not be started.
 
+        :param launcher: that started it
         :param waited: seconds that this try has waited for what was away
         """
-        from mlops_provider.launchers.kubernetes.status import Ending
-        from mlops_provider.launchers.pod import finish
         from mlops_provider.patience import store_errors
-        from mlops_provider.triggers.job import REFUSED
 
-        if (refusal := event.get(REFUSED)) is not None:
-            raise StepFailedError(refusal)
         deployment, patience = self._deployment(), self.patience(context, waited)
+        started_by = launcher_class(launcher)
+        assert issubclass(started_by, DeferrableLauncher)
 
         def read() -> Outcome:
-            with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
-                return finish(deployment, Ending.from_event(event))
+            try:
+                with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
+                    return started_by.finish(event, deployment)
+            except SpecError as error:
+                raise StepFailedError(str(error)) from error
 
         ended = [patience.with_work(read)]
         # Where the step found something away, it is launched again, which leaves this process.
@@ -280,7 +278,7 @@ class StepOperator(BaseOperator):
         return replace(deployment, infrastructure_patience=self.infrastructure_patience)
 
     def _launch(self, context: Context, deployment: Deployment) -> Outcome:
-        """Run the step, or leave this process while its Job runs."""
+        """Run the step, or leave this process while it runs elsewhere."""
         from mlops_provider.patience import store_errors
 
         try:
@@ -292,16 +290,17 @@ class StepOperator(BaseOperator):
                 environment=secret_environment(self.step, connections, deployment),
                 **self.gang(document.config),
             )
-            if (self.launcher or deployment.launcher) == "process":
-                self._launcher = ProcessLauncher(deployment)
-                return self._launcher.run(launch, self.log.info)
-            task = self._pod_task(context, deployment)
+            name = self.launcher or deployment.launcher
+            launcher = launcher_class(name).of(self._task(context), deployment)
             # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
-            if self.deferrable and self.retries:
-                self._defer(task, launch, connections, self.patience(context).waited)
-            self._launcher = task.launcher(deployment)
+            if self.deferrable and self.retries and isinstance(launcher, DeferrableLauncher):
+                # Without a timeout: Airflow would fail the task, and what runs would run on.
+                waited = self.patience(context).waited
+                trigger = launcher.trigger(launch, connections)
+                self.defer(trigger=trigger, method_name="resume", kwargs={"launcher": name, "waited": waited})
+            self._launcher = launcher
             with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
-                return self._launcher.run(launch, self.log.info)
+                return launcher.run(launch, self.log.info)
         except (SpecError, RefError) as error:  # a param, an input or a setting that no retry makes right
             raise StepFailedError(str(error)) from error
 
@@ -365,40 +364,19 @@ class StepOperator(BaseOperator):
             code=code,
         )
 
-    def _pod_task(self, context: Context, deployment: Deployment) -> PodTask:
-        # Not at the top: what it needs of Kubernetes takes a second to import.
-        from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
-        from mlops_provider.launchers.pod import PodTask
-
-        place = f"task {self.task_id!r}: pods"
-        if not deployment.kubernetes_namespace:
-            raise SpecError(
-                f"task {self.task_id!r}: team {self.team!r} has no kubernetes_namespace, and with launcher: pod its "
-                "pods need one of its own; add it to the teams' file"
-            )
-        defaults = platform_pods(deployment.pod_defaults, self.pods_of or self.step)
+    def _task(self, context: Context) -> StepTask:
         failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
-        return PodTask(
-            task=Task(
-                deployment=deployment_id(deployment.store),
-                dag_id=self.dag_id,
-                run_id=context["run_id"],
-                task_id=self.task_id,
-                map_index=-1 if (index := context["ti"].map_index) is None else index,
-            ),
+        return StepTask(
+            dag_id=self.dag_id,
+            run_id=context["run_id"],
+            task_id=self.task_id,
+            map_index=-1 if (index := context["ti"].map_index) is None else index,
             team=self.team,
-            pods=check_section(Pods, merged(defaults, deployment.tenant.pods(), self.pods), place),
-            deadline_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
-            patience_seconds=deployment.infrastructure_patience.total_seconds(),
-            avoided_nodes=tuple(node for node, number in failed.items() if number >= FAILURES_OF_A_BAD_NODE),
+            pods=self.pods,
+            pods_of=self.pods_of or self.step,
+            timeout_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
+            failed_nodes=failed,
         )
-
-    def _defer(self, task: PodTask, launch: Launch, connections: Mapping[str, str], waited: float) -> NoReturn:
-        from mlops_provider.triggers.job import JobTrigger
-
-        # Without a timeout: Airflow would fail the task and leave the Job. The cluster ends that in time.
-        trigger = JobTrigger(task.to_json(), launch.to_json(), connections)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"waited": waited})
 
     def _note_failed_nodes(self, nodes: Sequence[str], context: Context) -> None:
         """For the next try, which keeps away from a node that failed twice."""

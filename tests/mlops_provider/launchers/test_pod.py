@@ -27,11 +27,12 @@ from mlops.contract.sections.base import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
+from mlops_provider.launchers.kubernetes.follow import Followed
+from mlops_provider.launchers.kubernetes.job import PodTask
 from mlops_provider.launchers.kubernetes.manifests import Task
-from mlops_provider.launchers.kubernetes.status import Ending
-from mlops_provider.launchers.pod import PodLauncher, PodTask, finish
+from mlops_provider.launchers.kubernetes.trigger import REFUSED, JobTrigger
+from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
-from mlops_provider.triggers.job import JobTrigger
 
 NewLauncher = Callable[..., PodLauncher]
 
@@ -85,6 +86,11 @@ def run(launcher: PodLauncher, request: Launch) -> tuple[Outcome, str]:
     lines: list[str] = []
     outcome = launcher.run(request, lines.append)
     return outcome, "\n".join(lines)
+
+
+def started(launcher: PodLauncher, request: Launch, say: Callable[[str], None] = print) -> Followed:
+    """The step's Job, which nobody follows yet."""
+    return asyncio.run(launcher.pod_task.job(launcher.deployment).start(request, say))
 
 
 @contextmanager
@@ -184,7 +190,7 @@ def test_a_job_that_is_started_twice_is_one_job(new_launcher: NewLauncher, clust
     """A retry after the worker was lost would otherwise train beside the first try."""
     request = launch(home, "import time; time.sleep(3)", "twice")
     lines: list[str] = []
-    first, second = (asyncio.run(new_launcher().start(request, lines.append)) for _ in range(2))
+    first, second = (started(new_launcher(), request, lines.append) for _ in range(2))
     assert first == second
     assert "following it" in lines[-1]
     assert len(cluster.batch.list_namespaced_job(NAMESPACE).items) == 1
@@ -198,7 +204,7 @@ def test_a_job_that_ended_unseen_is_read_and_not_run_again(
     (home / "runs").mkdir(exist_ok=True)
     note = f"import pathlib, uuid; (pathlib.Path({str(home)!r}) / 'runs' / uuid.uuid4().hex).touch(); 1 / 0"
     request = launch(home, note, "unseen")
-    followed = asyncio.run(new_launcher().start(request, print))
+    followed = started(new_launcher(), request)
 
     def ended() -> bool:
         job = cluster.batch.read_namespaced_job(followed.name, NAMESPACE)
@@ -224,7 +230,7 @@ def test_the_logs_of_a_gang_that_ended_unseen_are_read(
         "    atexit.register(time.sleep, 3 * int(rank))"
     )
     request = dataclasses.replace(launch(home, statement, "unseen_gang"), processes=1, nodes="2")
-    followed = asyncio.run(new_launcher().start(request, print))
+    followed = started(new_launcher(), request)
 
     def ended() -> bool:
         job = cluster.batch.read_namespaced_job(followed.name, NAMESPACE)
@@ -239,7 +245,7 @@ def test_the_logs_of_a_gang_that_ended_unseen_are_read(
 
 def test_a_job_with_other_work_is_replaced(new_launcher: NewLauncher, home: Path) -> None:
     """A task that was cleared after its code had changed."""
-    asyncio.run(new_launcher().start(launch(home, "import time; time.sleep(300)", "before"), print))
+    started(new_launcher(), launch(home, "import time; time.sleep(300)", "before"))
     outcome, log = run(new_launcher(), launch(home, "pass", "after"))
     assert isinstance(outcome.result, DatasetRef)
     assert outcome.result.place.endswith("-after")
@@ -257,19 +263,17 @@ def test_a_trigger_runs_the_step_without_knowing_secrets(
     def event(name: str, statement: str, **settings: Any) -> dict[str, Any]:
         pods = Pods.model_validate(cluster.pods(writable=[folder / "store"]) | settings)
         task = Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id=name)
-        trigger = JobTrigger(
-            PodTask(task=task, pods=pods).to_json(),
-            launch(home, statement, name).to_json(),
-            {"ingest.sources.orders.connection": "shop"},
-        )
+        launcher = PodLauncher(deployment, PodTask(task=task, pods=pods))
+        trigger = launcher.trigger(launch(home, statement, name), {"ingest.sources.orders.connection": "shop"})
         kept = json.dumps(trigger.serialize()[1])
         assert "s3cret" not in kept
         return first_event(JobTrigger(**json.loads(kept)))
 
     ended = event("triggered", "import os; assert 's3cret' in os.environ['MLOPS_CONNECTION_SHOP']")
-    assert isinstance(finish(deployment, Ending.from_event(ended)).result, DatasetRef)
+    assert isinstance(PodLauncher.finish(ended, deployment).result, DatasetRef)
     refused = event("refused", "pass", labels={"team": "search team"})
-    assert "look at pods and its template" in refused["refused"]
+    with pytest.raises(SpecError, match="look at pods and its template"):
+        PodLauncher.finish(refused, deployment)
 
 
 def first_event(trigger: JobTrigger) -> dict[str, Any]:
@@ -285,7 +289,7 @@ def test_a_trigger_of_another_release_refuses_and_leaves_the_triggerer_alone(hom
     task = {"deployment": "tests", "dag_id": "events", "run_id": "x", "task_id": "ingest"}
     pod_task = {"task": task, "pods": {"gone": 1}, "deadline_seconds": None, "avoided_nodes": []}
     refused = first_event(JobTrigger(pod_task, launch(home, "pass", "old").to_json(), {}))
-    assert "gone" in refused["refused"]
+    assert "gone" in refused[REFUSED]
 
 
 def test_another_triggerer_follows_a_job_whose_connection_is_gone(
@@ -297,9 +301,9 @@ def test_another_triggerer_follows_a_job_whose_connection_is_gone(
     request = launch(home, "import time; time.sleep(2)", "handed_over")
     pods = Pods.model_validate(cluster.pods(writable=[folder / "store"]))
     task = PodTask(task=Task(deployment="tests", dag_id="events", run_id=uuid.uuid4().hex, task_id="x"), pods=pods)
-    asyncio.run(task.launcher(deployment).start(request, print))
+    started(PodLauncher(deployment, task), request)
     ended = first_event(JobTrigger(task.to_json(), request.to_json(), {"ingest.sources.orders.connection": "nowhere"}))
-    assert isinstance(finish(deployment, Ending.from_event(ended)).result, DatasetRef)
+    assert isinstance(PodLauncher.finish(ended, deployment).result, DatasetRef)
 
 
 @pytest.mark.parametrize("ends", ["SIG_DFL", "SIG_IGN"], ids=["in time", "beyond its grace period"])

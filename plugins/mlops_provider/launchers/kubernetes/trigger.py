@@ -1,3 +1,5 @@
+"""Waiting for a step's Job without a worker."""
+
 from __future__ import annotations
 
 import asyncio
@@ -13,7 +15,7 @@ from mlops.contract.sections.base import SpecError
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch
-from mlops_provider.launchers.pod import PodLauncher, PodTask, discard
+from mlops_provider.launchers.kubernetes.job import PodTask, StepJobRun, discard
 
 REFUSED = "refused"
 """In an event: why a Job could not be made."""
@@ -37,10 +39,10 @@ class JobTrigger(BaseTrigger):
         super().__init__()
         # Not looked at here: what fails in a trigger's making takes the whole triggerer down.
         self.pod_task, self.launch, self.connections = pod_task, launch, connections
-        self._made: PodLauncher | None = None
+        self._made: StepJobRun | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "mlops_provider.triggers.job.JobTrigger", {
+        return "mlops_provider.launchers.kubernetes.trigger.JobTrigger", {
             "pod_task": dict(self.pod_task),
             "launch": dict(self.launch),
             "connections": dict(self.connections),
@@ -48,12 +50,12 @@ class JobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            launcher = self._launcher()
+            job = self._job()
         except ValueError as error:  # settings of another release
             yield TriggerEvent({REFUSED: str(error)})
             return
         try:
-            ending = await launcher.work(Launch.from_json(self.launch, {}), self.log.info, self._environment)
+            ending = await job.work(Launch.from_json(self.launch, {}), self.log.info, self._environment)
         except SpecError as error:
             yield TriggerEvent({REFUSED: str(error)})
             return
@@ -63,7 +65,7 @@ class JobTrigger(BaseTrigger):
         while (state := await self._state()) == "deferred" and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
         if state in _GIVEN_UP:
-            await discard(launcher.deployment, ending)
+            await discard(job.deployment, ending)
 
     async def on_kill(self) -> None:
         """
@@ -74,17 +76,17 @@ class JobTrigger(BaseTrigger):
         if await self._state() == "deferred":
             return
         self.log.info("[kubernetes] removing the Job")
-        await self._launcher().remove()
+        await self._job().remove()
 
-    def _launcher(self) -> PodLauncher:
+    def _job(self) -> StepJobRun:
         if self._made is None:
             task = PodTask.from_json(self.pod_task)
-            self._made = task.launcher(Deployment.load(task.team))
+            self._made = task.job(Deployment.load(task.team))
         return self._made
 
     async def _environment(self) -> Mapping[str, str]:
         launch = Launch.from_json(self.launch, {})
-        deployment = self._launcher().deployment
+        deployment = self._job().deployment
         return await sync_to_async(secret_environment)(launch.input.step, self.connections, deployment)
 
     async def _state(self) -> str | None:
