@@ -224,7 +224,8 @@ def test_a_training_that_mlflow_missed_is_told_to_it_later(
     project: Any, toy_features: FeaturesRef, run_step: Any, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken: a training would need MLflow all the while, or be done again for its sake."""
-    monkeypatch.setattr("mlops.steps.train.TRACKING_SECONDS", 1.0)
+    for module in ("publish", "train"):
+        monkeypatch.setattr(f"mlops.steps.{module}.TRACKING_SECONDS", 1.0)
     document = project.step_input("train", config(processes=1), toy_features)
     failure = run_step(project, document, tracking_uri="http://127.0.0.1:9")
     assert isinstance(failure, Failure)
@@ -232,7 +233,8 @@ def test_a_training_that_mlflow_missed_is_told_to_it_later(
     done = project.steps_saved("key")
     assert 75 in done
 
-    monkeypatch.setattr("mlops.steps.train.TRACKING_SECONDS", 60.0)
+    for module in ("publish", "train"):
+        monkeypatch.setattr(f"mlops.steps.{module}.TRACKING_SECONDS", 60.0)
     monkeypatch.setattr("mlops.trainer.loop.Trainer._train_epoch", None)
     ref = run_step(project, document)
     assert isinstance(ref, CheckpointRef), ref

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,11 @@ from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.environment import gang_environment
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.run_logging import track
+from mlops.trainer.trained import Trained
 
+TRACKING_SECONDS: Final = 30.0
+"""For MLflow to come back once the training is over. Then the task waits instead, which holds no machine. The last
+checkpoint is durable: a process that starts again only tells MLflow."""
 FLUSH_SECONDS: Final = 1.0
 """For metrics after SIGTERM; SIGKILL may follow soon."""
 
@@ -70,23 +74,6 @@ class Origin:
         return files | ({"patch.diff": self.patch} if self.patch else {})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """A training's result."""
-
-    weights: dict[str, Any]
-    """State dict of the model, whole and on the CPU."""
-    history: Sequence[Mapping[str, Any]]
-    epoch: int
-    """That the weights are of."""
-    metrics: Mapping[str, float]
-    world_size: int
-    trail: Mapping[str, Any] | None = None
-    """See :class:`mlops.trainer.fingerprint.StepFingerprint`; None where the loop was not ours."""
-    lost_best: Mapping[str, Any] | None = None
-    """A better epoch, whose weights are lost; None where these are the best."""
-
-
 @contextmanager
 def tracked_run(
     context: StepContext,
@@ -121,13 +108,11 @@ def publish(
     origin: Origin,
     tracked: TrackedRun,
     manifest: Mapping[str, Any],
-    timeout: float,
 ) -> CheckpointRef:
     """
     Done by rank 0: all that evaluation needs, into the store. MLflow gets the model when it is registered.
 
     :param manifest: of the features
-    :param timeout: seconds for MLflow to come back
     """
     parent, features = context.input.ref, context.features
     assert isinstance(parent, FeaturesRef | StudyRef)
@@ -146,7 +131,7 @@ def publish(
         "code.zip": origin.code,
         "model.json": canonical_json(description),
     }
-    run_id = tracked.wait_until_open(timeout)
+    run_id = tracked.wait_until_open(TRACKING_SECONDS)
     files |= {"history.json": canonical_json(list(trained.history)), **origin.files()}
     if trained.trail is not None:
         files["trail.json"] = canonical_json(dict(trained.trail))

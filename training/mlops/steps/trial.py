@@ -14,7 +14,8 @@ from mlops.contract.sections.steps import TrialStep
 from mlops.contract.sections.train import Train
 from mlops.contract.step import replaced_settings, settings_text
 from mlops.steps import StepContext
-from mlops.steps.train import TRACKING_SECONDS, checked_manifest, join_gang, train_model
+from mlops.steps.publish import TRACKING_SECONDS
+from mlops.steps.train import checked_manifest, join_ranks, train_model
 from mlops.trainer.parallel import Ranks, leave
 from mlops.trainer.state import TrainingState
 from mlops.tuning.study import RUN, Study
@@ -30,7 +31,7 @@ def run(context: StepContext) -> TrialRef | None:
     config = context.section(TrialStep)
     number = config.number
     manifest = checked_manifest(context, config.train)
-    ranks = join_gang(config.train)
+    ranks = join_ranks(config.train)
     study = Study.open(context.input, context.store.uri, config) if ranks.leads else None
     trial = ranks.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"

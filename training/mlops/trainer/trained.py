@@ -1,0 +1,66 @@
+"""The result of a training: the weights of its best epoch that are whole, and how it came to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.loop import TrainingJob
+from mlops.trainer.state import TrainingState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A training's result."""
+
+    weights: dict[str, Any]
+    """State dict of the model, whole and on the CPU."""
+    history: Sequence[Mapping[str, Any]]
+    epoch: int
+    """That the weights are of."""
+    metrics: Mapping[str, float]
+    world_size: int
+    trail: Mapping[str, Any] | None = None
+    """See :class:`mlops.trainer.fingerprint.StepFingerprint`; None where the loop was not ours."""
+    lost_best: Mapping[str, Any] | None = None
+    """A better epoch, whose weights are lost; None where these are the best."""
+
+
+def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) -> Trained | None:
+    """
+    Load the best weights that are whole. Called by all ranks, for all look whether a checkpoint is whole.
+
+    :param place: of the training, for messages
+    :return: on rank 0; None on the others
+    :raises CheckpointError: where no epoch's weights are whole
+    """
+    config = job.config
+    saved = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking])
+    if saved is None:
+        raise CheckpointError(
+            f"no weights of the {len(state.history)} epochs are whole in {place}/checkpoints, not even of the "
+            "last one; a retry goes on from the newest checkpoint that is"
+        )
+    if rank != 0:
+        return None
+    best = next(epoch for epoch in state.history if epoch.step == saved.step)
+    lost = None if best is state.best else state.best
+    if lost is not None:
+        logger.warning(
+            "the weights of epoch %d, the best with %s %.4f, are lost in both copies: publishing epoch %d, with %.4f",
+            *(lost.epoch, config.metric, lost.validation_metric, best.epoch, best.validation_metric),
+        )
+    return Trained(
+        weights=job.checkpoints.load_whole(saved, "model")["model"],
+        history=[asdict(epoch) for epoch in state.history],
+        epoch=best.epoch,
+        metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
+        world_size=saved.world_size,
+        trail=state.trail.document(),
+        lost_best=None if lost is None else asdict(lost),
+    )
