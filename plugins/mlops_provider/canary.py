@@ -151,7 +151,7 @@ async def _from_prometheus(client: httpx.AsyncClient, url: str, queries: Mapping
 
 def _value(data: Mapping[str, Any]) -> float | None:
     """
-    Of what Prometheus answers to a query; None: nothing was measured.
+    Return the value in Prometheus's answer to a query; None where nothing was measured.
 
     :raises ValueError: where it is more than one
     """

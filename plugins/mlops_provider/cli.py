@@ -68,7 +68,7 @@ OWN_LOGIN = (*TRACKING_VARIABLES, "MLFLOW_TRACKING_TOKEN")
 """Variables by which a person says who they are at MLflow."""
 
 RUNNING_RECIPES = frozenset({"reproduce", "store"})
-"""Those that also run code of recipes, which gets the login of the steps."""
+"""Commands that also run code of recipes, which gets the login of the steps."""
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
@@ -78,7 +78,7 @@ MAKING_ENTRIES = frozenset({"sign", "promote", "archive", "rollback", "adopt"})
 """Second words of ``audit`` and ``models`` that sign an entry of an audit trail."""
 
 SIGNING = MAKING_ENTRIES | {"verify"}
-"""Those, and what checks signatures."""
+"""Commands that sign, and those that check signatures."""
 
 
 USERS_ERRORS = (

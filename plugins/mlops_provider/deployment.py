@@ -55,7 +55,7 @@ class Deployment:
     launcher: str = "process"
     """``process`` or ``pod``, for steps that do not say."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """Of each runtime, for the pod launcher."""
+    """Image of each runtime, for the pod launcher."""
     kubernetes_connection: str | None = None
     """Airflow connection id; None: the cluster that Airflow runs in, else the user's kubeconfig."""
     kubernetes_namespace: str = "default"
@@ -67,7 +67,7 @@ class Deployment:
     release_public_keys: Path | None = None
     """Public keys that are trusted, one a line; None: the one beside the file of the private key."""
     anchor_bucket: str | None = None
-    """Of S3, with Object Lock: where the newest entry of each audit trail is kept too, beside Airflow's variables."""
+    """S3 bucket with Object Lock where the newest entry of each audit trail is kept too, beside Airflow's variables."""
     logins: Mapping[str, str] = field(default_factory=dict)
     """Airflow connections with user and password at MLflow, by what they are for; empty: it has no login of its own."""
     pod_defaults: Path | None = None

@@ -47,14 +47,14 @@ class Pods(Section):
     """Bytes that each pod asks for, and at which it is killed."""
     ephemeral_storage: Quantity | None = None
     gpus: int = Field(default=0, ge=0)
-    """Of each pod."""
+    """GPUs of each pod."""
     gpu_resource: str = "nvidia.com/gpu"
     gpu_type: str | None = None
     """Value of the node label ``nvidia.com/gpu.product``."""
     shared_memory: Quantity = "1Gi"
-    """Of ``/dev/shm``; counts as memory when used."""
+    """Size of ``/dev/shm``; counts as memory when used."""
     scratch: Quantity = "10Gi"
-    """Of ``/tmp``, the only other place where the container can write."""
+    """Size of ``/tmp``, the only other place where the container can write."""
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Json]] = []
     """As in a pod's spec, e.g. for spot nodes."""

@@ -23,7 +23,7 @@ class SectionFile(Generic[SectionT]):
     """A section that a file holds, and where in the file its settings stand."""
 
     name: str
-    """Of the file, for messages."""
+    """Name of the file, for messages."""
     section: SectionT
     marks: Mapping[KeyPath, tuple[Mark, Mark]]
     """Where each key and its value begin."""

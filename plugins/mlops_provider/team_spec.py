@@ -56,27 +56,27 @@ class Team(Section):
     names: Prefix
     """Begins the names of its pipelines, which are those of its datasets and experiments, and of its models."""
     store: StoreUri
-    """Its own object store: a bucket, or a prefix that holds no other team's."""
+    """The team's own object store: a bucket, or a prefix that holds no other team's."""
     store_connection: Text | None = None
     """Airflow connection of type ``aws`` with the credentials of the store. None: those of the machine or the pod."""
     tracking_uri: Url | None = None
-    """Its own MLflow server, as the steps reach it. None: the deployment's, with a ``workspace``."""
+    """The team's own MLflow server, as the steps reach it. None: the deployment's, with a ``workspace``."""
     tracking_url: Url | None = None
     """The same, as browsers reach it."""
     workspace: ObjectName | None = None
-    """Its workspace in MLflow; needs logins that have rights in no other one."""
+    """The team's workspace in MLflow; needs logins that have rights in no other one."""
     steps_login: Text | None = None
     """Airflow connection with user and password at MLflow, of the steps that train and evaluate."""
     release_login: Text | None = None
-    """Of those that register and promote."""
+    """Login of the steps that register and promote."""
     reader_login: Text | None = None
-    """Of Airflow's look-ups."""
+    """Login of Airflow's look-ups."""
     allowed_connections: list[Text] = []
     """Airflow connections that its pipelines may name: what they hold is handed to code of its recipes."""
     kubernetes_namespace: ObjectName | None = None
-    """Of its pods, and of nobody else's. None: it has no pods."""
+    """Namespace of the team's pods, and of nobody else's. None: it has no pods."""
     service_account: ObjectName | None = None
-    """Of its pods; None: the namespace's default."""
+    """Service account of the team's pods; None: the namespace's default."""
     allowed_secrets: list[ObjectName] = []
     """Kubernetes Secrets that its pods may mount, or pull images with."""
     queue: ObjectName | None = None
@@ -119,7 +119,7 @@ class Tenant:
         return None if self.name is None else self.teams[self.name]
 
     def why_not_name(self, name: str) -> str | None:
-        """Of a pipeline, dataset, experiment or model."""
+        """Say why a pipeline, dataset, experiment or model may not have this name; None where it may."""
         if (owner := owner_of_name(self.teams, name)) == self.name:
             return None
         if self.team is not None:
@@ -132,7 +132,10 @@ class Tenant:
         )
 
     def why_not_text(self, text: str) -> str | None:
-        """Of a setting, which Airflow renders: ``{{ conn.any.password }}`` would be another team's password."""
+        """
+        Say why a setting may not hold this text, which Airflow renders; None where it may: ``{{ conn.any.password }}``
+        would be another team's password.
+        """
         if self.team is None or not any(mark in text for mark in ("{{", "{%", "{#")):
             return None
         return f"a template can read every connection of Airflow, so a team's pipeline has none, got {text!r}"

@@ -12,7 +12,8 @@ from typing import Final
 from mlops.contract.step import CODE_SUFFIXES, BadConfigError
 
 CODE_FOLDERS: Final = ("include", "plugins", "training")
-"""Of a project: what a step's process runs. Files elsewhere, and of other kinds than code, may hold secrets."""
+"""The folders of a project whose code a step's process runs. Files elsewhere, and of other kinds than code, may hold
+secrets."""
 MAX_PATCH_BYTES: Final = 4 << 20
 _DIFF: Final = ("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-relative")
 _PREFIXES: Final = ("--src-prefix=a/", "--dst-prefix=b/")

@@ -158,7 +158,7 @@ class _Process(Protocol):
     output: IO[str]
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that killed it; None while it runs."""
+        """Return the process's exit code, or minus the signal that killed it; None while it runs."""
 
     def wait(self) -> int: ...
 

@@ -27,7 +27,7 @@ from mlops_provider.launchers.base import Outcome
 from mlops_provider.launchers.child import GRACE_SECONDS, Order, describe
 
 START = "import sys; sys.path.insert(0, sys.argv[1]); from mlops_provider.launchers.relay import main; main()"
-"""Of the relay: it inherits no environment that would say where its modules are."""
+"""Program of the relay, which inherits no environment that would say where its modules are."""
 _OF_THE_USER = ("HOME", "LOGNAME", "TMPDIR", "USER", "XDG_")
 """Begin the names of a worker's variables that name files of its own user."""
 
@@ -38,9 +38,9 @@ class Becoming:
 
     user: pwd.struct_passwd
     prefix: tuple[str, ...]
-    """Of its command line."""
+    """Beginning of the command line."""
     options: Mapping[str, Any]
-    """Of ``Popen``."""
+    """Further options of ``Popen``."""
 
 
 def as_user(name: str) -> Becoming:

@@ -94,5 +94,5 @@ def runtime_environment(deployment: Deployment, environment: Mapping[str, str]) 
 
 
 def step_environment(deployment: Deployment, result: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Of a runtime's process that runs a step."""
+    """Return the environment variables of a process that runs a step."""
     return runtime_environment(deployment, environment) | process_variables(result)

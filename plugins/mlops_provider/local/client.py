@@ -46,7 +46,7 @@ class AirflowClient:
 
     def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
         """
-        Of a collection that Airflow gives by pages.
+        Return all items of a collection that Airflow gives by pages.
 
         :param kind: name of the list in an answer
         """

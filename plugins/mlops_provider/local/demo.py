@@ -37,10 +37,11 @@ ZONE = ZoneInfo("America/New_York")
 RUN_SECONDS = 3600.0
 """For one night, of a minute or two, on a machine that has much else to do."""
 TASKS = ("ingest", "validate", "features", "tune", "train", "evaluate", "register", "approve", "promote")
-"""Of the pipeline, in order; before ``tune`` come its trials."""
+"""Tasks of the pipeline, in order; before ``tune`` come its trials."""
 TRIALS = "tune_trial"
 READING_SECONDS = 3.0
-"""That the form of an approval can be read before it is answered. Airflow 3.3 loses an answer within the first one."""
+"""Seconds in which the form of an approval can be read before it is answered. Airflow 3.3 loses an answer within the
+first one."""
 
 
 @dataclass(kw_only=True)

@@ -28,7 +28,7 @@ from mlops_provider.logins import RIGHTS, Login, LoginsError, make_logins
 
 STOP_SECONDS = 10.0
 LINGER_SECONDS = 2.0
-"""That a port may be held by the threads of a process which counts as ended."""
+"""Seconds that a port may be held by the threads of a process which counts as ended."""
 START_SECONDS = 600.0
 """On a machine where others leave a tenth of a core; an idle one needs ten."""
 ENVIRONMENT = "environment"
@@ -273,7 +273,9 @@ class Stack:
         return self._in_sessions(self._sessions(name))
 
     def _sessions(self, name: str) -> dict[int, float]:
-        """Of a part, and of those before it that were killed: their numbers, and when they began."""
+        """
+        Return the sessions of a part, and of those before it that were killed: their numbers, and when they began.
+        """
         if (note := self._note(name)) is None:
             return {}
         former = {int(pid): float(started) for pid, started in note.get("former", {}).items()}
@@ -281,7 +283,8 @@ class Stack:
 
     def _in_sessions(self, sessions: Mapping[int, float]) -> list[psutil.Process]:
         """
-        Of a part whose first process was killed the children go on, with its port.
+        Return the processes of these sessions. The children of a part whose first process was killed go on, with its
+        port.
 
         The kernel gives a session's number to nobody else meanwhile; and they are in the stack's folder.
         """
@@ -301,7 +304,9 @@ class Stack:
         return found
 
     def _end_orphans(self, missing: list[str]) -> Iterator[str]:
-        """Of the scheduler not those that run a task: it goes on, and the next scheduler adopts it."""
+        """
+        End what lost its parent. A process of the scheduler that runs a task goes on, and the next scheduler adopts it.
+        """
         kept = {each.pid for process in processes.of_executors() for each in processes.tree(process.pid)}
         for name in missing:
             if orphans := [process for process in self._members(name) if process.pid not in kept]:
@@ -355,7 +360,7 @@ class Stack:
         return inherited | self.environment()
 
     def _mlflow_environment(self) -> dict[str, str]:
-        """Of the MLflow server, which needs no secret of Airflow's."""
+        """Return the environment of the MLflow server, which needs no secret of Airflow's."""
         environment = {name: value for name, value in self._process_environment().items() if "AIRFLOW" not in name}
         if self.mlflow_login:
             settings = self.root / "mlflow/login.ini"

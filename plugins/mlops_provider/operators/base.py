@@ -251,7 +251,7 @@ class StepOperator(BaseOperator):
         return self._patience
 
     def _file(self) -> str | None:
-        """Of the DAG."""
+        """Return the DAG's file."""
         return self.dag.fileloc if self.has_dag() else None
 
     def _check_team(self, tenant: Tenant) -> None:

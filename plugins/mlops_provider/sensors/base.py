@@ -60,7 +60,7 @@ class RefSensor(BaseOperator):
         raise NotImplementedError
 
     def _file(self) -> str | None:
-        """Of the DAG."""
+        """Return the DAG's file."""
         return self.dag.fileloc if self.has_dag() else None
 
     def checked_team(self, name: str) -> str | None:

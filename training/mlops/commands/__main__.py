@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _width() -> int | None:
-    """Of a terminal its own. A file or a pipe has none; rich would cut it at 80."""
+    """Return None on a terminal, which has a width of its own. A file or a pipe has none; rich would cut it at 80."""
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
 
 

@@ -47,7 +47,7 @@ class _Described:
     window: str
     """In words."""
     datasets: dict[tuple[str, ...], statistics_pb2.DatasetFeatureStatistics]
-    """Of the days that must fit together: the whole window, and its newest day."""
+    """Statistics of the days that must fit together: the whole window, and its newest day."""
 
 
 def _propose(options: argparse.Namespace, places: Places, console: Console) -> int:

@@ -162,7 +162,7 @@ class TrialRef(Ref):
     state: str
     """``complete`` or ``pruned``."""
     value: float
-    """Of the training's metric: the best epoch's, or the last one's where it was pruned."""
+    """Value of the training's metric at the best epoch, or at the last one where the trial was pruned."""
     parameters: Mapping[str, Any]
     """As :attr:`StudyRef.parameters`."""
     tracking_run: str
@@ -183,7 +183,7 @@ class StudyRef(Ref):
     """Number of them by state: ``complete``, ``pruned``, ``failed``, ``not begun``."""
     best_trial: int
     best_value: float
-    """Of the training's metric, on the validation split."""
+    """Value of the training's metric on the validation split."""
     parameters: Mapping[str, Any]
     """The best trial's settings, which replace those of ``train``; of parts with dots: ``schedule.warmup_steps``."""
     tracking_run: str

@@ -13,6 +13,6 @@ ARCHIVED: Final = "archived"
 CHAMPION: Final = "champion"
 """The alias of the version in production: what servers load."""
 ALIASES: Final[Mapping[str, str]] = {PRODUCTION: CHAMPION, CANARY: "canary", STAGING: "staging"}
-"""Of the newest version in a stage. Production first: it is what readers wait for."""
+"""Alias of the newest version in each stage. Production comes first, for readers wait for it."""
 STAGE_TAG: Final = "mlops.stage"
 """Tag of a version that has ever been in a stage."""

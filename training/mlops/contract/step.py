@@ -147,7 +147,7 @@ class OutageError(StepError):
     """
 
     service: str
-    """Of :mod:`mlops.contract.outages`."""
+    """The service that is away, one of those in :mod:`mlops.contract.outages`."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message, **{OUTAGE: self.service}, **details)
@@ -205,7 +205,7 @@ class StepInput:
     code_paths: Sequence[str] = ()
     """The user's files and folders that the step runs, relative to the project folder."""
     code: str = ""
-    """Their digest where the run key was made, see :func:`code_digest`. An image may hold others."""
+    """Digest of these files where the run key was made, see :func:`code_digest`. An image may hold others."""
     reproduces: str = ""
     """``MODEL/VERSION`` where its work is only done again, to be compared: nothing new is made from the result."""
     v: int = field(default=DOCUMENT_VERSION)

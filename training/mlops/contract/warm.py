@@ -61,7 +61,7 @@ _STATUS_LINES = (
     "Umask:", "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:",
     "Seccomp:", "SigBlk:", "SigIgn:", "Cpus_allowed:", "Mems_allowed:",
 )  # fmt: skip
-"""Of /proc/PID/status, see proc(5): mask, user, groups, rights, signals, cores."""
+"""Lines of /proc/PID/status that are compared, see proc(5): mask, user, groups, rights, signals, cores."""
 _ORPHAN = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 """Nobody's child: whoever ends the process tree of a task, or its session, does not find it."""
 
@@ -264,7 +264,7 @@ class WarmRuntime:
     home: str
     """The deployment's folder, which it starts in."""
     environment: Mapping[str, str]
-    """Of the step. The warm runtime has only those variables of it that are read at a start."""
+    """Environment of the step. The warm runtime has only those variables of it that are read at a start."""
     idle_seconds: float
     """It ends when nobody was connected for so long."""
 

@@ -40,9 +40,9 @@ class Ended:
     exit_code: int
     """Minus the signal that killed it."""
     tail: Sequence[str]
-    """Its last lines."""
+    """Last lines of the worker's output."""
     was: str
-    """Its last heartbeat, in words."""
+    """Last heartbeat of the worker, in words."""
     doing: str = ""
     """Where it stood as a signal ended it."""
 

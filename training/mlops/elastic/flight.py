@@ -87,7 +87,7 @@ def _asked(pipe: Path) -> bool:
 
 
 def read_records(dumps: Sequence[Path]) -> list[Record]:
-    """Those that are whole."""
+    """Read the records that are whole."""
     # Here, as below: these imports are needed only where something hangs.
     from torch.distributed.flight_recorder.components.loader import read_dump
 

@@ -41,9 +41,10 @@ class Membership:
     waiting: dict[NodeId, int] = field(default_factory=dict)
     """For the next round, in the order in which they came."""
     ranks: Mapping[NodeId, int] = field(default_factory=dict)
-    """Of all that the round began with; the same for who looks at once and for who looks when one of them is lost."""
+    """Ranks of all nodes that the round began with; the same for who looks at once and for who looks when one of
+    them is lost."""
     length: int = 0
-    """Of the log so far."""
+    """Number of entries of the log so far."""
 
     @property
     def members(self) -> dict[NodeId, int]:

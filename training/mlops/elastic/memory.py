@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _COUNTS = ("sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control")
-"""Of this container: cgroup v2, and v1."""
+"""Files that count the out-of-memory kills of this container: cgroup v2, and v1."""
 
 
 def memory_kills(root: Path = Path("/")) -> int | None:

@@ -32,7 +32,7 @@ class NodeMemory:
             self._files = [[os.memfd_create(f"rank-{seat}-{name}") for name in names] for seat in range(processes)]
 
     def environment(self) -> dict[str, str]:
-        """Of a worker."""
+        """Return the environment variables of a worker."""
         return {MEMORY_VARIABLE: json.dumps({"pid": os.getpid(), "seats": self._files})} if self._files else {}
 
     def fill(self, folder: Path, workers: Sequence[Worker]) -> None:

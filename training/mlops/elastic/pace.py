@@ -44,7 +44,9 @@ class Pace:
         self._next = time.monotonic() + PACE_SECONDS
 
     def slow(self, ranks: Sequence[int]) -> dict[int, float]:
-        """Those of :func:`slow_ranks`, on node 0, every :data:`PACE_SECONDS`; else nothing. Called again and again."""
+        """
+        Return the result of :func:`slow_ranks` on node 0, every :data:`PACE_SECONDS`; else nothing. Called repeatedly.
+        """
         if time.monotonic() < self._next:
             return {}
         self._next = time.monotonic() + PACE_SECONDS

@@ -57,7 +57,7 @@ class SharedLog:
         return entries
 
     def _without_gaps(self, keys: list[str]) -> list[str]:
-        """Those before the first that is missing; the writer of one that is missing for long has ended."""
+        """Keep the keys before the first that is missing; the writer of one that is missing for long has ended."""
         for at, key in enumerate(keys):
             if self._store.check([key]):
                 continue

@@ -29,7 +29,7 @@ class RankState:
     seconds: float
     """Since its last heartbeat."""
     state: str
-    """Of its process."""
+    """State of the rank's process."""
     doing: str
     """Innermost function, and the innermost of the user's code."""
     waits_for: str = ""

@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, *, rank: int, program: Sequence[str], environment: Mapping[str, str], prefix: str = "") -> None:
         self.rank = rank
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        """Its last lines."""
+        """Last lines of the worker's output."""
         output, its_end = os.pipe()
         try:
             self._process = prepare().fork(program, environment, its_end)

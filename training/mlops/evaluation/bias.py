@@ -23,10 +23,10 @@ class GroupDifference:
     column: str
     num_groups: int
     demographic_parity: float | None
-    """Of the share predicted positive, that is, more probable than not."""
+    """Difference of the share predicted positive, that is, more probable than not."""
     equalised_odds: float | None
-    """Of the true or the false positive rate, whichever differs more (Hardt et al. 2016), among groups that have enough
-    rows of the one label or the other."""
+    """Difference of the true or the false positive rate, whichever differs more (Hardt et al. 2016), among groups
+    that have enough rows of the one label or the other."""
     unmeasured: Sequence[str]
     """Which of these two rates is not in it."""
     champion_demographic_parity: float | None

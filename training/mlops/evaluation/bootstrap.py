@@ -40,7 +40,7 @@ class Estimate:
     metric: str
     direction: int
     num_samples: int
-    """Those that say something: a query without any relevant document does not."""
+    """Number of samples that say something: a query without any relevant document does not."""
     candidate: Interval
     champion: Interval | None = None
     difference: Interval | None = None
@@ -60,7 +60,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Of the gain."""
+        """Return the standard error of the gain."""
         return float(np.nanstd(self.gains))
 
     def intervals(self) -> dict[str, Interval]:

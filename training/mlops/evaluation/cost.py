@@ -10,7 +10,7 @@ from typing import Any
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     wall_seconds: float
-    """Of the epochs, interrupted or not; without waiting, start and what was lost by a kill."""
+    """Wall time of the epochs, interrupted or not; without waiting, start and what a kill lost."""
     process_hours: float
     gpu_hours: float
     gpu: str

@@ -45,7 +45,8 @@ def outcome(rule: Section, measured: Measured) -> RuleOutcome:
 
 def _half_width(noise: SeedNoise, confidence: float) -> float:
     """
-    Of a one-sided interval of the difference of two trainings, by Student's t: the deviation is an estimate.
+    Return the half width of a one-sided interval of the difference of two trainings, by Student's t: the deviation is
+    an estimate.
 
     A bootstrap of the rows says nothing of this (Bouthillier et al. 2021, "Accounting for variance in machine
     learning benchmarks"): it asks how the same two models would do on other rows.
@@ -178,7 +179,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
 
 @outcome.register
 def _latency(rule: Latency, measured: Measured) -> RuleOutcome:
-    """Of the time that requests take by themselves: a busy host does not make a model slow."""
+    """Judge the time that requests take by themselves: a busy host does not make a model slow."""
     return _at_most("Latency of a request, p99", measured.serving.latency_p99_ms, rule.latency_p99_ms, "ms")
 
 

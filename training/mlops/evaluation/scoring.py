@@ -92,7 +92,7 @@ class TrainedModel(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of what a server needs: weights, fitted state, and the code of both."""
+        """Return the bytes that a server needs: weights, fitted state, and the code of both."""
 
     @property
     def columns(self) -> Sequence[str]:

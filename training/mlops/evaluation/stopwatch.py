@@ -80,7 +80,7 @@ def _between(
 
 
 def _counted() -> dict[int, tuple[int, int]]:
-    """Of each thread."""
+    """Return the counters of each thread."""
     found = {}
     for thread in os.listdir(_TASKS) if _TASKS.exists() else ():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since

@@ -30,7 +30,7 @@ PLACE: Final = "features_place"
 """``FeaturesRef.place`` of the step that made the row. A model fits the rows whose place is in its own ref chain: rows
 of another night are scaled by another fitted state."""
 KEY_PREFIX: Final = "key."
-"""Of a shard's columns that hold the entity."""
+"""Prefix of a shard's columns that hold the entity."""
 _SHARD, _ROW, _ASKED = "__shard", "__row", "__asked"
 
 

@@ -28,7 +28,7 @@ _TAKES: Final[Mapping[type[pl.DataType], tuple[type, ...]]] = {
     pl.Boolean: (bool,), pl.String: (str,), pl.Date: (date,), pl.Datetime: (datetime,)
 }  # fmt: skip
 STATE_FORMAT: Final = 1
-"""Of the state, and of what each transform makes of it: raised when either changes its meaning."""
+"""Version of the state, and of what each transform makes of it: raised when either changes its meaning."""
 
 
 class FittedFeatures:
@@ -134,7 +134,7 @@ class FittedFeatures:
         return self._derivation.arrange(frame)
 
     def ids(self, rows: pl.DataFrame, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Of arranged rows' samples; see :attr:`FeatureTable.ids`."""
+        """Return the ids of arranged rows' samples; see :attr:`FeatureTable.ids`."""
         return _hashes(rows[offsets[:-1]] if self.feature_set.grouped else rows, self._id_columns)
 
     def with_ids(self, frame: pl.DataFrame, ids: npt.NDArray[np.uint64]) -> pl.DataFrame:

@@ -28,7 +28,8 @@ from mlops.features.release import engine
 from mlops.store import Store
 
 CHECKED_SAMPLES: Final = 16
-"""Of each split, by the serving gate. They lie first in its shards, hence are drawn at random."""
+"""Number of samples of each split that the serving gate compares. They lie first in its shards, hence are drawn at
+random."""
 
 logger = logging.getLogger(__name__)
 

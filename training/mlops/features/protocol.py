@@ -24,7 +24,7 @@ class Encoder:
     """A fitted transform, made ready once for many rows."""
 
     names: tuple[str, ...]
-    """Of its K features, in order."""
+    """Names of the encoder's K features, in order."""
     write: Callable[[pl.DataFrame, FloatArray], None]
     """
     Takes N rows and fills ``[K, N]``, in several threads at once. Row by row: a row alone must give the bits that it

@@ -11,7 +11,7 @@ from mlops.features.applied import STATE_FORMAT
 
 
 def engine() -> dict[str, str]:
-    """Of this process."""
+    """Return the versions of this process that decide the bits of a feature."""
     return {"polars": pl.__version__, "transforms": str(STATE_FORMAT)}
 
 

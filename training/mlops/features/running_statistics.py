@@ -66,7 +66,7 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Of the values as a population; exactly 0 where all are equal."""
+        """Return the standard deviation of the values as a population; exactly 0 where all are equal."""
         if self.smallest == self.largest:
             return 0.0
         n = self.num_values

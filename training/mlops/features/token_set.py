@@ -15,7 +15,7 @@ from mlops.features.protocol import State
 from mlops.features.source_line import SourceLine, line_of_caller, no_column
 
 TOKENS_FORMAT: Final = 1
-"""Of the state, and of how documents are put end to end."""
+"""Version of the state, and of how documents are put end to end."""
 
 
 class Tokenizer(Protocol):

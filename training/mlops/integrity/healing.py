@@ -26,7 +26,7 @@ from mlops.store import Store, ref_bytes
 
 _TRAINED: Final = CheckpointRef.kind
 _RENEWAL: Final = "training/mlops/steps/renewal.py"
-"""Of a library whose steps make again what is gone."""
+"""File that a library has whose steps make again what is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,7 +55,7 @@ class Inventory:
     """Input documents of steps that recorded approvals, with their places: they name decisions."""
     trainings: set[str] = field(default_factory=set)
     checkpoints: list[tuple[str, Saved]] = field(default_factory=list)
-    """Those that are listed, of trainings that have ended; with the training's place."""
+    """Listed checkpoints of trainings that have ended, each with the training's place."""
     marks: list[tuple[str, str, str]] = field(default_factory=list)
     """Keys of deprecations, with their dataset and version."""
     damage: list[Damage] = field(default_factory=list)

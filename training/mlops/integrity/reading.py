@@ -99,7 +99,10 @@ def _checkpoint(store: Store, place: str, saved: Saved, progress: Progress) -> l
 
 
 def _decisions(store: Store, told: Artifact, place: str) -> list[Damage]:
-    """Of a step that recorded an approval: its input names the records, and the keys that they are signed by."""
+    """
+    Find damaged records of a step that recorded an approval: its input names the records, and the keys that they are
+    signed by.
+    """
     try:
         document = StepInput.load(store.read(told).decode())
     except DamagedObjectError:

@@ -20,7 +20,8 @@ from mlops.tracking.run import EVALUATION, reopen_run
 AGAIN: Final = ("ingest", "validate", "features", "tune", "train")
 """Steps that make the same bits when they are done again, in the order in which they need each other."""
 _MOST_STEPS: Final = 3
-"""Of those that share an object; if three nights cannot make a day's blob again, older ones will not."""
+"""Most of the steps that share an object which are tried; if three nights cannot make a day's blob again, older ones
+will not."""
 _BACKUP: Final = "restore it from a backup"
 
 

@@ -24,7 +24,7 @@ from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
 from mlops.store import Store
 
 _NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
-"""Of an entry or a marker; what else lies there is somebody's copy."""
+"""Name of an entry or a marker; what else lies there is somebody's copy."""
 
 
 class AuditError(BadDataError):

@@ -15,11 +15,11 @@ class Contract:
     """What a model takes and gives, and what it is besides the numbers that it has learnt. Digests."""
 
     signature: str
-    """Of the columns that it takes and gives, with their types."""
+    """Digest of the columns that the model takes and gives, with their types."""
     raw_schema: str
-    """Of all columns of the snapshot, also those that only the recipe reads."""
+    """Digest of all columns of the snapshot, also those that only the recipe reads."""
     architecture: str
-    """Of the model's description and the recipe's code, features included."""
+    """Digest of the model's description and the recipe's code, features included."""
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> Self | None:

@@ -24,7 +24,7 @@ class Finding:
     """What does not hold."""
 
     number: int
-    """Of the entry; 0: it is about no single one."""
+    """Number of the entry; 0 where the finding is about no single one."""
     kind: str
     """``changed``, ``missing``, ``unsigned``, ``forged`` or ``moved``."""
     text: str

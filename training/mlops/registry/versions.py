@@ -16,7 +16,7 @@ class RegisteredVersion:
     name: str
     version: str
     report: ReportRef
-    """That it was registered for."""
+    """The report for which the version was registered."""
 
 
 def read_version(tracking_uri: str, named: str) -> RegisteredVersion:

@@ -23,7 +23,7 @@ class Original:
     environment: Mapping[str, Any]
     """See :func:`read_environment`."""
     patch: bytes
-    """Of the code that was not committed; empty where all was, or where it was too much to be kept."""
+    """Patch of the code that was not committed; empty where all was, or where it was too much to be kept."""
 
     @classmethod
     def read(cls, store: Store, checkpoint: CheckpointRef) -> Self:

@@ -47,7 +47,7 @@ class Processes:
     scratch: Path
     """For all that they keep locally: they begin with empty caches."""
     python: Path = Path(sys.executable)
-    """Of the step's runtime."""
+    """Interpreter of the step's runtime."""
 
     def run(
         self, document: StepInput, *, world_size: int, num_threads: int | None, on_line: Callable[[str], None]

@@ -17,7 +17,7 @@ from mlops.reproduction.workplace import Workplace
 from mlops.store import Store
 
 SUFFIX: Final = "_reproductions"
-"""Of the pipeline's name: their folder in the store, and their experiment in MLflow."""
+"""Suffix of the pipeline's name for reproductions: their folder in the store, and their experiment in MLflow."""
 _KEY: Final = "reproduce-"
 _LEFT_AFTER: Final = timedelta(days=7)
 """Without a write: a step that still runs writes its checkpoints every few minutes."""

@@ -46,7 +46,7 @@ class DiffPart:
     """What is equal, in a sentence; where there are differences, that is not said."""
     differences: Sequence[RunDiff] = ()
     patch: str = ""
-    """Of files: from A to B, as a unified diff."""
+    """Unified diff of files, from A to B."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""

@@ -18,7 +18,7 @@ from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.fingerprint import StepFingerprint
 
 CLOCK: Final = frozenset({"seconds", "samples_per_second", "finished_at"})
-"""Of an epoch: what no two trainings have in common."""
+"""Fields of an epoch that no two trainings have in common."""
 
 
 def compare_training(store: Store, then: CheckpointRef, now: CheckpointRef) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _epochs(store: Store, then: CheckpointRef, now: CheckpointRef) -> str | None
 
 
 def _checkpoints(store: Store, then: str, now: str) -> str | None:
-    """Of the checkpoints that both still have at the same step, the first that differ."""
+    """Find the first checkpoints that differ, of those that both trainings still have at the same step."""
     kept: list[Mapping[int, Saved]] = [
         {saved.step: saved for saved in read_listing(store, place).complete} for place in (then, now)
     ]

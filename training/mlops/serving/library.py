@@ -123,5 +123,5 @@ def _distributions(package: str) -> set[str]:
 
 
 def _file(path: Path) -> Path | None:
-    """Of a module; None where it is a name within one."""
+    """Return the file of a module; None where the path is a name within one."""
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)

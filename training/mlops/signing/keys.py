@@ -38,7 +38,7 @@ class SigningKey(Protocol):
 
     @property
     def public(self) -> str:
-        """Its public half."""
+        """Return the public half of the key."""
 
     def sign(self, data: bytes) -> bytes:
         """:raises KeyServiceAwayError: where another machine signs, and is away"""

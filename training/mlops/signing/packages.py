@@ -27,7 +27,7 @@ class PackageSeal(SignedRecord):
     model: str
     version: str
     sha256: str
-    """Of the list of the files: see :data:`PACKAGE`."""
+    """SHA-256 of the list of the files: see :data:`PACKAGE`."""
     files: str
     """Where that list lies in the store."""
     signed_for: str

@@ -57,7 +57,7 @@ class Journal:
     def __init__(self, folder: Path, *, max_points: int = MAX_POINTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.leftovers = list(SpoolFile.left_in(folder))
-        """Of earlier attempts on this machine, oldest first."""
+        """Spool files of earlier attempts on this machine, oldest first."""
         self.file = SpoolFile.new(folder)
         self.num_lost = 0
         """Points."""
@@ -133,7 +133,7 @@ class Journal:
             return (lines, place) if lines else (self._unwritten[:1], None)
 
     def mark_sent(self, lines: list[Line], place: int | None) -> None:
-        """Of lines that were written since they were read, nothing: they are read again, from the disk."""
+        """Note what was sent. Lines written since the reading are left alone: they are read again, from the disk."""
         with self._lock:
             if place is not None:
                 self.file.mark_sent(place)

@@ -17,7 +17,7 @@ LIBRARY: Final = "library.zip"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignatureColumn:
-    """Of a model's input or output."""
+    """A column of a model's input or output."""
 
     name: str
     type: str

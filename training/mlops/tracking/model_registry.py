@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REF_TAG: Final = "mlops.ref"
 """The ReportRef that a version was registered for, as JSON: the whole way back to the data."""
 DIGEST_TAG: Final = "mlops.ref_digest"
-"""That ref's digest: one version per digest."""
+"""Tag with the digest of the ref: one version per digest."""
 _TRIES: Final = 3
 
 

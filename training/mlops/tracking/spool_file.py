@@ -70,7 +70,7 @@ class SpoolFile:
 
     @classmethod
     def left_in(cls, folder: Path) -> Iterator[SpoolFile]:
-        """Those of processes that are gone, oldest first."""
+        """Return the spool files of processes that are gone, oldest first."""
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             try:
                 yield cls(path)

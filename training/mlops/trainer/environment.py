@@ -29,7 +29,7 @@ def hardware_class(device: torch.device) -> dict[str, str]:
 
 
 def environment(home: Path, device: torch.device) -> dict[str, Any]:
-    """Of this process, as JSON."""
+    """Describe the environment of this process, as JSON."""
     return {
         **software(home),
         "torch": f"{torch.__version__} ({torch.version.git_version[:12]})",

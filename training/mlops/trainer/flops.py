@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mlops.data.shards.loader import Batch
 
 PEAK_FLOPS: Final = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "L4": 121e12, "L40S": 362e12}
-"""Of a GPU, dense bf16 by tensor cores, from NVIDIA's data sheets; by a part of its name."""
+"""Peak FLOP/s of a GPU, dense bf16 by tensor cores, from NVIDIA's data sheets; by a part of its name."""
 
 
 def flops_per_sample(model: nn.Module, batch: Batch, rows_per_sample: float) -> float:
@@ -34,7 +34,7 @@ def flops_per_sample(model: nn.Module, batch: Batch, rows_per_sample: float) -> 
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Of one device; None where it is not known."""
+    """Return the peak FLOP/s of one device, or None for an unknown model."""
     if device.type != "cuda":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()

@@ -22,7 +22,7 @@ MEMORY_SECONDS: Final = 8 * 3600.0
 PRIOR_COST: Final = 1.0
 """Seconds that the first save is taken to cost."""
 MOST_SHARE: Final = 0.02
-"""Of the time that saves may take, whatever the failures."""
+"""Largest share of the time that saves may take, however often the training fails."""
 _NEWEST: Final = 0.5
 """Weight of the newest measurement of a save's cost."""
 

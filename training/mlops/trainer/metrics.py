@@ -229,8 +229,8 @@ def _binary_terms(metric: str, labels: Floats, logits: Floats) -> tuple[npt.NDAr
 
 def _calibration_terms(positive: npt.NDArray[np.float64], logits: Floats) -> npt.NDArray[np.float64]:
     """
-    Of the expected calibration error over bins of equal counts (Nixon et al. 2019): the mean distance of predicted
-    probability and observed frequency. It is above 0 by chance alone, the more the fewer rows there are.
+    Return the terms of the expected calibration error over bins of equal counts (Nixon et al. 2019): the mean distance
+    of predicted probability and observed frequency. It is above 0 by chance alone, the more the fewer rows there are.
     """
     edges = np.quantile(logits, np.linspace(0, 1, CALIBRATION_BINS + 1)[1:-1])
     terms = np.zeros((len(logits), CALIBRATION_BINS + 1))

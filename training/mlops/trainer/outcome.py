@@ -23,7 +23,7 @@ class StepOutcome:
     """The numbers of a step."""
 
     norm: float
-    """Of the whole gradient, before it was clipped; the same on every rank."""
+    """Norm of the whole gradient, before it was clipped; the same on every rank."""
     totals: Sequence[float]
     """The sum of the weighted losses of each of this rank's micro batches."""
     may_overflow: bool

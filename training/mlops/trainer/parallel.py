@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _WORD_BITS: Final = 40
 _NUM_WORDS: Final = 5
-"""Of a number that is summed: 200 bits with its sign, and 4 million ranks' words add up within 64 bits."""
+"""Words of a number that is summed: 200 bits with its sign, and 4 million ranks' words add up within 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

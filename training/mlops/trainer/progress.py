@@ -23,13 +23,13 @@ class StepWindow:
     started: float = field(default_factory=time.monotonic)
     num_steps: int = 0
     num_samples: int = 0
-    """Of the global batches."""
+    """Number of samples of the global batches."""
     loss_units: int = 0
-    """Of this rank's samples."""
+    """Loss units of this rank's samples."""
     waited: float = 0.0
     """Seconds for data."""
     norm: float = 0.0
-    """Of the last gradient, before clipping."""
+    """Norm of the last gradient, before clipping."""
 
     def add(self, *, num_samples: int, loss_units: int, norm: float) -> None:
         self.num_steps += 1
@@ -55,9 +55,9 @@ class StepMetrics:
     learning_rate: float
     samples_per_second: float
     flops_per_second: float | None
-    """Of the model; None where it is spread over processes, and not counted."""
+    """FLOP/s of the model; None where it is spread over processes, and not counted."""
     data_latency_ms: float
-    """That the slowest rank waited for a batch, on average."""
+    """Milliseconds that the slowest rank waited for a batch, on average."""
 
     @classmethod
     def of(

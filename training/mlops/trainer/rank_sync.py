@@ -48,7 +48,7 @@ class RankReport:
     """What one rank says, or all of them together."""
 
     loss_units: int = 0
-    """Of the rank's samples since the last talk; summed."""
+    """Loss units of the rank's samples since the last exchange; summed over the ranks."""
     waited_microseconds: int = 0
     """For data; the longest counts."""
 

@@ -78,7 +78,7 @@ class Recipe:
         return curriculum
 
     def loader(self) -> Loader:
-        """Of the training split."""
+        """Return the loader of the training split."""
         config, ranks = self.config, self.ranks
         return Loader(
             source=open_source(self.store, self.features, "train", node_folder()),

@@ -21,7 +21,7 @@ from mlops.trainer.progress import StepMetrics
 from mlops.trainer.state import Epoch
 
 _MOST_MOMENTS: Final = 1000
-"""Of a curve, for each of its doublings in length: a training of days is not drawn second by second."""
+"""Most points of a curve, for each of its doublings in length: a training of days is not drawn second by second."""
 
 
 def track(

@@ -11,7 +11,7 @@ from mlops.contract.sections.train import Schedule
 
 def factor(schedule: Schedule, step: int, num_steps: int) -> float:
     """
-    Of the learning rate at an optimizer step.
+    Return the factor of the learning rate at an optimizer step.
 
     The warmup is linear, from ``1 / warmup_steps`` at step 0; then the rate falls to ``final_fraction`` at the last
     step, in a line or in half a cosine (Loshchilov & Hutter 2017, without restarts).

@@ -10,7 +10,7 @@ from mlops.contract.sections.train import EarlyStopping
 from mlops.trainer.fingerprint import StepFingerprint
 
 LOSS_UNITS: Final = 1 << 24
-"""Of a loss. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
+"""Units of a loss of 1. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Epoch:
     """Mean over the epoch's samples, each as the model was when it saw it."""
     validation_metric: float
     further_metrics: Mapping[str, float]
-    """Of the recipe's own function, on the validation split."""
+    """Results of the recipe's own metrics function on the validation split."""
     seconds: float
     samples_per_second: float
     finished_at: float
@@ -38,13 +38,13 @@ class TrainingState:
 
     steps_per_epoch: int
     direction: int
-    """Of the metric; see :func:`mlops.trainer.metrics.direction`."""
+    """Direction of the metric; see :func:`mlops.trainer.metrics.direction`."""
     step: int = 0
     """Optimizer steps done since the start."""
     loss_units: int = 0
-    """Of this epoch's samples that this rank has seen; see :data:`LOSS_UNITS`."""
+    """Loss units of this epoch's samples that this rank has seen; see :data:`LOSS_UNITS`."""
     seconds: float = 0.0
-    """That this epoch took before the last resume."""
+    """Seconds that this epoch took before the last resume."""
     history: list[Epoch] = field(default_factory=list)
     given_up: bool = False
     """Ended early because it is not worth going on."""

@@ -22,7 +22,7 @@ class Trained:
     """State dict of the model, whole and on the CPU."""
     history: Sequence[Mapping[str, Any]]
     epoch: int
-    """That the weights are of."""
+    """The epoch whose weights these are."""
     metrics: Mapping[str, float]
     world_size: int
     trail: Mapping[str, Any] | None = None

@@ -20,7 +20,7 @@ from mlops.data.shards.sampler import Permutation
 NUMBER: Final = "number"
 """Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
 _MOST_POINTS: Final = 1 << 62
-"""Of a grid, that a permutation can shuffle."""
+"""Most points of a grid that a permutation can shuffle."""
 _SAMPLERS: Final[Mapping[str, type[RandomSampler | TPESampler]]] = {"random": RandomSampler, "tpe": TPESampler}
 
 

@@ -17,7 +17,7 @@ from mlops.contract.step import BadConfigError, StepError
 from mlops.data.sources.connections import Connection
 
 LOCK_SECONDS: Final = 60.0
-"""That SQLite waits for other trials, which write for milliseconds."""
+"""Seconds that SQLite waits for other trials, which write for milliseconds."""
 _OPEN_ATTEMPTS: Final = 5
 
 

@@ -148,7 +148,7 @@ class Study:
             )
 
     def best(self) -> FrozenTrial | None:
-        """Of the complete ones; of equals that of the lowest number."""
+        """Return the best of the complete trials; of equal ones that of the lowest number."""
         sign = 1 if self._study.direction is StudyDirection.MAXIMIZE else -1
         complete = [trial for trial in self.trials().values() if trial.state is TrialState.COMPLETE]
         return max(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)

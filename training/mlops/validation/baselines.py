@@ -30,7 +30,7 @@ class Reference:
     description: str
     """Which snapshot it is; why there is none to compare with, where ``statistics`` is None."""
     statistics: statistics_pb2.DatasetFeatureStatistics | None = None
-    """Of its whole window."""
+    """Statistics of the baseline's whole window."""
     num_rows: Mapping[str, int] | None = None
     """By calendar day."""
     num_days: int = 0

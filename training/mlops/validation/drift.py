@@ -126,7 +126,10 @@ def _jensen_shannon(bins: _Counts) -> tuple[float, float]:
 
 
 def _chi_squared(degrees: int) -> float:
-    """Its quantile at so many standard deviations (Wilson and Hilferty, PNAS 17, 1931)."""
+    """
+    Return the quantile of the chi-squared distribution at so many standard deviations (Wilson and Hilferty, PNAS 17,
+    1931).
+    """
     if not degrees:
         return 0.0
     variance = 2 / (9 * degrees)

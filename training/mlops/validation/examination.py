@@ -34,11 +34,11 @@ class ValidationResult:
     num_rows: Mapping[str, int]
     """Rows by day; days without rows are missing."""
     statistics: statistics_pb2.DatasetFeatureStatisticsList
-    """Of the whole window and of the newest day; empty where there are no rows."""
+    """Statistics of the whole window and of the newest day; empty where there are no rows."""
     comparisons: tuple[ReferenceComparison, ...] = ()
     """The references that the distributions were, or could not be, held against."""
     slices: tuple[SliceSummary, ...] = ()
-    """Of each column of ``validate.slices``, the largest first."""
+    """Slices of each column of ``validate.slices``, the largest first."""
     notes: tuple[str, ...] = ()
     """What could not be checked and why, a sentence each."""
 

@@ -297,7 +297,7 @@ async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _say_rarely(state: tenacity.RetryCallState) -> None:
-    """That the server is away: the first time, and then once in a quarter of an hour."""
+    """Say that the server is away: the first time, and then once in a quarter of an hour."""
     before = state.idle_for - state.upcoming_sleep
     if state.attempt_number == 1 or state.idle_for // _SAY_SECONDS != before // _SAY_SECONDS:
         waited = f", for {state.idle_for:.0f} s by now" if state.attempt_number > 1 else ""

@@ -35,7 +35,7 @@ HINT_SECONDS: Final = 15.0
 NOTE_SECONDS: Final = 30.0
 """Between two notes of how far the logs were handed on."""
 LOG_END_SECONDS: Final = 10.0
-"""That the logs may take to end, once the Job has."""
+"""Seconds to wait for the log streams after the Job has ended."""
 SUCCEEDED_SECONDS: Final = 10.0
 FAILED_SECONDS: Final = 60.0
 """After the decision about a Job, and after the grace period, that its pods may take to end."""
@@ -64,7 +64,7 @@ class Followed:
     name: str
     uid: str
     place: str
-    """Of the step that it runs."""
+    """Place of the step that the Job runs."""
     fewest: int
     """Pods without which the gang does not work."""
     start_timeout_seconds: float
@@ -87,7 +87,7 @@ class Follower:
         self._logs: dict[str, PodLog] = {}
         self._log_tasks: dict[str, asyncio.Task[None]] = {}
         self._over: dict[str, asyncio.Event] = {}
-        """Of the pods whose logs are followed."""
+        """Set when a pod is over, for the pods whose logs are followed."""
         self._hints: dict[str, str] = {}
         self._may_read_events = self._may_read_queue = True
         self._waiting: str | None = None

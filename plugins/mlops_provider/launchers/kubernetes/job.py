@@ -42,7 +42,7 @@ _LOGIN_SECONDS = 60.0
 _GONE_POLL_SECONDS = 1.0
 Environment = Callable[[], Awaitable[Mapping[str, str]]]
 _ON_ITS_WAY_SECONDS = 1.0
-"""That a request may still take which nobody waits for any more."""
+"""Seconds that a request may still take after nobody waits for it any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

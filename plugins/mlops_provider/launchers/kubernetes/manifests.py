@@ -34,7 +34,7 @@ DAG_ID, RUN_ID, TASK_ID, MAP_INDEX = "mlops/dag-id", "mlops/run-id", "mlops/task
 _INPUT_FOLDER: Final = "/run/mlops"
 _DOCUMENT: Final = "input.json"
 _PORT: Final = 29400
-"""Of the rendezvous; torchrun's own."""
+"""Port of the rendezvous; torchrun's own default."""
 _DEAD_NODE_SECONDS: Final = 30
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 # The workers write their last checkpoint, then torchrun says how they ended, then the first process does.
@@ -42,7 +42,7 @@ _GRACE_MARGIN_SECONDS: Final = 2.0
 
 
 def deployment_id(store: str) -> str:
-    """Of the Airflow that keeps its runs there; a label's value."""
+    """Return the id of the Airflow that keeps its runs in that store; a label's value."""
     return hashlib.sha256(store.encode()).hexdigest()[:10]
 
 
@@ -84,7 +84,7 @@ class StepJob:
     deadline_seconds: float
     """After which the cluster ends it."""
     suffix: str
-    """Of the names of what the Job owns."""
+    """Suffix of the names of what the Job owns."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Pod manifest of the user's, or empty."""
     avoided_nodes: Sequence[str] = ()
@@ -95,7 +95,7 @@ class StepJob:
 
     @property
     def owned_name(self) -> str:
-        """Of the Secret and the Service."""
+        """Return the name of the Secret and the Service."""
         return f"{self.name}-{self.suffix}"
 
     @property

@@ -27,9 +27,9 @@ class Ending:
     """For people."""
     job: str
     uid: str
-    """Of the Job."""
+    """Uid of the Job."""
     place: str
-    """Of the step."""
+    """Place of the step."""
     is_over: bool = True
     """Whether the cluster is done with the Job, or it was given up."""
     failure: Mapping[str, Any] | None = None
@@ -103,7 +103,7 @@ def waiting_for(job: Manifest, pods: Iterable[Manifest], hints: Mapping[str, str
 
 
 def how_it_died(pod: Manifest) -> str | None:
-    """Of a pod that failed, or that something took away; None of one that succeeded or lives."""
+    """Say how a pod failed, or what took it away; None for one that succeeded or lives."""
     name, node = pod["metadata"]["name"], node_of(pod) or "no node"
     disruption = condition(pod, "DisruptionTarget")
     if disruption is not None:

@@ -90,7 +90,7 @@ class JobTrigger(BaseTrigger):
         return await sync_to_async(secret_environment)(launch.input.step, self.connections, deployment)
 
     async def _state(self) -> str | None:
-        """Of the task; None where it is gone."""
+        """Return the task's state; None where the task is gone."""
         task = self.task_instance
         assert task is not None, "set by the triggerer"
         index = -1 if task.map_index is None else task.map_index

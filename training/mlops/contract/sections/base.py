@@ -45,14 +45,14 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
 METRIC_PATTERN = r"^(ndcg@[1-9]\d*|mrr|auc|log_loss|f1|calibration_error|perplexity)$"
 Metric = Annotated[str, StringConstraints(pattern=METRIC_PATTERN)]
-"""Of a ranking ``ndcg@K`` or ``mrr`` (per query, averaged); of a classification ``auc``, ``log_loss``, ``f1`` or
-``calibration_error``; of a language model ``perplexity``."""
+"""Name of a metric: for a ranking ``ndcg@K`` or ``mrr`` (per query, averaged); for a classification ``auc``,
+``log_loss``, ``f1`` or ``calibration_error``; for a language model ``perplexity``."""
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
-"""Of Kubernetes: ``500m`` CPUs, ``4Gi`` bytes."""
+"""A quantity as Kubernetes writes it: ``500m`` CPUs, ``4Gi`` bytes."""
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
-"""Of a Kubernetes object: lower-case letters, digits, dots and dashes."""
+"""Name of a Kubernetes object: lower-case letters, digits, dots and dashes."""
 PATH_PATTERN = r"^/[^:]*$"
 URL_PATTERN = r"^https?://[^/\s]+.*$"
 TEXT_PATTERN = r"\S"

@@ -66,7 +66,7 @@ class Canary(Section):
 
     minutes: float = Field(gt=0, le=60 * 24 * 365)
     source: Annotated[HttpSource | PrometheusSource, Field(discriminator="kind")]
-    """Of live metrics. What serves loads the version of the alias ``canary``."""
+    """Where live metrics come from. What serves loads the version of the alias ``canary``."""
     passes: list[Rule] = Field(min_length=1)
     """All must hold at the end."""
     fails: list[Rule] = []

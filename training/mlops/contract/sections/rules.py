@@ -31,7 +31,7 @@ class Improvement(Section):
     metric: str | None = None
     """One that is measured; ``evaluate.metric`` where None."""
     confidence: float = Field(default=0.95, ge=0.5, le=0.99)
-    """That the improvement is there, one-sided; a thousand resamples tell no more."""
+    """One-sided confidence with which the improvement must be there; a thousand resamples tell no more than 0.99."""
     min_samples: int = Field(default=30, ge=2)
     """Queries, rows or documents on which both models are measured. With fewer the rule does not hold: with 95%
     confidence luck passed, by log loss, 26% of the time with 2, 12% with 5, 8% with 15 and 6% with 30 and with 100."""

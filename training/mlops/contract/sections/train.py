@@ -42,7 +42,7 @@ class Schedule(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps over which it rises from 0."""
     final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Of the learning rate, at the last step; of linear and cosine."""
+    """Share of the learning rate that is left at the last step; for ``linear`` and ``cosine``."""
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Schedule:
@@ -125,7 +125,7 @@ class Train(TunedSection):
     """Largest global norm of the gradient."""
     early_stopping: EarlyStopping | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of activations; parameters and optimizer states stay FP32. fp16 scales the loss dynamically."""
+    """Precision of activations; parameters and optimizer states stay FP32. fp16 scales the loss dynamically."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     compile: bool = False
@@ -137,8 +137,9 @@ class Train(TunedSection):
     """Only deterministic algorithms: the same bits each time. An operation that has none, which is so of some on GPUs,
     is an error; with ``warn`` it is used all the same, and named in the log, in MLflow and in the environment."""
     float32_matmul: Literal["highest", "high", "medium"] = "highest"
-    """Of float32 matrix products, and of convolutions on GPUs: ``highest`` multiplies all 24 bits of the mantissa,
-    ``high`` takes TF32 or two bf16 numbers, ``medium`` also a single bf16 number, where the hardware has them."""
+    """Precision of float32 matrix products, and of convolutions on GPUs: ``highest`` multiplies all 24 bits of the
+    mantissa, ``high`` takes TF32 or two bf16 numbers, ``medium`` also a single bf16 number, where the hardware
+    has them."""
     self_test: Literal["auto", "always", "never"] = "auto"
     """At the start, take two steps twice, the second time by a model that was built anew and resumed: what differs is
     state that no checkpoint holds, an error. ``auto``: where that takes less than 1% of the training, and the model is
@@ -154,9 +155,10 @@ class Train(TunedSection):
     """``exact``: also the number of processes leaves the bits as they are. Gradients are then added up by logical
     shards in a fixed order."""
     logical_shards: int | None = Field(default=None, ge=1, validate_default=True)
-    """Of a global batch, for ``elastic: exact``; a power of two, at least as many as there will ever be processes.
-    None: the least of them for the most ``nodes``. Each is a pass of its own: fewer are quicker and take more memory.
-    Other numbers give other bits: set it where ``nodes`` or ``processes`` will change."""
+    """Number of logical shards of a global batch, for ``elastic: exact``; a power of two, at least as many as there
+    will ever be processes. None: the least of them for the most ``nodes``. Each is a pass of its own: fewer are
+    quicker and take more memory. Other numbers give other bits: set it where ``nodes`` or ``processes`` will
+    change."""
     collective_timeout_seconds: float = Field(default=600, gt=0)
     """The longest that a process waits for the others."""
     hang_seconds: float = Field(default=300, gt=0)

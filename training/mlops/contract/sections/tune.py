@@ -48,7 +48,7 @@ class Range(Section):
         return all(isinstance(bound, int) for bound in (self.low, self.high, self.step or 1))
 
     def values(self) -> list[Any]:
-        """That the training must take."""
+        """Return values of the setting that the training must accept."""
         return [self.low, self.high]
 
     def of(self, values: list[Any]) -> Range:

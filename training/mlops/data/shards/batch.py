@@ -52,7 +52,7 @@ class Batch:
         )
 
     def tensors(self) -> list[Tensor]:
-        """Those that there are, in a fixed order."""
+        """Return the tensors that there are, in a fixed order."""
         parts = (self.features, self.labels, self.mask, self.weights)
         return [part for part in parts if part is not None]
 

@@ -53,7 +53,7 @@ class Step:
     shards: Sequence[int]
     """Number of each batch's logical shard, -1 for a batch that only fills up; without exact mode 0, 1, ..."""
     num_samples: int
-    """Of the whole global batch, over all ranks."""
+    """Number of samples of the whole global batch, over all ranks."""
     num_rows: int
     """As ``num_samples``, without padding; one each where samples are no groups."""
 

@@ -25,7 +25,7 @@ from mlops.data.shards.spool import Spool
 from mlops.store import Store
 
 MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
-"""Of rows; the file's schema and padding stay below the 128 MB that a shard may have."""
+"""Most bytes of rows in a shard; the file's schema and padding stay below the 128 MB that a shard may have."""
 _BUCKET_BYTES: Final = 64 * 1024 * 1024
 _MAX_BUCKETS: Final = 512
 
@@ -161,7 +161,7 @@ class SplitWriter:
 
 
 def row_bytes(table: FeatureTable) -> int:
-    """Of one row in a shard, on average where keys are text."""
+    """Return the bytes of one row in a shard, an average where keys are text."""
     keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
     return 4 * table.num_features + 12 + keys
 

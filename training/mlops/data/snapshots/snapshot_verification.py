@@ -23,7 +23,7 @@ class DamagedObject:
     problem: str
     """What is wrong, and how to mend it."""
     snapshots: Sequence[str]
-    """Those that need it."""
+    """Versions of the snapshots that need the object."""
 
 
 def find_damage(

@@ -70,7 +70,7 @@ class Records:
 
     def latest(self, table: Table) -> Table:
         """
-        Of the known records of each key, the last; then those in time.
+        Keep the last of the known records of each key, then only rows in time.
 
         :raises BadDataError: where two records of a key were created at the same instant and differ
         """

@@ -86,7 +86,7 @@ class SourceReader(Generic[SettingsT]):
     records: Records
     """Which rows count; a source may leave the others out where that spares work."""
     settings: SettingsT
-    """Those of its kind, of ``ingest.sources``."""
+    """Settings of this kind of source, from ``ingest.sources``."""
 
     def finish(self, position: Position) -> None:
         """Nothing was held."""

@@ -19,7 +19,7 @@ from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
-"""Of the files that are read as one."""
+"""Most bytes of the files that are read as one piece."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ class Survey:
     num_rows: int
     """Known ones, of whatever key."""
     shown: Mapping[str, Shown] = field(default_factory=dict)
-    """Of the columns of text whose type is to be told from their known values."""
+    """What the known values of each text column look like, for columns whose type is inferred."""
 
 
 def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool) -> Survey:

@@ -27,7 +27,7 @@ class Saved:
     step: int
     """Optimizer steps since the start."""
     generation: int
-    """Of the process group that wrote it, see :class:`mlops.trainer.checkpoint.generation.Generation`."""
+    """Generation of the process group that wrote it, see :class:`mlops.trainer.checkpoint.generation.Generation`."""
     meta: Mapping[str, Any]
     """What the training says of itself, as JSON."""
     best_step: int | None
@@ -35,7 +35,7 @@ class Saved:
     folder: str
     world_size: int
     num_bytes: int
-    """Of tensors."""
+    """Bytes of tensors."""
     saved_at: float
     """Unix time of the save's beginning."""
     index: Artifact

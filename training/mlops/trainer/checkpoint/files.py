@@ -28,7 +28,7 @@ PAGE_BYTES: Final = 4096
 _WRITE_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 64 << 20
 _PARTS: Final = 9_000
-"""Of a multipart upload, at most; S3 allows 10,000."""
+"""Most parts of a multipart upload; S3 allows 10,000."""
 
 
 class DamagedCheckpointError(StepError):

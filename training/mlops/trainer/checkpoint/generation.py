@@ -124,7 +124,7 @@ def _key(place: str, number: int) -> str:
 
 
 def _numbers(store: Store, place: str) -> list[int]:
-    """Those whose objects are there, in order."""
+    """Return the numbers of the generations whose objects are there, in order."""
     names = [key.rpartition("/")[2] for key in store.list(f"{root_of(place)}/generations")]
     return sorted(int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdecimal())
 

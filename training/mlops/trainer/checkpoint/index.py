@@ -32,9 +32,9 @@ Path = tuple[str | int, ...]
 
 _PREFIX: Final = struct.Struct("<qq")
 _LENGTH: Final = struct.Struct("<q")
-"""Of the header's JSON, which begins it; grids and the table of sections follow."""
+"""Length of the header's JSON, with which the index begins; grids and the table of sections follow."""
 _ROW: Final = np.dtype([("tensor", "<u4"), ("position", "<u4"), ("crc32", "<u4"), ("start", "<i8")])
-"""Of a chunk in a section: the tensor's number, and the chunk's position in its grid."""
+"""Row of a chunk in a section: the tensor's number, and the chunk's position in its grid."""
 _SECTION: Final = np.dtype([("start", "<i8"), ("num_bytes", "<i8"), ("crc32", "<i8")])
 
 

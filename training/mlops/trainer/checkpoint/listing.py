@@ -28,7 +28,7 @@ class Listing:
     complete: Sequence[Saved]
     """With a readable marker and all files of the right size, oldest first: by step, then generation."""
     copies: Sequence[Saved]
-    """Of best weights, likewise."""
+    """Copies of the best weights, in the same order."""
     damaged: Mapping[str, str]
     """Folders that are neither, though they have a marker, and why."""
     unfinished: Sequence[str]

@@ -79,7 +79,7 @@ class RankPlan:
     file_bytes: int
     """Whole pages; 0 where the rank writes nothing."""
     weight_bytes: int
-    """Of the model's weights, which are the file's beginning; whole pages, 0 where the rank writes none."""
+    """Bytes of the model's weights, with which the file begins; whole pages, 0 where the rank writes none."""
     values: frozenset[str]
     """Keys of the plain values that this rank reports."""
 
@@ -106,7 +106,7 @@ class Plan:
         return [(rank, num_bytes) for rank, num_bytes in enumerate(sizes) if num_bytes]
 
     def num_bytes(self, *, weights: bool = False) -> int:
-        """Of tensors."""
+        """Return the bytes of tensors."""
         placed = (placed for rank in self.ranks for placed in rank.placed)
         return sum(one.num_bytes for one in placed if not weights or one.is_weight)
 

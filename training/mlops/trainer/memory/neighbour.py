@@ -68,7 +68,10 @@ class Neighbour:
         self._silent = sent != NOTE_BYTES
 
     def receive(self) -> list[Note]:
-        """Those that have come since; does not wait. A step may have many, one of each of its micro batches."""
+        """
+        Return the notes that have come since the last call; does not wait. A step may have many, one of each of its
+        micro batches.
+        """
         data = [self._rest]
         with suppress(BlockingIOError, ConnectionError):
             while more := self._from_ward.recv(1 << 16):

@@ -13,7 +13,7 @@ class Found:
     """What one rank has found on its seat."""
 
     node: int
-    """Its node's number in this round."""
+    """Number of the seat's node in this round."""
     local_rank: int
     headers: Sequence[Header | None]
     """By slot."""
@@ -25,7 +25,7 @@ class Place:
     """A slot of the whole gang."""
 
     rank: int
-    """Of this round, on whose seat it is."""
+    """Rank of this round on whose seat the slot is."""
     node: int
     local_rank: int
     slot: int
@@ -36,9 +36,9 @@ class Choice:
     """The state to go on from."""
 
     header: Header
-    """Of the first place; others may have a document of another length."""
+    """Header of the first place; others may have a document of another length."""
     loss_units: int
-    """Of all ranks of the gang that made it."""
+    """Loss units of all ranks that made the state."""
     places: Sequence[Place]
     """Where it is: one for each node that has it."""
     missing: bool

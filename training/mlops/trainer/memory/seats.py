@@ -27,7 +27,7 @@ NUM_SLOTS: Final = 2
 """So that a process that is killed while it writes one leaves the other whole."""
 
 _MAX_BUFFERS: Final = 1024
-"""Of one system call (IOV_MAX)."""
+"""Most buffers of one system call (IOV_MAX)."""
 _MAX_WRITE_BYTES: Final = 1 << 30
 # Round, rank, step, units, CRC-32 of what is before.
 _UNITS_BYTES: Final = 32
@@ -42,7 +42,7 @@ class Header:
     """What a slot holds. Written last, in one piece with its CRC-32: without it there is nothing."""
 
     round: int
-    """Of the rendezvous: each start of the processes is one."""
+    """Round of the rendezvous: each start of the processes is one."""
     rank: int
     world_size: int
     step: int
@@ -50,14 +50,14 @@ class Header:
     epochs: int
     """Epochs that had ended, with their validation."""
     loss_units: int | None
-    """Of all ranks, where every rank knows it: after an epoch's end, and where the processes started. Elsewhere their
-    notes tell."""
+    """Loss units of all ranks, where every rank knows them: after an epoch's end, and where the processes started.
+    Elsewhere their notes tell."""
     place: str
-    """Of the training in the store, which follows from its settings and its code."""
+    """Place of the training in the store, which follows from its settings and its code."""
     num_bytes: int
-    """Of tensors, from the second page on."""
+    """Bytes of tensors, from the second page on."""
     document_bytes: int
-    """Of the document behind them."""
+    """Bytes of the document behind the tensors."""
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -187,7 +187,7 @@ class Seat:
 
 
 def seats_from_environment() -> Sequence[Seat]:
-    """Of this node, by local rank; none where no agent has started this process."""
+    """Return the seats of this node, by local rank; none where no agent has started this process."""
     text = os.environ.get(MEMORY_VARIABLE)
     if not text:
         return []

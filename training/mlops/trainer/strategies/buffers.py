@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def saved_buffers(model: nn.Module) -> list[Tensor]:
-    """Those that a checkpoint holds."""
+    """Return the buffers that a checkpoint holds."""
     return [
         buffer
         for module in model.modules()

@@ -51,7 +51,7 @@ class FlatGradients:
 
     whole: Tensor
     parts: Sequence[Tensor]
-    """Of each parameter, in its shape; the same memory, each beginning at a multiple of 64 bytes."""
+    """Gradient of each parameter, in its shape; the same memory, each beginning at a multiple of 64 bytes."""
 
     @classmethod
     def zeros(cls, like: Sequence[Tensor], num_slices: int) -> FlatGradients:

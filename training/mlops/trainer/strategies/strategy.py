@@ -64,9 +64,9 @@ class ParallelStrategy:
         self.names = names or {}
         """``{name in the stage: name in the whole model}``, where they differ."""
         self.whole_names = whole_names
-        """Of a pipeline, the names of the whole model's state; None where this rank has all of them."""
+        """Names of the whole model's state, in a pipeline; None where this rank has all of them."""
         self.scaler = scaler
-        """Of float16, part of what a checkpoint holds."""
+        """Loss scale of float16, part of what a checkpoint holds."""
         self._ranks = ranks
         self._replica, self._pipeline, self._order = replica, pipeline, order
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -85,7 +85,7 @@ class ParallelStrategy:
         return None if self.scaler is None else self.scaler.scale
 
     def seed(self, *numbers: int) -> None:
-        """Of the next step's random numbers, e.g. (seed, step)."""
+        """Seed the next step's random numbers, e.g. with (seed, step)."""
         self._ranks.seed(*numbers)
 
     def step(self, batches: Sequence[Batch], loss: Loss, scale: float) -> list[Tensor]:
