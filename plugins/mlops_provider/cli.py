@@ -6,21 +6,16 @@ import argparse
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
-from airflow.sdk.configuration import conf
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.sections.base import NAME_PATTERN, SpecError
-from mlops.contract.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_PYTHON_VARIABLE, WORKSPACE_VARIABLE
+from mlops.contract.sections.base import SpecError
+from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import (
     KeyServiceAwayError,
@@ -28,58 +23,31 @@ from mlops.signing.keys import (
     is_in_service,
     key_id,
     load_key,
-    load_public_keys,
     make_key,
 )
-from mlops.signing.seals import ANCHOR
-from mlops_provider.anchors import InAirflow, note_newest
-from mlops_provider.connections import login_environment, login_of, store_environment, store_of
-from mlops_provider.deployment import LOGINS, Deployment, all_teams, tenant_of_name
+from mlops_provider.connections import login_of, store_environment
+from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.exceptions import StepFailedError
+from mlops_provider.handed_over import (
+    AIRFLOW_URL,
+    CHECKOUT,
+    HANDED_OVER,
+    PASSWORD_VARIABLE,
+    airflow_of,
+    deployment_of,
+    find_stack,
+    hand_over,
+    python_of,
+)
 from mlops_provider.launchers.process import runtime_environment
-from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.demo import run_demo
-from mlops_provider.local.stack import ADMIN, Stack, StackError, stack_settings
-from mlops_provider.locked_anchors import LockedAnchors
+from mlops_provider.local.stack import ADMIN, Stack, StackError
 from mlops_provider.logins import Login, LoginsError, make_logins
 from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PASSWORD_VARIABLE = "MLOPS_AIRFLOW_PASSWORD"  # noqa: S105
-HANDED_OVER: Mapping[str, tuple[str, str]] = {
-    "audit": ("training", "whether the audit trails are what was written, and who answers for each entry"),
-    "checkpoints": ("training", "list, verify and restore the checkpoints of trainings; export weights"),
-    "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
-    "diff": ("training", "what differs between two trainings: data, code, environment, parameters, metrics"),
-    "features": ("training", "read the online feature store"),
-    "models": ("training", "show, promote and roll back model versions; their audit trail"),
-    "reproduce": ("training", "make a model version again from its snapshot, code and seed, and compare the bits"),
-    "schema": ("validation", "propose changes of a schema"),
-    "store": ("training", "read everything that committed refs name; say what is damaged; make it again"),
-}
-"""First words that ``mlops.commands`` answers: the runtime, and what for."""
-
-ASKING_MLFLOW = frozenset({"audit", "diff", "models", "reproduce", "store"})
-"""First words of the training runtime that read or write MLflow."""
-
-OWN_LOGIN = (*TRACKING_VARIABLES, "MLFLOW_TRACKING_TOKEN")
-"""Variables by which a person says who they are at MLflow."""
-
-RUNNING_RECIPES = frozenset({"reproduce", "store"})
-"""Commands that also run code of recipes, which gets the login of the steps."""
-
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
-
-AIRFLOW_URL = "http://127.0.0.1:8080"
-
-MAKING_ENTRIES = frozenset({"sign", "promote", "archive", "rollback", "adopt"})
-"""Second words of ``audit`` and ``models`` that sign an entry of an audit trail."""
-
-SIGNING = MAKING_ENTRIES | {"verify"}
-"""Commands that sign, and those that check signatures."""
-
 
 USERS_ERRORS = (
     StackError, SpecError, UnusableKeyError, KeyServiceAwayError, AwsAwayError, AwsRefusedError, LoginsError,
@@ -92,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     """:return: the process's exit code"""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if rest and options.run is not _hand_over:
+    if rest and options.run is not hand_over:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     # Airflow has logs printed, and boto3 says where it found credentials: a pipe would read it.
@@ -149,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     for word, (_, text) in HANDED_OVER.items():
         # All but the places is the runtime's to parse, --help too.
         sub = commands.add_parser(word, help=text, add_help=False, allow_abbrev=False)
-        sub.set_defaults(run=_hand_over, word=word)
+        sub.set_defaults(run=hand_over, word=word)
         sub.add_argument("--home", type=Path)
         sub.add_argument("--store")
         sub.add_argument("--team", help=OF_A_TEAM)
@@ -162,11 +130,6 @@ def _parser() -> argparse.ArgumentParser:
 def _add_airflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--airflow-url", help=f"(default: [api] base_url, or {AIRFLOW_URL})")
     parser.add_argument("--user", help=f"of Airflow; the password is read from {PASSWORD_VARIABLE}")
-
-
-def _airflow(options: argparse.Namespace) -> AirflowClient:
-    login = (options.user, os.environ.get(PASSWORD_VARIABLE, "")) if options.user else None
-    return AirflowClient(options.airflow_url or conf.get("api", "base_url", fallback=AIRFLOW_URL), login)
 
 
 def _keys(options: argparse.Namespace, console: Console) -> int:
@@ -208,7 +171,7 @@ def _gc(options: argparse.Namespace, console: Console) -> int:
 
     deployment = Deployment.load(options.team)
     where = deployment.kubernetes_connection, deployment.kubernetes_namespace
-    orphans = find_orphans(*where, deployment_id(deployment.store), _airflow(options))
+    orphans = find_orphans(*where, deployment_id(deployment.store), airflow_of(options))
     table = Table("job", "created", "task", "why")
     for orphan in orphans:
         table.add_row(orphan.job, orphan.created, orphan.task, orphan.why)
@@ -265,7 +228,7 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
 
 def _lint(options: argparse.Namespace, console: Console) -> int:
     broken = 0
-    _find_stack(options)
+    find_stack(options)
     for path in options.files or sorted((options.home / "dags").rglob("*" + SUFFIX)):
         try:
             pipeline = load_pipeline(path)
@@ -284,180 +247,12 @@ def _lint(options: argparse.Namespace, console: Console) -> int:
 
 def _sound_with_data(options: argparse.Namespace, pipeline: Pipeline) -> bool:
     """Let the training runtime try it out; it says what it finds."""
-    deployment = _deployment(options, pipeline.team)
+    deployment = deployment_of(options, pipeline.team)
     section = json.dumps(pipeline.train.model_dump(mode="json"))
-    command = [str(_python(deployment, "training")), "-m", "mlops.commands", "lint", pipeline.pipeline, section]
+    command = [str(python_of(deployment, "training")), "-m", "mlops.commands", "lint", pipeline.pipeline, section]
     sys.stdout.flush()
     environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
     return subprocess.run(command, env=environment, check=False).returncode == 0
-
-
-def _hand_over(options: argparse.Namespace, console: Console) -> int:
-    """Become the process that answers: its input, output and exit code are ours. Or, after it, tell Airflow."""
-    deployment = _deployment(options, options.team)
-    runtime, _ = HANDED_OVER[options.word]
-    python = _python(deployment, runtime)
-    command = [str(python), "-m", "mlops.commands", options.word, *_arguments(options, deployment)]
-    environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
-    environment |= _logins_for(options.word, deployment, os.environ)
-    environment[VALIDATION_PYTHON_VARIABLE] = str(deployment.pythons["validation"])
-    if options.word not in ("audit", "models") or not {*options.rest[:1]} & MAKING_ENTRIES or options.without_airflow:
-        os.execve(python, command, environment)
-    with tempfile.TemporaryDirectory(prefix="mlops-") as folder:
-        signed = Path(folder, "entry.json")
-        code = subprocess.run([*command, f"--signed={signed}"], env=environment, check=False).returncode
-        return (_note(signed, options, deployment, console) or code) if signed.exists() else code
-
-
-def _note(signed: Path, options: argparse.Namespace, deployment: Deployment, console: Console) -> int:
-    """
-    Have Airflow, and the bucket of anchors, know the entry that a person has just made as the newest one.
-
-    :param signed: file with model, number and digest of the entry
-    :return: exit code: 1 where the trail is not the one that they know
-    """
-    entry = json.loads(signed.read_text())
-    model, number = entry["model"], entry["number"]
-    later = (
-        "It is with the next transition that a task makes; an end of the trail that is cut off before, with all its "
-    )
-    later += "traces, is not seen."
-    found = []
-    try:
-        found.append(note_newest(InAirflow(_airflow(options)), store_of(deployment), model, number, entry["sha256"]))
-    except httpx.HTTPError as error:
-        console.print(
-            f"entry {number} is signed, but Airflow was not told of it: {error}. {later} Name Airflow by "
-            f"--airflow-url, and a user who may edit variables by --user (password from {PASSWORD_VARIABLE}); "
-            "--without-airflow leaves it out",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
-    if deployment.anchor_bucket is not None:
-        try:
-            bucket = LockedAnchors(deployment.anchor_bucket)
-            found.append(note_newest(bucket, store_of(deployment), model, number, entry["sha256"]))
-        except (AwsAwayError, AwsRefusedError) as error:
-            said = f"entry {number} is signed, but is not in the bucket of anchors: {error}. {later}"
-            console.print(said, style="yellow", markup=False, soft_wrap=True)
-    notes = [note for note in found if note is not None]
-    for note in notes:
-        console.print(note, style="red", markup=False, soft_wrap=True)
-    return int(bool(notes))
-
-
-def _logins_for(word: str, deployment: Deployment, environment: Mapping[str, str]) -> dict[str, str]:
-    """The deployment's logins at MLflow, after a person's own; code of a recipe gets that of the steps."""
-    if word not in ASKING_MLFLOW:
-        return {}
-    logins = {name: environment[name] for name in OWN_LOGIN if environment.get(name)}
-    if not logins.keys() & {TRACKING_VARIABLES[0], "MLFLOW_TRACKING_TOKEN"}:
-        logins = login_environment(login_of("release", deployment), TRACKING_VARIABLES)
-    if deployment.workspace is not None:
-        logins[WORKSPACE_VARIABLE] = deployment.workspace
-    if word in RUNNING_RECIPES:
-        logins |= login_environment(login_of("steps", deployment), STEPS_VARIABLES)
-    return logins
-
-
-def _deployment(options: argparse.Namespace, team: str | None) -> Deployment:
-    if team is not None and options.store is not None:
-        raise StackError(
-            "--store is for the deployment's own area, and a team's store is in the teams' file: leave it out"
-        )
-    _find_stack(options)
-    return Deployment.load(team)
-
-
-def _find_stack(options: argparse.Namespace) -> None:
-    """Have the settings of the local Airflow where nobody has named another one."""
-    if options.home is not None:
-        os.environ["AIRFLOW__MLOPS__HOME"] = str(options.home.resolve())
-    if options.store is not None:
-        os.environ["AIRFLOW__MLOPS__STORE"] = options.store
-    local = Path(os.environ.get("AIRFLOW__MLOPS__HOME", CHECKOUT)) / ".local"
-    # `.venv/bin/mlops` names the folder of the local Airflow where nobody named one.
-    if os.environ.get("AIRFLOW_HOME", str(local / "airflow")) == str(local / "airflow"):
-        # The Airflow that `make up` started last, whatever its ports.
-        for name, value in stack_settings(local).items():
-            os.environ.setdefault(name, value)
-        os.environ.setdefault("AIRFLOW__CORE__DAGS_FOLDER", str(local.parent / "dags"))
-
-
-def _python(deployment: Deployment, runtime: str) -> Path:
-    python = deployment.pythons[runtime]
-    if not python.exists():
-        raise StackError(
-            f"the {runtime} runtime has no interpreter at {python}: run `make venv`, or set [mlops] {runtime}_python "
-            "in Airflow's configuration"
-        )
-    return python
-
-
-def _arguments(options: argparse.Namespace, deployment: Deployment) -> list[str]:
-    """The runtime's arguments, with what only this side knows."""
-    given: list[str] = options.rest
-    match options.word:
-        case "schema":
-            return [*given, *_schema_of(given, deployment.home)]
-        case "audit" | "models":
-            return [*given, *_keys_of(given, deployment), *_anchors(options, deployment)]
-        case _:
-            return given
-
-
-def _schema_of(given: Sequence[str], home: Path) -> list[str]:
-    """To ``schema propose PIPELINE`` where that pipeline's YAML keeps its schema."""
-    for argument in () if _says(given, "--schema") else given:
-        for path in (home / "dags").rglob(f"{argument}{SUFFIX}") if re.fullmatch(NAME_PATTERN, argument) else ():
-            return ["--schema", load_pipeline(path).validate_.schema_path]
-    return []
-
-
-def _keys_of(given: Sequence[str], deployment: Deployment) -> list[str]:
-    """The key that signs what a person does, and those that are trusted."""
-    if not {*given[:1]} & SIGNING:
-        return []
-    file = deployment.public_keys_file
-    trusted = load_public_keys(file) if file is not None and file.exists() else []
-    own = deployment.release_key
-    has_own = own is not None and (is_in_service(own) or Path(own).exists())
-    key = [f"--key={own}"] if has_own and given[0] != "verify" and not _says(given, "--key") else []
-    return [*key, *(f"--trusted={public}" for public in trusted)]
-
-
-def _anchors(options: argparse.Namespace, deployment: Deployment) -> list[str]:
-    """The newest entry of each model's audit trail that Airflow and the bucket of anchors know."""
-    if options.word != "audit" or options.rest[:1] != ["verify"]:
-        return []
-    known = {} if options.without_airflow else dict(_anchors_in_airflow(options))
-    if deployment.anchor_bucket is not None:
-        for model, anchor in LockedAnchors(deployment.anchor_bucket).all().items():
-            # Of two with one number the bucket's counts, which nobody can change.
-            if model not in known or known[model]["number"] <= anchor["number"]:
-                known[model] = anchor
-    elif options.without_airflow:
-        return []
-    anchors = {model: anchor for model, anchor in known.items() if tenant_of_name(model) == options.team}
-    return [f"--anchors={json.dumps(anchors)}"]
-
-
-def _anchors_in_airflow(options: argparse.Namespace) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        found = _airflow(options).every("/variables", "variables", variable_key_pattern=f"{ANCHOR}%")
-    except httpx.HTTPError as error:
-        raise StackError(
-            f"Airflow, which knows the newest entry of each trail, cannot be asked: {error}. Name it by --airflow-url, "
-            f"and yourself by --user (password from {PASSWORD_VARIABLE}); make up starts the local one; "
-            "--without-airflow leaves it out"
-        ) from error
-    for variable in found:
-        yield variable["key"].removeprefix(ANCHOR), json.loads(variable["value"])
-
-
-def _says(given: Sequence[str], option: str) -> bool:
-    return any(argument.split("=")[0] == option for argument in given)
 
 
 if __name__ == "__main__":

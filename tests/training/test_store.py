@@ -16,7 +16,8 @@ from obstore.exceptions import AlreadyExistsError
 
 from mlops.contract.refs import Artifact, DatasetRef
 from mlops.contract.step import BadConfigError, python_path
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 
 WRITER = """
 import sys

@@ -21,7 +21,8 @@ from mlops.contract.step import Failure, RunIdentity, StepInput, connection_vari
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 
 CHECKOUT = Path(__file__).parents[2]
 RACER = """
@@ -42,7 +43,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mlops.registry.audit import AuditTrail, Entry
 from mlops.registry.stages import Stages
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.generation import Generation
 from mlops_provider.committed import open_store, write_new
 

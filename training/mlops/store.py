@@ -23,9 +23,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops.contract.outages import STORE, FailureClass, classify_store_error
+from mlops.contract.outages import classify_store_error
 from mlops.contract.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
-from mlops.contract.step import BadConfigError, BadDataError, OutageError, StepError
+from mlops.contract.step import BadConfigError
+from mlops.store_errors import KINDS, DamagedObjectError, StoreError
 
 REF_FILE: Final = "ref.json"
 ASIDE: Final = "damaged"
@@ -37,26 +38,6 @@ _REPAIR: Final = (
 )
 _PART_BYTES: Final = 16 << 20
 _REQUESTS: Final = 16
-
-
-class StoreError(StepError):
-    """The store cannot be read or written just now: retried, for stores come back."""
-
-
-class StoreAwayError(OutageError, StoreError):
-    """The store does not answer, or is overloaded, for longer than its client tries."""
-
-    service = STORE
-
-
-class StoreRefusedError(StoreError):
-    """The store does not take the request, or the credentials: trying again cannot help."""
-
-    retryable = False
-
-
-class DamagedObjectError(BadDataError):
-    """An object's bytes are not those that were written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -390,18 +371,11 @@ class Store:
 
     def _failure(self, verb: str, key: str, error: Exception) -> StoreError:
         cause = str(error).split("\n", 1)[0]
-        kind = _KINDS[classify_store_error(error)]
+        kind = KINDS[classify_store_error(error)]
         return kind(
             f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
-
-
-_KINDS: Final[dict[FailureClass, type[StoreError]]] = {
-    FailureClass.AWAY: StoreAwayError,
-    FailureClass.REFUSED: StoreRefusedError,
-    FailureClass.OTHER: StoreError,
-}
 
 
 def ref_bytes(ref: Ref) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from mlops.contract.refs import Ref
 from mlops.contract.step import Failure, StepInput
-from mlops_provider.deployment import LAUNCHERS, Deployment
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
+
+    from mlops_provider.deployment import Deployment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,14 +119,6 @@ class DeferrableLauncher(Launcher, Protocol):
         :param event: the payload with which the trigger fired
         :raises SpecError: where the step could not be started with its settings
         """
-
-
-def launcher_class(name: str) -> type[Launcher]:
-    """:param name: one of :data:`mlops_provider.deployment.LAUNCHERS`"""
-    module, _, attribute = LAUNCHERS[name].partition(":")
-    # Imported when it is needed: what the pods' launcher needs of Kubernetes takes a second.
-    found: type[Launcher] = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 def step_argv(

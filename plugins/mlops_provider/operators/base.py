@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, XComArg
-from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
-from mlops.contract.refs import Ref, RefError, class_names, ref_of
+from mlops.contract.refs import Ref, RefError, ref_of
 from mlops.contract.sections.base import NAME_PATTERN, Section, SpecError, check_section, leaves
 from mlops.contract.step import (
     STEPS,
@@ -35,10 +31,14 @@ from mlops_provider.exceptions import (
     StepLostError,
     StepOutageError,
     StepRetryableError,
-    WiringError,
 )
-from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask, launcher_class
+from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
+from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
+from mlops_provider.operators.callbacks import as_list, say_why
+from mlops_provider.operators.runs import data_interval, refuse_others
+from mlops_provider.operators.signatures import name_settings
+from mlops_provider.operators.wiring import check_wiring
 from mlops_provider.pod_spec import Pods
 
 if TYPE_CHECKING:
@@ -89,18 +89,7 @@ class StepOperator(BaseOperator):
         super().__init_subclass__(**kwargs)
         if not hasattr(cls, "step"):  # what several steps' operators share
             return
-        # Airflow's partial() and expand() take what the signature names, and nothing of its **kwargs.
-        init = vars(cls).get("__init__") or _init_of_parent(cls)
-        given = inspect.signature(init)
-        own = [parameter for parameter in given.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        settings = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-            for name in cls.section.model_fields
-            if name not in given.parameters
-        ]
-        rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-        init.__signature__ = given.replace(parameters=[*own, *settings, rest])
-        cls.__init__ = init  # type: ignore[method-assign]
+        name_settings(cls, cls.section)
 
     def __init__(
         self,
@@ -124,7 +113,7 @@ class StepOperator(BaseOperator):
     ) -> None:
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in self.section.model_fields}
         for event in ("on_failure_callback", "on_retry_callback"):
-            kwargs[event] = [*_as_list(kwargs.get(event)), say_why]
+            kwargs[event] = [*as_list(kwargs.get(event)), say_why]
         place = f"task {kwargs.get('task_id')!r}"
         tenant = tenant_of(team)
         for option, own in tenant.slots().items():
@@ -160,7 +149,7 @@ class StepOperator(BaseOperator):
         self.infrastructure_patience = infrastructure_patience
         self.pods = dict(pods or {})
         check_section(Pods, self.pods, f"task {self.task_id!r}: pods")
-        self.upstream = self._check_wiring(upstream)
+        self.upstream = check_wiring(self.step, self.task_id, upstream)
         self.team = team
         self._check_team(tenant_of(team, self._file()))
         self.links: dict[str, str] = {}
@@ -324,7 +313,7 @@ class StepOperator(BaseOperator):
     def _document(self, context: Context, deployment: Deployment) -> StepInput:
         params = context["params"]
         if self.only_parameters:
-            _refuse_others(context["dag_run"].conf or {}, self.dag.params)
+            refuse_others(context["dag_run"].conf or {}, self.dag.params)
         overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
         settings = replaced_settings(self.settings, overrides)
         section = check_section(self.section, settings, f"task {self.task_id!r}")
@@ -395,85 +384,3 @@ class StepOperator(BaseOperator):
     def _link_report(self, ref: Ref) -> None:
         if (report := ref.artifacts.get("report")) is not None:
             self.links[ReportLink.name] = report_url(report.key)
-
-    def _check_wiring(self, upstream: Any) -> Any:
-        expected = STEPS[self.step].consumes
-        place = f"task {self.task_id!r}"
-        if not expected:
-            if upstream is not None:
-                raise WiringError(f"{place}: {self.step} is the first step and takes no ref")
-            return None
-        wanted = f"{place}: {self.step} takes a {class_names(expected)}, the output of {_producers(expected)}"
-        if isinstance(upstream, PlainXComArg):
-            produces = getattr(upstream.operator, "produces", None)
-            if produces is not None and produces() not in expected:
-                raise WiringError(f"{wanted}, but got the {produces().__name__} of task {upstream.operator.task_id!r}")
-            if upstream.key != "return_value":
-                raise WiringError(f"{wanted}, but got the XCom {upstream.key!r}")
-        elif isinstance(upstream, Mapping):
-            try:
-                ref_of(expected, upstream)
-            except RefError as error:
-                raise WiringError(f"{wanted}: {error}") from error
-        elif not isinstance(upstream, (XComArg, str)):
-            raise WiringError(f"{wanted}, but got {upstream!r}")
-        return upstream
-
-
-def _init_of_parent(cls: type[StepOperator]) -> Any:
-    """A class needs an ``__init__`` of its own to have a signature of its own."""
-
-    def __init__(self: StepOperator, **kwargs: Any) -> None:
-        super(cls, self).__init__(**kwargs)
-
-    return __init__
-
-
-def say_why(context: Context) -> None:
-    """Have the step's own message stand last in the task's log, below Airflow's traceback: people look there."""
-    error = context.get("exception")
-    if isinstance(error, (StepFailedError, StepRetryableError, StepLostError)):
-        # Airflow has just begun a group of lines that its pages show folded.
-        context["task"].log.info("::endgroup::")
-        context["task"].log.error("%s", error)
-
-
-def _as_list(callbacks: Any) -> list[Any]:
-    if callbacks is None:
-        return []
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-
-
-def _producers(kinds: Sequence[type[Ref]]) -> str:
-    return " or ".join(step for step, kind in STEPS.items() if kind.produces in kinds)
-
-
-def data_interval(context: Context) -> tuple[datetime, datetime]:
-    """
-    The data interval of the run, in UTC. A run without one works as of the last midnight in the DAG's timezone.
-    """
-    run = context["dag_run"]
-    if run.data_interval_start is not None and run.data_interval_end is not None:
-        return run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
-    zone = context["dag"].timezone
-    midnight = run.run_after.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (midnight - timedelta(days=1)).astimezone(UTC), midnight.astimezone(UTC)
-
-
-def recipe_folder(import_path: str) -> str:
-    """
-    ``include.flight_ranking.model:build_model`` -> ``include/flight_ranking``: the folder whose code counts.
-
-    The whole recipe, as :func:`mlops.code.recipe_folder` stores it, also where the module lies deeper in it: modules
-    of a recipe import each other.
-    """
-    return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))
-
-
-def _refuse_others(given: Mapping[str, Any], params: Iterable[str]) -> None:
-    known = sorted(params)
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise SpecError(f"the run was triggered with {name!r}, which is no parameter of this pipeline: {meant}")

@@ -10,8 +10,9 @@ from mlops.contract.sections.evaluate import Evaluate
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ReportLink, TrackingLink, run_url
-from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import champion_of
+from mlops_provider.operators.runs import recipe_folder
 from mlops_provider.registry import NotOursError
 
 if TYPE_CHECKING:

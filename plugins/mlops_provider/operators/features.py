@@ -6,7 +6,8 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from mlops.contract.sections.features import Features
-from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.runs import recipe_folder
 
 
 class FeaturesOperator(StepOperator):

@@ -8,7 +8,8 @@ from mlops.contract.refs import Ref
 from mlops.contract.sections.ingest import Ingest
 from mlops_provider.assets import dataset_asset
 from mlops_provider.deployment import Deployment
-from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.runs import recipe_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

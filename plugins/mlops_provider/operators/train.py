@@ -9,7 +9,8 @@ from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import TrackingLink, run_url
-from mlops_provider.operators.base import StepOperator, recipe_folder
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.runs import recipe_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,12 +14,12 @@ from mlops.contract.sections.base import SpecError
 from mlops.contract.sections.release import Approval
 from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.approve import ApproveOperator
-from mlops_provider.operators.base import recipe_folder
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.question import summary
 from mlops_provider.operators.register import RegisterOperator
+from mlops_provider.operators.runs import recipe_folder
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.sensors.dataset import DatasetSensor

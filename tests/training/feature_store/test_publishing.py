@@ -21,7 +21,8 @@ from mlops.contract.step import BadConfigError, BadDataError, connection_variabl
 from mlops.feature_store.entity_rows import EntityRows
 from mlops.feature_store.registry import newest_registry
 from mlops.feature_store.repository import open_repository, open_view, publish, read_rows
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 
 PUBLISH = """
 import json, sys

@@ -25,7 +25,8 @@ from mlops.data.snapshots.snapshot import Manifest, Snapshot, write_snapshot
 from mlops.data.sources.window import Window
 from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 FIRST = datetime(2013, 2, 7, tzinfo=UTC)
 NUM_DAYS = 3

@@ -15,7 +15,7 @@ from mlops.commands import Places, Subparsers
 from mlops.commands.reproduce_text import Transcript
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
 from mlops.contract.step import BadConfigError, settings_text
-from mlops.store import DamagedObjectError
+from mlops.store_errors import DamagedObjectError
 
 if TYPE_CHECKING:
     from mlops.registry.versions import RegisteredVersion

@@ -24,7 +24,8 @@ from mlops.features.fitted import load_fitted
 from mlops.features.token_set import FittedTokens
 from mlops.features.tokenise import load_tokens
 from mlops.registry.champion import Champion
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.document_scoring import score_documents
 from mlops.trainer.metrics import IntArray

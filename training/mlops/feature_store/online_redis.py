@@ -18,7 +18,7 @@ from redis import Redis, RedisError, WatchError
 from mlops.contract.step import BadConfigError
 from mlops.feature_store.entity_rows import PLACE
 from mlops.feature_store.online import NOBODY, Found, NightlyOnlineStore, Row, Stamp, aware, supersedes, whole
-from mlops.store import StoreError
+from mlops.store_errors import StoreError
 
 
 class NightlyRedisOnlineStoreConfig(RedisOnlineStoreConfig):

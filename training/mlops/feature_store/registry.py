@@ -13,7 +13,8 @@ from feast.infra.registry.registry_store import RegistryStore
 from feast.protos.feast.core.Registry_pb2 import Registry
 from feast.repo_config import RegistryConfig
 
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 FOLDER: Final = "feature_store"
 AS_OF_TAG: Final = "as_of"

@@ -11,7 +11,8 @@ from mlops.contract.stages import ARCHIVED, CHAMPION, STAGE_TAG
 from mlops.contract.step import BadConfigError, StepInput
 from mlops.integrity.damage import Damage
 from mlops.integrity.inventory import REQUESTS, Inventory, parse_ref
-from mlops.store import REF_FILE, DamagedObjectError, Store
+from mlops.store import REF_FILE, Store
+from mlops.store_errors import DamagedObjectError
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.model_registry import ModelRegistry
 

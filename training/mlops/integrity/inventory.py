@@ -19,7 +19,8 @@ from mlops.contract.refs import INPUT, MANIFEST, Artifact, CheckpointRef, ModelV
 from mlops.contract.step import BadConfigError
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.reproduction.rerun import SUFFIX
-from mlops.store import REF_FILE, DamagedObjectError, Store
+from mlops.store import REF_FILE, Store
+from mlops.store_errors import DamagedObjectError
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
 

@@ -17,7 +17,8 @@ from mlops.integrity.inventory import REQUESTS, Inventory
 from mlops.registry.audit import AuditTrail
 from mlops.signing.decision import Decision
 from mlops.signing.envelope import EnvelopeError
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
 from mlops.trainer.checkpoint.committed import Saved
 

@@ -35,7 +35,8 @@ from mlops.contract.step import (
     failure_key,
     read_result,
 )
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 logger = logging.getLogger("mlops")
 

@@ -37,7 +37,8 @@ from mlops.contract.step import (
 from mlops.elastic.workers import PRELOAD, prepare
 from mlops.process import ProcessSettings, allow_open_files, die_with_parent, open_files_of
 from mlops.steps.execution import find_committed, report
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 if TYPE_CHECKING:
     from mlops.elastic.agent import Node

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from mlops.contract.sections.train import Train
 from mlops.contract.step import INTERRUPTED, BadDataError
 from mlops.data.shards.loader import Batch, Loader, Step
-from mlops.store import StoreError
+from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing

@@ -12,7 +12,8 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from mlops.contract.refs import Ref, ValidationRef
 from mlops.contract.step import RunIdentity
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.store import REF_FILE, DamagedObjectError, Store
+from mlops.store import REF_FILE, Store
+from mlops.store_errors import DamagedObjectError
 from mlops.validation.statistics import GENERATOR, generator
 from mlops.validation.volume import calendar_days
 

@@ -15,11 +15,14 @@ from mlops_provider.launchers.kubernetes.api import EVENTS, JOBS, PODS, Api, Api
 from mlops_provider.launchers.kubernetes.logs import PodLog
 from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL, QUEUE
 from mlops_provider.launchers.kubernetes.status import (
+    DECIDED,
     Ending,
     condition,
+    goes_on,
     has_started,
     has_succeeded,
     how_it_died,
+    index_of,
     is_over,
     is_own_failure,
     is_running,
@@ -51,8 +54,6 @@ After the grace period: a pod that has not ended then is on a node that is gone,
 """
 _LOG_DELAY: Final = timedelta(seconds=5)
 _MAX_HINTS: Final = 3
-_DECIDED: Final = ("SuccessCriteriaMet", "FailureTarget")
-"""Conditions of a Job whose pods have only to end."""
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class Follower:
         if job["spec"].get("suspend"):
             self._taken.clear()  # by Kueue, which starts all of them again together
             return
-        if self._renewed_at is not None or not _goes_on(job):
+        if self._renewed_at is not None or not goes_on(job):
             return
         if stuck := self._stuck():
             places = ", ".join(f"{pod['metadata']['name']} on {node_of(pod)}" for pod in stuck.values())
@@ -167,7 +168,7 @@ class Follower:
             return
         # The watch of the Job may be behind that of its pods.
         now = await self._api.get(JOBS, self._followed.name)
-        if now is None or now["metadata"]["uid"] != self._followed.uid or not _goes_on(now):
+        if now is None or now["metadata"]["uid"] != self._followed.uid or not goes_on(now):
             return
         self._say(f"Job {self._followed.name} is made anew: {why}")
         await self._api.delete(JOBS, self._followed.name, self._followed.uid, at_once=bool(stuck))
@@ -315,10 +316,10 @@ class Follower:
             died = [said for pod in self._pods.values() if (said := how_it_died(pod))]
             words = [f"Job {followed.name} failed ({failed.get('reason')}: {failed.get('message')})", *died[-8:]]
             return self._ended("; ".join(words), is_over=True)
-        if met := condition(job, _DECIDED[0]) or condition(job, _DECIDED[1]):
+        if met := condition(job, DECIDED[0]) or condition(job, DECIDED[1]):
             return self._decided(met)
         if any(map(has_succeeded, self._pods.values())):
-            return self._decided({"type": _DECIDED[0], "reason": "what it was to do is done"})
+            return self._decided({"type": DECIDED[0], "reason": "what it was to do is done"})
         return self._too_late(job)
 
     def _decided(self, met: Manifest) -> Ending | None:
@@ -336,7 +337,7 @@ class Follower:
     def _too_late(self, job: Manifest) -> Ending | None:
         alive = [pod for pod in self._pods.values() if is_running(pod) or has_succeeded(pod)]
         # The first of a gang holds the rendezvous.
-        is_led = job["spec"]["completions"] == 1 or any(_index(pod) == "0" for pod in alive)
+        is_led = job["spec"]["completions"] == 1 or any(index_of(pod) == "0" for pod in alive)
         if job["spec"].get("suspend") or (len(alive) >= self._followed.fewest and is_led):
             self._waiting_since = None
             return None
@@ -364,7 +365,7 @@ class Follower:
 
     def _follow_log(self, uid: str, pod: Manifest) -> None:
         assert self._job is not None
-        prefix = f"[{_index(pod)}] " if self._job["spec"].get("completions", 1) > 1 else ""
+        prefix = f"[{index_of(pod)}] " if self._job["spec"].get("completions", 1) > 1 else ""
         log = PodLog(self._api, pod["metadata"]["name"], prefix, self._since, self._on_line)
         over = asyncio.Event()
         if is_over(pod):
@@ -387,17 +388,3 @@ class Follower:
 
     def _say(self, text: str) -> None:
         self._on_line(f"[kubernetes] {text}")
-
-
-def _goes_on(job: Manifest) -> bool:
-    """Whether it is neither decided nor suspended nor being deleted."""
-    return not (
-        job["metadata"].get("deletionTimestamp")
-        or job["spec"].get("suspend")
-        or any(condition(job, kind) for kind in (*_DECIDED, "Complete", "Failed"))
-    )
-
-
-def _index(pod: Manifest) -> str | None:
-    index: str | None = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
-    return index

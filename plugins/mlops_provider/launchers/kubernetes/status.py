@@ -16,6 +16,8 @@ from mlops_provider.launchers.kubernetes.manifests import CONTAINER, QUEUE
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing")
+DECIDED = ("SuccessCriteriaMet", "FailureTarget")
+"""Conditions of a Job whose pods have only to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,3 +180,17 @@ def _exit(ended: Mapping[str, Any]) -> str:
 
 def _sentence(what: str, more: str | None) -> str:
     return f"{what}: {' '.join(more.split())}" if more else what
+
+
+def goes_on(job: Manifest) -> bool:
+    """Whether it is neither decided nor suspended nor being deleted."""
+    return not (
+        job["metadata"].get("deletionTimestamp")
+        or job["spec"].get("suspend")
+        or any(condition(job, kind) for kind in (*DECIDED, "Complete", "Failed"))
+    )
+
+
+def index_of(pod: Manifest) -> str | None:
+    index: str | None = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
+    return index

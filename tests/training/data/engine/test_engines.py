@@ -29,7 +29,7 @@ from mlops.data.engine.engines import (
     spark_session,
     without_rows,
 )
-from mlops.store import DamagedObjectError
+from mlops.store_errors import DamagedObjectError
 
 INSTANT = datetime(2024, 3, 10, 7, 30, 0, 123456, tzinfo=UTC)
 FRAME = pl.DataFrame(

@@ -16,7 +16,8 @@ import pytest
 from mlops.contract.refs import Artifact
 from mlops.contract.step import python_path
 from mlops.data.shards.shard_cache import CacheFullError, OpenShards, ShardCache
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 
 CHECKOUT = Path(__file__).parents[4]
 SIZE = 100_000

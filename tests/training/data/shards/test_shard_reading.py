@@ -15,7 +15,8 @@ from mlops.data.shards.loader import Loader, in_memory
 from mlops.data.shards.shard_reading import open_source, open_split
 from mlops.data.shards.shard_writing import SplitWriter, write_split
 from mlops.data.shards.tokens import write_tokens
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.loader import Loader
 from mlops.data.shards.shard_cache import ShardCache
 from mlops.data.shards.tokens import TokenSource, write_tokens
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 EOS = 9
 

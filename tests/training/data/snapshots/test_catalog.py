@@ -12,7 +12,8 @@ from mlops.contract.refs import DatasetRef
 from mlops.contract.step import BadConfigError
 from mlops.data.snapshots.catalog import find_snapshot, read_catalog
 from mlops.data.snapshots.deprecation import deprecate
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from mlops.data.snapshots.deprecation import deprecate
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from mlops.data.snapshots.snapshot import Snapshot
 from mlops.data.snapshots.snapshot_verification import find_damage
 from mlops.process import ProcessSettings
 from mlops.steps.execution import execute
-from mlops.store import DamagedObjectError, Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError, StoreError
 
 WEEK = timedelta(hours=168)
 NOW = timedelta(0)
@@ -33,7 +34,8 @@ INGESTS = """
 import random, sys, time
 import polars as pl
 from committed_snapshots import commit_snapshot, store_snapshot, visits
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 uri, seed, seconds = sys.argv[1:]
 store, deadline, number, retries = Store(uri), time.monotonic() + float(seconds), 0, 0

@@ -18,7 +18,8 @@ from mlops.contract.step import BadDataError
 from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot, write_snapshot
 from mlops.data.sources.window import Window
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 # Of few days: a pipeline holds out one for each.

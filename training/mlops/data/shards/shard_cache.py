@@ -25,7 +25,8 @@ import numpy as np
 
 from mlops.contract.refs import Artifact
 from mlops.contract.step import BadConfigError
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 logger = logging.getLogger(__name__)
 

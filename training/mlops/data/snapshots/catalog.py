@@ -18,7 +18,8 @@ from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.snapshots.deprecation import Deprecation, find_deprecation
 from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.store import REF_FILE, DamagedObjectError, Store, Stored
+from mlops.store import REF_FILE, Store, Stored
+from mlops.store_errors import DamagedObjectError
 
 SHORTEST_PREFIX: Final = 6
 _REQUESTS: Final = 16

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from mlops.contract.refs import DatasetRef, Ref
 from mlops.contract.step import BadDataError, deprecation_key
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,7 +36,8 @@ from typing import Final
 
 from mlops.contract.refs import DatasetRef
 from mlops.data.snapshots.manifest import Manifest
-from mlops.store import REF_FILE, DamagedObjectError, Store, Stored, StoreError, blob_key
+from mlops.store import REF_FILE, Store, Stored, blob_key
+from mlops.store_errors import DamagedObjectError, StoreError
 
 BLOBS: Final = "blobs/sha256"
 ASIDE: Final = "garbage"

@@ -25,7 +25,8 @@ from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.snapshots.partitions import DayWriter, StoredDay, write_days
 from mlops.data.snapshots.splits import INDEX, SPLITS, days_of
 from mlops.data.sources.window import Window
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 __all__ = ["MAX_BLOB_BYTES", "Blob", "Manifest", "Partition", "Snapshot", "SplitPart", "write_snapshot"]
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from mlops.contract.refs import Artifact
 from mlops.data.snapshots.catalog import CommittedSnapshot
-from mlops.store import DamagedObjectError, Store
+from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 
 _READERS: Final = 4
 """Blobs held in memory at once, 128 MB at most each."""

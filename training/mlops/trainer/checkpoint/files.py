@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from mlops.contract.step import StepError
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 MARKER: Final = "checkpoint.json"
 """Put last: its presence makes a folder a checkpoint."""

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from torch import distributed
 
 from mlops.contract.step import StepError
-from mlops.store import Store, StoreError
+from mlops.store import Store
+from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.files import RETIRED, CheckpointFiles, RankFile
 from mlops.trainer.checkpoint.generation import Generation, GenerationGoneError, LostGenerationError
