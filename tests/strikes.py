@@ -112,7 +112,7 @@ class Killer:
         return None
 
     def _strike_daemon(self, name: str) -> None:
-        process = self.airflow.stack._process(name)
+        process = self.airflow.stack.parts.process(name)
         assert process is not None, f"{name} is not there to be killed"
         process.kill()
         process.wait()

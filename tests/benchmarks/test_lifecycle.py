@@ -5,6 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from benchmarks.__main__ import GROUPS
 from benchmarks.record import compare
 from mlops.contract.step import python_path
@@ -23,6 +25,7 @@ print(json.dumps(gate.main(Path(sys.argv[1]))))
 """Two nights of nine trainings, and a plant that cannot be missed."""
 
 
+@pytest.mark.gang
 def test_the_gate_is_measured_by_real_trainings() -> None:
     """`make bench ONLY=lifecycle` would fail at its end, or call a gate good that lets nothing through."""
     path = python_path(REPOSITORY)

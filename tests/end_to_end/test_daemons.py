@@ -93,7 +93,7 @@ class Night:
         strike_at: float | None = None
         deadline = time.monotonic() + NIGHT_SECONDS
         while time.monotonic() < deadline:
-            ended = [name for name in DAEMONS if self.airflow.stack._process(name) is None]
+            ended = [name for name in DAEMONS if self.airflow.stack.parts.process(name) is None]
             assert not ended, f"{ended} ended by themselves, see {self.airflow.stack.root / 'logs'}"
             tasks = client.tasks(STRUCK, self.run_id)
             if struck_in and strike_at is None and tasks.get(struck_in[0], {}).get("state") not in NOT_BEGUN:
@@ -209,14 +209,14 @@ def test_a_scheduler_killed_alone_costs_no_try(new_airflow: Callable[..., LiveAi
 
 def executor_processes(airflow: LiveAirflow) -> list[psutil.Process]:
     """Those of the scheduler that runs now."""
-    scheduler = airflow.stack._process("scheduler")
+    scheduler = airflow.stack.parts.process("scheduler")
     assert scheduler is not None
     children = set(scheduler.children())
     return [process for process in processes.of_executors() if process in children]
 
 
 def restart_scheduler(airflow: LiveAirflow) -> None:
-    scheduler = airflow.stack._process("scheduler")
+    scheduler = airflow.stack.parts.process("scheduler")
     assert scheduler is not None
     scheduler.kill()
     scheduler.wait()

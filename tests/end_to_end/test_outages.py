@@ -104,7 +104,7 @@ def test_a_busy_store_uses_no_try(airflow: LiveAirflow, store: BusyServer) -> No
 
 def test_what_a_killed_mlflow_leaves_is_ended_and_other_programs_are_not(airflow: LiveAirflow) -> None:
     """Broken: `make up` would call its own server another program, or end another program for it."""
-    server = airflow.stack._process("mlflow")
+    server = airflow.stack.parts.process("mlflow")
     assert server is not None
     children = server.children(recursive=True)
     assert children, "it serves by a process of its own"

@@ -42,7 +42,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         deadline = time.monotonic() + 240
         while not _is_up(stack):
-            assert stack._process("mlflow") is not None, (stack.root / "logs/mlflow.log").read_text()
+            assert stack.parts.process("mlflow") is not None, (stack.root / "logs/mlflow.log").read_text()
             assert time.monotonic() < deadline, (stack.root / "logs/mlflow.log").read_text()
             time.sleep(0.2)
         list(stack._make_logins())

@@ -87,6 +87,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, config: Any) -> Mapping[s
     return found
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_fault_names_its_rank_and_cause(name: str, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
     """Broken: whoever is on call would look at the wrong machine, or at the wrong code."""
@@ -100,6 +101,7 @@ def test_a_fault_names_its_rank_and_cause(name: str, outcomes: Mapping[str, Mapp
         assert failure["details"].get("certain") is expected.certain, failure["message"]
 
 
+@pytest.mark.gang
 def test_a_slow_rank_is_said(outcomes: Mapping[str, Mapping[str, Any]]) -> None:
     """Broken: a throttled machine would slow down all others for days, and nobody would know."""
     assert (outcomes["slow"]["failure"], outcomes["slow"]["slow"]) == (None, [2])

@@ -11,14 +11,11 @@ It serves one owner (:class:`ForkServer`), or as a warm runtime all launchers of
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
 import os
-import runpy
 import selectors
 import signal
 import socket
@@ -30,10 +27,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 from mlops.contract.warm import READY, Forked, Request, address, fork, peer, receive, server_command
+from mlops.forked_process import become, set_title
 from mlops.process import die_with_parent, lock_file
 
 _LOOK_SECONDS = 5.0
@@ -215,7 +212,7 @@ class _Server:
             return
         if pid == 0:
             self._forget()
-            _become(request, outputs, status, server)
+            become(request, outputs, status, server)
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:  # too many files
@@ -271,7 +268,7 @@ class _Warm:
 
     def __init__(self, folder: int, lock: int, name: str, idle_seconds: float, modules: Sequence[str]) -> None:
         self._folder, self._lock, self._name, self._idle_seconds = folder, lock, name, idle_seconds
-        _entitle(f"mlops: warm runtime {' '.join(modules)}")
+        set_title(f"mlops: warm runtime {' '.join(modules)}")
         for module in modules:
             importlib.import_module(module)
         _check_threads()
@@ -375,81 +372,6 @@ def _changed(files: _Files) -> bool:
 def _tell(status: socket.socket, number: int) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
         status.send(str(number).encode())
-
-
-def _become(request: Request, outputs: Sequence[int], status: socket.socket, server: int) -> NoReturn:
-    """In the forked process: be what ``python *program`` would have been, up to its exit code."""
-    code: object = 1
-    interrupted = False
-    try:
-        os.setsid()
-        die_with_parent()
-        if os.getppid() != server:  # it ended before this process was bound to it
-            os._exit(1)
-        try:
-            status.send(str(os.getpid()).encode())  # only now may it be killed with its session
-        except OSError:  # nobody waits any more: it must not run beside what was started in its place
-            os._exit(1)
-        status.close()
-        for descriptor, target in zip(outputs, (1, 2), strict=True):
-            os.dup2(descriptor, target)
-            os.close(descriptor)
-        os.environ.clear()
-        os.environ.update(request.environment)
-        os.chdir(request.folder)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        _entitle(" ".join([sys.executable, *request.program]))
-        _renew()
-        _run(request.program)
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        sys.excepthook(*sys.exc_info())
-    if not isinstance(code, int | None):
-        sys.stderr.write(f"{code}\n")
-    # As the interpreter ends.
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    if interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _renew() -> None:
-    """What a new process has for itself: its own random numbers, and a fresh look at the folders it imports from."""
-    if (numpy_random := sys.modules.get("numpy.random")) is not None:
-        numpy_random.seed()  # random seeds itself at a fork
-    importlib.invalidate_caches()
-
-
-def _entitle(title: str) -> None:
-    """Have ``ps`` show another command line, as far as there is room: the kernel shows the process's own memory."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
-    text = title.encode()[: end - start - 2]
-    # Without a zero as last byte the kernel reads up to the first one.
-    ctypes.memmove(start, text.ljust(end - start - 1, b"\0") + b"\1", end - start)
-
-
-def _run(program: Sequence[str]) -> None:
-    kind, *arguments = program
-    if kind == "-m":
-        sys.argv = arguments
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    elif kind == "-c":
-        sys.argv = [kind, *arguments[1:]]
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        exec(compile(arguments[0], "<string>", "exec"), main.__dict__)  # noqa: S102
-    else:
-        sys.argv = [*program]
-        sys.path.insert(0, str(Path(kind).resolve().parent))
-        runpy.run_path(kind, run_name="__main__")
 
 
 def _main(kind: str, *arguments: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from pathlib import Path
 
 _FIRST = 10240
@@ -37,4 +38,14 @@ def is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
+    return True
+
+
+def becomes_free(port: int, seconds: float) -> bool:
+    """Wait so many seconds at most until a port is free; return False where it is still taken."""
+    deadline = time.monotonic() + seconds
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
     return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import shlex
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -23,7 +21,8 @@ from mlops.contract.warm import NotWarmError, end_all
 from mlops.signing.keys import make_key
 from mlops_provider import processes
 from mlops_provider.local.intervals import CALM
-from mlops_provider.local.ports import is_free
+from mlops_provider.local.parts import Parts
+from mlops_provider.local.ports import becomes_free
 from mlops_provider.logins import RIGHTS, Login, LoginsError, make_logins
 
 STOP_SECONDS = 10.0
@@ -94,6 +93,11 @@ class Stack:
         return self.root / f"keys/mlflow_{ADMIN}"
 
     @property
+    def parts(self) -> Parts:
+        """The processes that were started, by name."""
+        return Parts(self.root)
+
+    @property
     def store(self) -> Path:
         return self.root / "store"
 
@@ -150,7 +154,7 @@ class Stack:
         exports = (f"export {name}={value!r}\n" for name, value in sorted(self.environment().items()))
         _write_private(self.root / ENVIRONMENT, "".join(exports))
         commands = self._commands()
-        missing = [name for name in commands if self._process(name) is None]
+        missing = [name for name in commands if self.parts.process(name) is None]
         if missing:
             yield f"starting {', '.join(missing)}"
         yield from self._end_orphans(missing)
@@ -171,9 +175,9 @@ class Stack:
         End every process, and what is left of killed ones, politely, then by force; the warm runtimes as soon as no
         other deployment of the same project uses them. Does nothing where nothing runs.
         """
-        running = [process for name in self._commands() if (process := self._process(name))]
+        running = [process for name in self._commands() if (process := self.parts.process(name))]
         everything = {child for process in running for child in processes.tree(process.pid)}
-        orphans = {each for name in self._commands() for each in self._members(name)} - everything
+        orphans = {each for name in self._commands() for each in self.parts.members(name)} - everything
         for process in (*running, *orphans):
             with contextlib.suppress(psutil.NoSuchProcess):  # what is idle ends by itself
                 process.terminate()
@@ -182,7 +186,7 @@ class Stack:
         with contextlib.suppress(NotWarmError):  # then there are none
             for pid in end_all(str(self.home.resolve())):
                 processes.wait_ended(processes.tree(pid), STOP_SECONDS)
-        self._forget()
+        self.parts.forget()
 
     def kill_airflow(self) -> None:
         """End all of Airflow at once by SIGKILL, its tasks' processes included, as a power cut would."""
@@ -190,9 +194,9 @@ class Stack:
 
     def kill(self, *names: str) -> None:
         """End some of the processes, and all that they started, by SIGKILL."""
-        running = [process for name in names if (process := self._process(name))]
+        running = [process for name in names if (process := self.parts.process(name))]
         everything = {each for process in running for each in processes.tree(process.pid)}
-        everything |= {each for name in names for each in self._members(name)}
+        everything |= {each for name in names for each in self.parts.members(name)}
         processes.kill(everything)
         # All of them: a server's port is its children's too.
         processes.wait_ended(everything, STOP_SECONDS)
@@ -235,7 +239,7 @@ class Stack:
 
     def _spawn(self, name: str, command: list[str]) -> None:
         # Of a killed scheduler tasks go on, which are to be found again.
-        former = {pid: started for pid, started in self._sessions(name).items() if self._in_sessions({pid: started})}
+        former = self.parts.living_sessions(name)
         with (self.root / f"logs/{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -246,62 +250,7 @@ class Stack:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        started = psutil.Process(process.pid).create_time()
-        note = {"pid": process.pid, "started": started, "former": former}
-        (self.root / f"run/{name}.json").write_text(json.dumps(note))
-
-    def _process(self, name: str) -> psutil.Process | None:
-        """The process we started under that name, if it still runs; never another one that got its number since."""
-        if (note := self._note(name)) is None:
-            return None
-        try:
-            process = psutil.Process(note["pid"])
-            started = process.create_time()
-        except psutil.NoSuchProcess:
-            return None
-        return process if abs(started - note["started"]) <= 1 and processes.alive(process) else None
-
-    def _note(self, name: str) -> dict[str, Any] | None:
-        try:
-            note: dict[str, Any] = json.loads((self.root / f"run/{name}.json").read_text())
-        except FileNotFoundError:
-            return None
-        return note
-
-    def _members(self, name: str) -> list[psutil.Process]:
-        """A part and all that it started, but for the steps; also of those before it that were killed."""
-        return self._in_sessions(self._sessions(name))
-
-    def _sessions(self, name: str) -> dict[int, float]:
-        """
-        Return the sessions of a part, and of those before it that were killed: their numbers, and when they began.
-        """
-        if (note := self._note(name)) is None:
-            return {}
-        former = {int(pid): float(started) for pid, started in note.get("former", {}).items()}
-        return {**former, note["pid"]: note["started"]}
-
-    def _in_sessions(self, sessions: Mapping[int, float]) -> list[psutil.Process]:
-        """
-        Return the processes of these sessions. The children of a part whose first process was killed go on, with its
-        port.
-
-        The kernel gives a session's number to nobody else meanwhile; and they are in the stack's folder.
-        """
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.create_time() < sessions.get(os.getsid(process.pid), math.inf) - 1:
-                    continue
-                try:
-                    ours = process.cwd() == str(self.root.resolve())
-                except psutil.AccessDenied:  # Airflow hides the processes of its tasks
-                    ours = process.uids().real == os.getuid() and " ".join(process.cmdline()).startswith("airflow ")
-                if ours and processes.alive(process):
-                    found.append(process)
-            except (ProcessLookupError, psutil.NoSuchProcess):  # ended since
-                continue
-        return found
+        self.parts.note(name, process.pid, former)
 
     def _end_orphans(self, missing: list[str]) -> Iterator[str]:
         """
@@ -309,21 +258,17 @@ class Stack:
         """
         kept = {each.pid for process in processes.of_executors() for each in processes.tree(process.pid)}
         for name in missing:
-            if orphans := [process for process in self._members(name) if process.pid not in kept]:
+            if orphans := [process for process in self.parts.members(name) if process.pid not in kept]:
                 yield f"ending what is left of a killed {name}"
                 processes.kill(orphans)
                 processes.wait_ended(orphans, STOP_SECONDS)
-
-    def _forget(self) -> None:
-        for note in (self.root / "run").glob("*.json"):
-            note.unlink()
 
     def _wait_healthy(self, commands: Mapping[str, list[str]]) -> Iterator[str]:
         yield "waiting until Airflow and MLflow answer"
         deadline = time.monotonic() + START_SECONDS
         while not (self._airflow_healthy() and _answers(f"{self.mlflow_url}/health")):
             for name in commands:
-                if self._process(name) is None:
+                if self.parts.process(name) is None:
                     raise StackError(f"{name} ended while starting: {_tail(self.root / f'logs/{name}.log')}")
             if time.monotonic() > deadline:
                 raise StackError(
@@ -342,7 +287,7 @@ class Stack:
     def _check_ports(self, missing: list[str]) -> None:
         ports = {"api-server": ("AIRFLOW_PORT", self.airflow_port), "mlflow": ("MLFLOW_PORT", self.mlflow_port)}
         for name, (variable, port) in ports.items():
-            if name in missing and not _becomes_free(port, LINGER_SECONDS):
+            if name in missing and not becomes_free(port, LINGER_SECONDS):
                 raise StackError(
                     f"port {port} for {name} is taken by another program: choose one, "
                     f"e.g. make up {variable}={port + 1}"
@@ -441,15 +386,6 @@ def _answers(url: str) -> bool:
         return httpx.get(url, timeout=60).is_success
     except httpx.HTTPError:
         return False
-
-
-def _becomes_free(port: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_free(port):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def _tail(path: Path) -> str:

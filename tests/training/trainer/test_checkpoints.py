@@ -424,6 +424,7 @@ def test_exported_weights_are_half_as_large_and_load(compress: bool) -> None:
     assert_same(back, {"w": weights["w"].bfloat16(), "count": weights["count"]})
 
 
+@pytest.mark.gang
 def test_after_fifty_kills_there_is_always_a_whole_checkpoint(folder: Path) -> None:
     """Broken: a kill at the wrong moment would lose the training, or leave a checkpoint that is not what was saved."""
     command = [sys.executable, __file__, f"file://{folder}", "50"]

@@ -111,6 +111,7 @@ def test_consecutive_shards_are_few_subtrees() -> None:
     assert subtrees(range(16)) == [TreeNode(4, 0)]
 
 
+@pytest.mark.gang
 def test_any_number_of_processes_trains_the_same_weights(tmp_path: Path) -> None:
     """
     Of 93 features, which make rows of odd length, in logical shards of 4 rows, for which MKL's results depend on where

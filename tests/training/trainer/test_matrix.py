@@ -27,6 +27,7 @@ def as_expected(case: Case, outcome: str) -> bool:
     return outcome.startswith("refused: BadConfigError") and case.expected in outcome
 
 
+@pytest.mark.gang
 @pytest.mark.timeout(2400 if WHOLE else 600)
 def test_every_case_is_equal_to_the_bit_or_refused(tmp_path: Path, config: Any) -> None:
     """Broken: a kind of model or optimizer would end with other weights when it is preempted, and nobody would know."""

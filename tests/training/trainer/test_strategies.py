@@ -121,6 +121,7 @@ def test_a_layout_learns_as_one_process(results: Any, strategy: str) -> None:
     assert found["agreed"], "ranks disagree on the norm"
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("strategy", ["fsdp 2", "fsdp 4", "hsdp 2x2"])
 def test_between_micro_batches_a_rank_keeps_its_part_of_the_gradients(results: Any, strategy: str) -> None:
     """Broken: accumulation would take as much memory as the whole model, which is sharded for lack of it."""
@@ -183,6 +184,7 @@ def test_recomputing_changes_nothing(results: Any) -> None:
     assert results(1)["recomputed"]["weights"] == results(1)["dropout"]["weights"]
 
 
+@pytest.mark.gang
 @pytest.mark.parametrize("optimizer", WHOLE_MATRICES)
 @pytest.mark.parametrize("strategy", ["fsdp 2", "tp 2"])
 def test_an_optimizer_of_whole_matrices_takes_the_steps_of_one_process(

@@ -165,6 +165,7 @@ collect(map_polars(table, sleep, schema=frame.schema))
 """
 
 
+@pytest.mark.server
 def test_spark_is_quiet_and_ends_with_its_step(tmp_path: Path) -> None:
     """Otherwise a killed task would go on computing beside its retry, and its log would be Java's."""
     step = subprocess.Popen(
