@@ -18,15 +18,11 @@ from airflow.sdk.configuration import conf
 
 from mlops.contract.sections.base import SpecError
 from mlops.signing.keys import UnusableKeyError, is_in_service, public_file
+from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.team_spec import LOGINS as LOGIN_KEYS
 from mlops_provider.team_spec import Team, Tenant, TenantError, inside, owner_of_name, read_teams, tenant_named
 
 SECTION = "mlops"
-LAUNCHERS = {
-    "process": "mlops_provider.launchers.process:ProcessLauncher",
-    "pod": "mlops_provider.launchers.pod:PodLauncher",
-}
-"""The class of each launcher, see :class:`mlops_provider.launchers.base.Launcher`."""
 RUNTIMES = ("training", "validation")
 LOGINS = ("steps", "release", "reader")
 """What the logins at MLflow are for, see :mod:`mlops_provider.logins`."""
@@ -53,7 +49,7 @@ class Deployment:
     pythons: Mapping[str, Path]
     """Interpreter of each runtime, for the process launcher."""
     launcher: str = "process"
-    """``process`` or ``pod``, for steps that do not say."""
+    """``process``, ``pod`` or another package's launcher, for steps that do not say."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Image of each runtime, for the pod launcher."""
     kubernetes_connection: str | None = None
@@ -116,8 +112,10 @@ class Deployment:
         key = conf.get(SECTION, "release_key", fallback="")
         public_keys = conf.get(SECTION, "release_public_keys", fallback="")
         launcher = conf.get(SECTION, "launcher", fallback="process")
-        if launcher not in LAUNCHERS:
-            raise SpecError(f"[{SECTION}] launcher is {launcher!r}; it must be one of {', '.join(LAUNCHERS)}")
+        try:
+            LAUNCHERS.import_path(launcher)
+        except SpecError as error:
+            raise SpecError(f"[{SECTION}] {error}") from None
         tracking_uri = conf.get(SECTION, "tracking_uri", fallback="http://127.0.0.1:5000")
         return cls(
             home=home,

@@ -72,7 +72,11 @@ def build_dag(pipeline: Pipeline) -> DAG:
     }
 
     def task(task_id: str, step: str) -> dict[str, Any]:
-        common = {"team": pipeline.team, "launcher": pipeline.launcher}
+        common = {
+            "team": pipeline.team,
+            "launcher": pipeline.launcher,
+            "launcher_settings": pipeline.launcher_settings_of(step),
+        }
         return {"task_id": task_id, "pods": pipeline.pods_of(step), **common}
 
     def common(step: str) -> dict[str, Any]:
@@ -90,6 +94,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
                 features=features.output,
                 train=settings["train"],
                 trial_pods=pipeline.pods_of("train"),
+                trial_launcher_settings=pipeline.launcher_settings_of("train"),
                 **common("tune"),
             )
         train = TrainOperator(features=best.output, **common("train"))

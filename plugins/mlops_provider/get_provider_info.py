@@ -46,7 +46,9 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "training_python": _option("Interpreter of the training runtime", "/opt/training/bin/python"),
                     "validation_python": _option("Interpreter of the validation runtime", "/opt/validation/bin/python"),
-                    "launcher": _option("How steps run that do not say: process or pod", "pod", "process"),
+                    "launcher": _option(
+                        "How steps run that do not say: process, pod or a launcher of another package", "pod", "process"
+                    ),
                     "warm_runtimes": _option(
                         "Whether steps of the process launcher are forked from a process that has the runtime's "
                         "libraries imported; it is started with the first step",

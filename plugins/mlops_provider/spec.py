@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from mlops.contract.objectives import check_metric
-from mlops.contract.sections.base import IMPORT_PATH_PATTERN, Name, Section, leaves
+from mlops.contract.sections.base import IMPORT_PATH_PATTERN, Json, Name, Section, leaves
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
 from mlops.contract.sections.ingest import Ingest
@@ -24,6 +24,7 @@ from mlops.contract.sections.release import Promote, Register
 from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted
 from mlops.contract.sections.validate import Validate
+from mlops_provider.launcher_names import check_settings, known_launcher
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.team_spec import TeamName
 
@@ -60,10 +61,13 @@ class Pipeline(Section):
     retry_delay_seconds: float = Field(default=10, gt=0)
     """Doubles from try to try."""
 
-    launcher: Literal["process", "pod"] | None = None
-    """How the steps run: as processes of Airflow's worker, or as Kubernetes pods. None: the deployment's choice."""
+    launcher: Annotated[str, AfterValidator(known_launcher)] | None = None
+    """How the steps run: ``process`` of Airflow's worker, Kubernetes ``pod``, or by a launcher of another package: the
+    name of its entry point, or ``package.module:Class``. None: the deployment's choice."""
     pods: dict[Place, Pods] = {}
     """Settings of the pods, by step, and under ``all`` those of every step."""
+    launcher_settings: dict[Place, dict[str, Json]] = {}
+    """Settings of another package's launcher, by step, and under ``all`` those of every step."""
 
     ingest: Ingest
     # pydantic's BaseModel has a deprecated method of that name.
@@ -75,6 +79,10 @@ class Pipeline(Section):
     evaluate: Evaluate
     register_: Register = Field(alias="register")
     promote: Promote = Promote()
+
+    def launcher_settings_of(self, step: str) -> dict[str, Any]:
+        """What the file says of how another package's launcher runs a step."""
+        return of_step({str(place): given for place, given in self.launcher_settings.items()}, step)
 
     def pods_of(self, step: str) -> dict[str, Any]:
         """What the file says of a step's pods, and nothing of the defaults."""
@@ -121,6 +129,17 @@ class Pipeline(Section):
         judged = info.data.get("evaluate")
         if judged and judged.registered_model != value.registered_model:
             raise ValueError(f"for the model of evaluate: {judged.registered_model}")
+        return value
+
+    @field_validator("launcher_settings")
+    @classmethod
+    def _settings_of_the_launcher(
+        cls, value: dict[Place, dict[str, Any]], info: ValidationInfo
+    ) -> dict[Place, dict[str, Any]]:
+        # A launcher by its import path is imported by its tasks, once it is known that the team may name it.
+        if "launcher" in info.data and ":" not in (info.data["launcher"] or ""):
+            for place, settings in value.items():
+                check_settings(info.data["launcher"], settings, f"those of the launcher: {place}")
         return value
 
     @field_validator("timezone")

@@ -43,6 +43,7 @@ def _trespasses(pipeline: Pipeline, tenant: Tenant) -> Iterator[tuple[KeyPath, s
         (("pipeline",), tenant.why_not_name(pipeline.pipeline)),
         (("evaluate", "registered_model"), tenant.why_not_name(pipeline.evaluate.registered_model)),
         (("register", "registered_model"), tenant.why_not_name(pipeline.register_.registered_model)),
+        (("launcher",), tenant.why_not_launcher(pipeline.launcher)),
     ]
     if (approval := pipeline.promote.approval) is not None:
         for number, approver in enumerate(approval.approvers):

@@ -28,6 +28,7 @@ from mlops.contract.sections.base import (
     Text,
 )
 from mlops.signing.keys import UnusableKeyError, is_in_service
+from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.section_file import KeyPath, read_section
 
 TeamName = Annotated[str, StringConstraints(pattern=TEAM_PATTERN)]
@@ -94,6 +95,8 @@ class Team(Section):
     """
     release_public_keys: Text | None = None
     """Public keys that are trusted for its models; None: the one beside the file of the private key."""
+    launchers: list[Text] = []
+    """Launchers of other packages by which the team's steps may run: their code runs as Airflow's user."""
     run_as_user: User | None = None
     """User of the operating system whom its steps run as, with ``launcher: process``. None: Airflow's own, who can read
     all that Airflow can."""
@@ -149,6 +152,12 @@ class Tenant:
         if self.team is None or approver in self.team.approvers:
             return None
         return _not_among("approver", approver, self.team.approvers, self.name)
+
+    def why_not_launcher(self, name: str | None) -> str | None:
+        """Say why a task may not run by this launcher; None where it may."""
+        if self.team is None or name in (None, *LAUNCHERS.builtin, *self.team.launchers):
+            return None
+        return _not_among("launcher", str(name), [*LAUNCHERS.builtin, *self.team.launchers], self.name)
 
     def why_not_pods(self, pods: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         """:param pods: settings that the pipeline gives"""

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from launcher_conformance import launch
 from live_airflow import LiveAirflow
 from pod_cluster import PodCluster, pod_cluster, visible_folder
 from project import REPOSITORY, add_recipe_file, make_project
@@ -38,6 +37,7 @@ from mlops_provider.local.intervals import QUICK
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
 from mlops_provider.pod_spec import Pods
+from mlops_provider.testing.launchers import launch
 
 NUM_STRIKES = int(os.environ.get("CHAOS_EVICTIONS", "0"))
 chaos = pytest.mark.skipif(NUM_STRIKES == 0, reason="takes minutes: make chaos")

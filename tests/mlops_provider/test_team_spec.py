@@ -235,6 +235,18 @@ def test_another_team_s_connection_is_refused_where_it_stands(edit) -> None:
     )
 
 
+def test_a_team_s_steps_run_by_the_launchers_that_it_was_given(edit, teams_file: Path) -> None:
+    """Broken: a team has a class of its choice run as Airflow's user, who can read every other team's logins."""
+    stranger = "launcher: json:JSONDecoder\nlauncher_settings: {all: {a: 1}}\n"
+    refused = "'json:JSONDecoder' is no launcher of team 'search', which has process, pod"
+    with pytest.raises(SpecError, match=f"launcher: {refused}"):
+        edit(text=search_pipeline() + stranger)
+    with pytest.raises(SpecError, match=refused):
+        evaluate(team="search", launcher="json:JSONDecoder", launcher_settings={"a": 1})
+    teams_file.write_text("teams:\n" + SEARCH + '    launchers: ["json:JSONDecoder"]\n')
+    assert evaluate(team="search", launcher="json:JSONDecoder").launcher == "json:JSONDecoder"
+
+
 def test_without_a_team_a_pipeline_takes_no_team_s_name(edit) -> None:
     text = PIPELINE.read_text()
     assert edit(text=text, folder=".").team is None

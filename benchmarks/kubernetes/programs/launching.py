@@ -26,7 +26,6 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 from airflow.sdk.exceptions import TaskDeferred
 from cluster.operator_program import context, first_event
 from faulty_proxy import FaultyProxy, faulty_proxy
-from launcher_conformance import launch
 from pod_cluster import IMAGES, NAMESPACE, PodCluster, pod_cluster
 from project import make_project
 
@@ -36,6 +35,7 @@ from mlops_provider.launchers.kubernetes.job import PodTask, finish
 from mlops_provider.launchers.kubernetes.manifests import StepJob, Task
 from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
+from mlops_provider.testing.launchers import launch
 
 OPERATOR = "operator"
 ROUNDS = 5

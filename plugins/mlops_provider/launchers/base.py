@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from mlops.contract.refs import Ref
 from mlops.contract.step import Failure, StepInput
@@ -13,6 +13,7 @@ from mlops.contract.step import Failure, StepInput
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
+    from mlops.contract.sections.base import Section
     from mlops_provider.deployment import Deployment
 
 
@@ -55,8 +56,10 @@ class StepTask:
     """-1 where the task is not mapped."""
     team: str | None = None
     """The team whose deployment it is; None: the deployment's own area."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the launcher's section, as the pipeline or the DAG gives them."""
     pods: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the step's pods, as the pipeline or the DAG gives them."""
+    """Settings of the step's pods, likewise."""
     pods_of: str = "all"
     """The step whose pods in the platform's file of defaults are meant."""
     timeout_seconds: float | None = None
@@ -80,6 +83,9 @@ class Launcher(Protocol):
     Runs one step. The worker makes it with ``of`` and calls ``run`` once; ``cancel`` may come from a signal handler
     while it waits.
     """
+
+    section: ClassVar[type[Section] | None]
+    """Its settings, ``launcher_settings`` of a pipeline; None where it has none."""
 
     @classmethod
     def of(cls, task: StepTask, deployment: Deployment) -> Self:

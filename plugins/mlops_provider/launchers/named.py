@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-
-from mlops_provider.deployment import LAUNCHERS
+from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.launchers.base import Launcher
 
 
 def launcher_class(name: str) -> type[Launcher]:
-    """:param name: one of :data:`mlops_provider.deployment.LAUNCHERS`"""
-    module, _, attribute = LAUNCHERS[name].partition(":")
-    # Imported when it is needed: what the pods' launcher needs of Kubernetes takes a second.
-    found: type[Launcher] = getattr(importlib.import_module(module), attribute)
+    """
+    Import a launcher. What the pods' launcher needs of Kubernetes takes a second: only where a step runs.
+
+    :raises SpecError: where no launcher has this name, or it cannot be imported
+    """
+    found: type[Launcher] = LAUNCHERS.load(name)
     return found

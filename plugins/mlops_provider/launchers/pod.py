@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mlops.contract.sections.base import SpecError, check_section
 from mlops_provider.deployment import Deployment
@@ -28,6 +28,9 @@ class PodLauncher:
     The trigger starts the Job, not the task before it is deferred: Airflow may take no deferral of a task that was
     marked failed meanwhile, or drop its trigger before it runs, and nobody would know of the Job.
     """
+
+    section: ClassVar[None] = None
+    """Pods have settings under a name of their own."""
 
     def __init__(self, deployment: Deployment, pod_task: PodTask) -> None:
         self.deployment, self.pod_task = deployment, pod_task

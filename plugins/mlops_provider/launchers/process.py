@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from mlops.contract.step import HOME_VARIABLE, STORE_VARIABLE, python_path
 from mlops.contract.warm import READ_AT_START
@@ -29,6 +30,8 @@ class ProcessLauncher:
 
     :param deployment: where the runtimes, the store and the MLflow server are, and whom steps run as
     """
+
+    section: ClassVar[None] = None
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseOperator, XComArg
 
@@ -25,13 +25,14 @@ from mlops.contract.step import (
     run_key,
 )
 from mlops_provider.connections import secret_environment
-from mlops_provider.deployment import LAUNCHERS, Deployment, tenant_of
+from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.exceptions import (
     StepFailedError,
     StepLostError,
     StepOutageError,
     StepRetryableError,
 )
+from mlops_provider.launcher_names import LAUNCHERS, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
@@ -69,7 +70,9 @@ class StepOperator(BaseOperator):
         ``epochs``
     :param only_parameters: fail a run that was triggered with what is no param of its DAG: a mistyped name would train
         with the usual value
-    :param launcher: ``process`` or ``pod``; the deployment's (``[mlops] launcher``) if not given
+    :param launcher: ``process``, ``pod``, or one of another package: its entry point's name, or
+        ``package.module:Class``; the deployment's (``[mlops] launcher``) if not given
+    :param launcher_settings: settings of another package's launcher
     :param pods: settings of the step's pods, see :class:`mlops_provider.pod_spec.Pods`; for ``launcher="pod"``
     :param deferrable: with pods: wait without holding a worker, where there are retries
     :param infrastructure_patience: how long a try waits for MLflow, the store or the Kubernetes API, in all; the
@@ -99,7 +102,8 @@ class StepOperator(BaseOperator):
         team: str | None = None,
         parameters: Sequence[str] = (),
         only_parameters: bool = False,
-        launcher: Literal["process", "pod"] | None = None,
+        launcher: str | None = None,
+        launcher_settings: Mapping[str, Any] | None = None,
         pods: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         infrastructure_patience: timedelta | None = None,
@@ -142,9 +146,13 @@ class StepOperator(BaseOperator):
             if name not in known:
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
         self.only_parameters = only_parameters
-        if launcher not in (None, *LAUNCHERS):
-            raise ValueError(f"task {self.task_id!r}: launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
         self.launcher = launcher
+        if launcher is not None:
+            try:
+                LAUNCHERS.import_path(launcher)
+            except SpecError as error:
+                raise SpecError(f"{place}: {error}") from None
+        self.launcher_settings = dict(launcher_settings or {})
         self.deferrable = deferrable
         self.infrastructure_patience = infrastructure_patience
         self.pods = dict(pods or {})
@@ -152,6 +160,8 @@ class StepOperator(BaseOperator):
         self.upstream = check_wiring(self.step, self.task_id, upstream)
         self.team = team
         self._check_team(tenant_of(team, self._file()))
+        # Not before: it imports the launcher.
+        check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
         self.links: dict[str, str] = {}
         self._launcher: Launcher | None = None
         self._patience: Patience | None = None
@@ -211,8 +221,7 @@ class StepOperator(BaseOperator):
         from mlops_provider.patience import store_errors
 
         deployment, patience = self._deployment(), self.patience(context, waited)
-        started_by = launcher_class(launcher)
-        assert issubclass(started_by, DeferrableLauncher)
+        started_by = cast(type[DeferrableLauncher], launcher_class(launcher))
 
         def read() -> Outcome:
             try:
@@ -248,6 +257,7 @@ class StepOperator(BaseOperator):
         assert self.pipeline is not None
         found = [
             *(tenant.why_not_name(name) for name in (self.pipeline, *self.models())),
+            tenant.why_not_launcher(self.launcher),
             *(tenant.why_not_approver(person) for person in self.approvers()),
             *(tenant.why_not_connection(each) for each in self.connections(self.settings).values()),
             *(tenant.why_not_text(text) for _, text in leaves(self.settings) if isinstance(text, str)),
@@ -361,6 +371,7 @@ class StepOperator(BaseOperator):
             task_id=self.task_id,
             map_index=-1 if (index := context["ti"].map_index) is None else index,
             team=self.team,
+            settings=self.launcher_settings,
             pods=self.pods,
             pods_of=self.pods_of or self.step,
             timeout_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,

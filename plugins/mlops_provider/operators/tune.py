@@ -67,6 +67,7 @@ class TuneOperator(StepOperator):
     :param features: materialised features to train on (templated)
     :param train: settings of the training, see :class:`mlops.contract.sections.train.Train`
     :param trial_pods: as ``pods``, which are those of the conclusion
+    :param trial_launcher_settings: as ``launcher_settings``, likewise
     """
 
     step = "tune"
@@ -79,12 +80,14 @@ class TuneOperator(StepOperator):
         task_id: str,
         features: XComArg | Mapping[str, Any] | str,
         trial_pods: Mapping[str, Any] | None = None,
+        trial_launcher_settings: Mapping[str, Any] | None = None,
         # Some trials may fail; where none could be tried, there is nothing to conclude.
         trigger_rule: str = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         **kwargs: Any,
     ) -> None:
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
-        common = {name: value for name, value in kwargs.items() if name not in (*TuneStep.model_fields, "pods")}
+        own = {*TuneStep.model_fields, "pods", "launcher_settings"}
+        common = {name: value for name, value in kwargs.items() if name not in own}
         # A mapped operator is made when it runs, and its place in a queue is asked for before.
         common |= tenant_of(self.team).slots()
         study = check_section(TuneStep, self.settings, f"task {self.task_id!r}")
@@ -94,6 +97,7 @@ class TuneOperator(StepOperator):
             task_id=f"{task_id}_trial",
             upstream=features,
             pods=trial_pods,
+            launcher_settings=trial_launcher_settings,
             max_active_tis_per_dagrun=study.parallel,
             map_index_template="{{ trial | default(ti.map_index) }}",
         ).expand(number=list(range(study.num_trials)))

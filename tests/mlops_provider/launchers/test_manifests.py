@@ -12,12 +12,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from launcher_conformance import launch
 from project import REPOSITORY, make_project
 
 from mlops.contract.sections.base import SpecError, check_section
 from mlops_provider.launchers.kubernetes.manifests import StepJob, Task, merge
 from mlops_provider.pod_spec import Pods, merged, platform_pods
+from mlops_provider.testing.launchers import launch
 
 VERSION = "1.34"
 EVERYTHING = {

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_conformance import LauncherConformance, launch
 from other_users import USER, give, open_folder, open_interpreter
 from project import REPOSITORY, make_project
 
@@ -27,6 +26,7 @@ from mlops.contract.sections.base import SpecError
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.other_user import as_user
 from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.testing.launchers import LauncherConformance, launch
 
 
 @pytest.fixture(scope="module")

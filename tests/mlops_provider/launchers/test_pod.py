@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from faulty_proxy import faulty_proxy
 from kubernetes import client
-from launcher_conformance import LauncherConformance, launch
 from pod_cluster import NAMESPACE, PodCluster, pod_cluster, visible_folder
 from project import make_project
 from turns import on_turn
@@ -33,6 +32,7 @@ from mlops_provider.launchers.kubernetes.manifests import Task
 from mlops_provider.launchers.kubernetes.trigger import REFUSED, JobTrigger
 from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
+from mlops_provider.testing.launchers import LauncherConformance, launch
 
 NewLauncher = Callable[..., PodLauncher]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_conformance import LauncherConformance, launch
 from project import make_project
 
 from mlops.contract.refs import DatasetRef
@@ -25,6 +24,7 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv
 from mlops_provider.launchers.process import ProcessLauncher, step_environment
 from mlops_provider.launchers.scratch import scratch_folder
+from mlops_provider.testing.launchers import LauncherConformance, deployment_of, launch
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +34,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def deployment(home: Path) -> Deployment:
-    return make_deployment(home)
-
-
-def make_deployment(home: Path) -> Deployment:
-    return Deployment(
-        home=home,
-        store=f"file://{home}/store",
-        tracking_uri="http://127.0.0.1:1",
-        tracking_url="http://127.0.0.1:1",
-        pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
-    )
+    return deployment_of(home)
 
 
 @pytest.fixture(scope="module")
 def warm(home: Path) -> Iterator[None]:
     """The warm training runtime is there."""
-    launcher = ProcessLauncher(make_deployment(home))
+    launcher = ProcessLauncher(deployment_of(home))
     deadline = time.monotonic() + 120
     while parent_of_step(launcher, home) == os.getpid():
         assert time.monotonic() < deadline, "no step was forked by a warm runtime"

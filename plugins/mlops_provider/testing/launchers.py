@@ -1,4 +1,21 @@
-"""What every launcher must do. A subclass gives ``launcher``; see ``test_process.py``."""
+"""
+What every launcher must do.
+
+A test module of a launcher makes a subclass of :class:`LauncherConformance` and gives the fixtures that it names::
+
+    @pytest.fixture(scope="module")
+    def home(tmp_path_factory):
+        return make_home(tmp_path_factory.mktemp("home") / "project", Path("/path/to/the/project"))
+
+
+    @pytest.fixture
+    def launcher(home):
+        return MyLauncher.of(StepTask(dag_id="d", run_id="r", task_id="ingest"), deployment_of(home))
+
+
+    class TestMyLauncher(LauncherConformance):
+        pass
+"""
 
 from __future__ import annotations
 
@@ -7,27 +24,67 @@ import os
 import random
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
-from project import add_recipe_file
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.sections.ingest import Ingest
 from mlops.contract.step import Failure, RunIdentity, StepInput, place
+from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Launcher, Outcome
 
-PASS_THROUGH = """
+_TRANSFORM = """
 def rows(sources):
     {statement}
     return sources["events"]
 """
 
 
+NUM_DAYS, ROWS_OF_A_DAY = 14, 100
+
+
+def make_home(home: Path, project: Path) -> Path:
+    """
+    Lay out a project folder with rows for an ingest step.
+
+    :param home: the folder, made here
+    :param project: a checkout with its runtimes (``make venv``)
+    :return: the folder
+    """
+    (home / "data").mkdir(parents=True)
+    for name in ("training", "plugins", ".venv", "requirements.txt"):
+        (home / name).symlink_to(project / name)
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    times = [first + timedelta(days=day, minutes=row) for day in range(NUM_DAYS) for row in range(ROWS_OF_A_DAY)]
+    rows = [f"{at:%Y-%m-%dT%H:%M:%SZ},{number}" for number, at in enumerate(times)]
+    (home / "data/events.csv").write_text("\n".join(["at,value", *rows]) + "\n")
+    return home
+
+
+def deployment_of(home: Path) -> Deployment:
+    """Return a deployment of such a folder, with a store of its own and without an MLflow server."""
+    return Deployment(
+        home=home,
+        store=f"file://{home}/store",
+        tracking_uri="http://127.0.0.1:1",
+        tracking_url="http://127.0.0.1:1",
+        pythons={name: home / f".venv/{name}/bin/python" for name in ("training", "validation")},
+    )
+
+
 def launch(home: Path, statement: str, name: str) -> Launch:
-    """An ingest step whose transform, user code, runs ``statement`` first."""
-    add_recipe_file(home, name, "dataset.py", PASS_THROUGH.format(statement=statement))
+    """
+    Return an ingest step to be launched, whose transform, which is user code, runs a statement first.
+
+    :param home: a folder of :func:`make_home`, or any project whose ``data/events.csv`` has a column ``at``
+    :param name: names the step's place and its recipe
+    """
+    recipe = home / "include" / name
+    recipe.mkdir(parents=True, exist_ok=True)
+    (recipe / "dataset.py").write_text(_TRANSFORM.format(statement=statement))
     config = Ingest.model_validate(
         {
             "sources": {"events": {"path": "data/events.csv", "event_time": "at"}},
@@ -53,7 +110,7 @@ def launch(home: Path, statement: str, name: str) -> Launch:
 
 
 class LauncherConformance:
-    """Give ``launcher`` and ``home`` as fixtures."""
+    """Tests of a launcher; its fixtures are ``launcher``, and ``home`` as :func:`launch` takes it."""
 
     def test_success_returns_the_committed_ref(self, launcher: Launcher, home: Path) -> None:
         outcome = launcher.run(launch(home, "pass", "plain"), lambda line: None)

@@ -1,0 +1,1 @@
+"""Conformance suites for what other packages add. They need pytest."""

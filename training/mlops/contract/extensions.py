@@ -1,0 +1,86 @@
+"""What other packages may add, found by its name among ours, by its import path, or as an entry point."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+from mlops.contract.sections.base import SpecError
+
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtensionPoint:
+    """
+    One kind of thing of which packages add more.
+
+    A name is looked for among ours first, then as ``package.module:attribute``, then among the entry points of the
+    installed packages: ours never cost a look through these.
+    """
+
+    kind: str
+    """What it is, for messages: ``launcher``."""
+    group: str
+    """Group of the entry points: ``mlops.launchers``."""
+    builtin: Mapping[str, str]
+    """Import path of each of ours, by its name."""
+    attributes: Sequence[str]
+    """What it must have, by the protocol."""
+
+    def import_path(self, name: str) -> str:
+        """
+        Return the import path for a name; nothing is imported.
+
+        :raises SpecError: where nothing has this name
+        """
+        if name in self.builtin:
+            return self.builtin[name]
+        if _IMPORT_PATH.fullmatch(name):
+            return name
+        others = installed(self.group)
+        if name in others:
+            return others[name]
+        raise SpecError(f"{self.kind} must be {self.wanted(name)}, got {name!r}")
+
+    def wanted(self, name: str) -> str:
+        """Say what would do in the place of a name that nothing has."""
+        known = [*self.builtin, *installed(self.group)]
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        return (
+            f"one of {', '.join(known)}{meant}, package.module:attribute, or an entry point of an installed package in "
+            f"the group {self.group}"
+        )
+
+    def load(self, name: str) -> Any:
+        """
+        Import what has this name.
+
+        :raises SpecError: where nothing has this name, it cannot be imported, or it is something else
+        """
+        path = self.import_path(name)
+        module, _, attribute = path.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise SpecError(f"{self.kind} {name!r}: cannot import {path}: {error}") from error
+        if missing := [each for each in self.attributes if not hasattr(found, each)]:
+            raise SpecError(f"{self.kind} {name!r}: {path} is none, it has no {', '.join(missing)}")
+        return found
+
+
+@functools.cache
+def installed(group: str) -> Mapping[str, str]:
+    """Return the import path of each entry point of a group, by its name; looked up once in a process."""
+    # Of two packages with one name the first on the path counts, as for an import.
+    found: dict[str, str] = {}
+    for each in metadata.entry_points(group=group):
+        found.setdefault(each.name, each.value.replace(" ", "").partition("[")[0])
+    return found
