@@ -1,5 +1,6 @@
 """
-What recipes, and packages of others, import: ``from mlops import FeatureSet``. Other names in here may change.
+The public names that recipes and other packages import: ``from mlops import FeatureSet``. Other names in here may
+change.
 
 Each name is imported when it is asked for, so that a step waits for no library that it does not use, and the airflow
 runtime, which imports :mod:`mlops.contract`, for none.

@@ -12,8 +12,10 @@ from typing import Final
 from mlops.contract.step import CODE_SUFFIXES, BadConfigError
 
 CODE_FOLDERS: Final = ("include", "plugins", "training")
-"""The folders of a project whose code a step's process runs. Files elsewhere, and of other kinds than code, may hold
-secrets."""
+"""
+Folders of a project that hold the code that a step's process runs. Files elsewhere, and of other kinds than code, may
+hold secrets.
+"""
 MAX_PATCH_BYTES: Final = 4 << 20
 _DIFF: Final = ("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-relative")
 _PREFIXES: Final = ("--src-prefix=a/", "--dst-prefix=b/")
@@ -24,14 +26,14 @@ class Changes:
     """Code files that are not as the commit has them, or that it does not have."""
 
     files: Sequence[str]
-    """Relative to the repository's root."""
+    """Paths of the files, relative to the repository's root."""
     patch: bytes | None
-    """For ``git apply``; None where it would be larger than :data:`MAX_PATCH_BYTES`."""
+    """Patch for ``git apply``; None if it would be larger than :data:`MAX_PATCH_BYTES`."""
 
 
 def uncommitted(home: Path) -> Changes:
     """
-    What of the project's code is not in its commit, files that git ignores apart.
+    Return the project's code that is not in its commit; files that git ignores are left out.
 
     :param home: project folder, the root of its repository or a folder in it
     """
@@ -53,16 +55,16 @@ def uncommitted(home: Path) -> Changes:
 
 
 def holds(home: Path, commit: str) -> bool:
-    """Whether the project is in a repository that has the commit."""
+    """Return True if the project is in a repository that has the commit."""
     return git(home, "cat-file", "-e", f"{commit}^{{commit}}") is not None
 
 
 def check_out(home: Path, commit: str, folder: Path, patch: bytes = b"") -> Path:
     """
-    Check a commit out into a new folder, and apply a patch of :func:`uncommitted`. The project's own repository is
-    only read: the folder is a clone that borrows its objects.
+    Check a commit out into a new folder, and apply a patch of :func:`uncommitted`. The project's own repository is only
+    read: the folder is a clone that borrows its objects.
 
-    :return: the project folder in it
+    :return: the project folder in the clone
     :raises BadConfigError: where git refuses, with its reason
     """
     top = _top(home)
@@ -90,7 +92,7 @@ def _diff(top: Path, *arguments: str) -> bytes:
 
 
 def git(folder: Path, *arguments: str) -> bytes | None:
-    """None where git is not there, or refuses."""
+    """Run git in a folder and return its output; None if git is not installed or exits with an error."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=60, check=False)
     except FileNotFoundError:  # no git on the machine

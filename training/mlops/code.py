@@ -28,7 +28,7 @@ ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 def recipe_folder(home: Path, import_path: str) -> Path:
     """
-    The folder that is stored with what the import path names: ``home/include/<pipeline>``.
+    Return the folder that is stored with the object that an import path names: ``home/include/<pipeline>``.
 
     :raises BadConfigError: where the path names no module in a folder, or the folder is not there
     """
@@ -39,7 +39,7 @@ def recipe_folder(home: Path, import_path: str) -> Path:
 
 
 def recipe_of(import_path: str) -> tuple[str, ...]:
-    """The parts of the recipe's path: ``include``, ``<pipeline>``."""
+    """Return the parts of the recipe's path: ``include``, ``<pipeline>``."""
     return _split(import_path)[0]
 
 
@@ -95,7 +95,7 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
 
 
 def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Recipe folder and module within it, as path parts."""
+    """Split an import path into the recipe folder and the module within it, each as path parts."""
     parts = tuple(import_path.partition(":")[0].split("."))
     if len(parts) < 2:
         raise BadConfigError(f"{import_path!r} is not in a recipe; write it as {RECIPES}.<pipeline>.<module>:<name>")

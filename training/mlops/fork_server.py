@@ -1,9 +1,9 @@
 """
-A process that has imported once what many will need, and from which they are forked in hundredths of a second.
+A process that imports modules once, and from which processes that need them are forked in hundredths of a second.
 
 It has one thread and no open handles but its sockets, so that a fork is safe: what it imports may start no thread.
-Unlike multiprocessing's it sees each child end at once, tells it by a socket that a caller can wait on, and takes all
-children with it when it or their owner ends, however that happens.
+Unlike multiprocessing's fork server it sees each child end at once, reports it on a socket that a caller can wait on,
+and kills all children when it or their owner ends, however that happens.
 
 It serves one owner (:class:`ForkServer`), or as a warm runtime all launchers of a deployment
 (``mlops/contract/warm.py``, where the wire is).
@@ -34,17 +34,17 @@ from mlops.forked_process import become, set_title
 from mlops.process import die_with_parent, lock_file
 
 _LOOK_SECONDS = 5.0
-"""At most, between two looks whether a warm runtime is still wanted."""
+"""Most seconds between two checks whether a warm runtime is still wanted."""
 _REQUEST_SECONDS = 10.0
-"""For an owner to say the whole of a request: it must not hold up the others."""
+"""Seconds in which an owner must send the whole of a request, so that it does not hold up the others."""
 
 
 class ForkServer:
     """
-    The owner's side. It may be used by several threads.
+    The owner's side of a fork server. It may be used by several threads.
 
-    :param modules: that the server imports before it forks
-    :param environment: of the server while it imports; a child has the one it is given
+    :param modules: modules that the server imports before it forks
+    :param environment: environment variables of the server while it imports; a child has the ones it is given
     :param copy: fork the server from this process, which has imported the modules and has one thread
     """
 
@@ -77,11 +77,13 @@ class ForkServer:
         self, program: Sequence[str], environment: Mapping[str, str], output: int, errors: int | None = None
     ) -> Forked:
         """
-        :param program: as after ``python``: ``-m module argument...``, ``-c code argument...`` or
-            ``script.py argument...``
-        :param environment: the whole of it
+        Fork a process that runs a program.
+
+        :param program: arguments as after ``python``: ``-m module argument...``, ``-c code argument...`` or ``script.py
+            argument...``
+        :param environment: all environment variables of the process
         :param output: descriptor for stdout; the caller keeps its own
-        :param errors: descriptor for stderr; None: where the output goes
+        :param errors: descriptor for stderr; None: the same as ``output``
         :raises NotForkedError: if the server ends before it has forked
         """
         request = Request(program=program, environment=environment, folder=os.getcwd())
@@ -117,15 +119,17 @@ class _Owner:
 class _Child:
     pid: int
     descriptor: int
-    """Can be read from when it has ended."""
+    """Descriptor that becomes readable when the child has ended."""
     status: socket.socket
     owner: _Owner
 
 
 class _Server:
     """
-    :param owner: the only one: it ends with it
-    :param warm: asked for new owners, and whether it goes on
+    The process that forks children for its owners, and reports the end of each.
+
+    :param owner: socket of the only owner; the server ends when it does
+    :param warm: source of new owners, which also decides when the server stops
     """
 
     def __init__(self, *, owner: socket.socket | None = None, warm: _Warm | None = None) -> None:
@@ -235,7 +239,7 @@ class _Server:
         self._children.discard(child)
 
     def _left(self, owner: _Owner) -> None:
-        """It closed its connection, or ended: nothing of what it asked for outlives it."""
+        """Kill the children of an owner that closed its connection or ended, or end with the only owner."""
         if self._warm is None:
             os._exit(0)
         for child in owner.children:
@@ -247,7 +251,7 @@ class _Server:
         self._owners.discard(owner)
 
     def _forget(self) -> None:
-        """In a forked process: close what is the server's alone."""
+        """Close, in a forked process, the descriptors that belong to the server alone."""
         self._selector.close()
         if self._warm is not None:
             self._warm.forget()
@@ -263,7 +267,7 @@ class _Warm:
     The files of a warm runtime: its socket, which it listens on when all is imported, its lock, its log.
 
     :param folder: descriptor of the private folder
-    :param lock: descriptor of its lock file, locked by whoever started it: it tells that one is starting or running
+    :param lock: descriptor of its lock file, locked by whoever started it: it shows that one is starting or running
     """
 
     def __init__(self, folder: int, lock: int, name: str, idle_seconds: float, modules: Sequence[str]) -> None:
@@ -274,7 +278,7 @@ class _Warm:
         _check_threads()
         self._imported = _loaded_files()
         self.patience = min(_LOOK_SECONDS, idle_seconds)
-        """Seconds without an event after which it looks whether it is still wanted."""
+        """Seconds without an event after which the server checks whether it is still wanted."""
         self._busy = time.monotonic()
         self.listener = socket.socket(socket.AF_UNIX)
         self.open = True
@@ -289,11 +293,11 @@ class _Warm:
         os.pwrite(lock, READY, 0)
 
     def up_to_date(self) -> bool:
-        """Whether the files of what it imported are as they were."""
+        """True if the files of the imported modules have not changed."""
         return self.open and not _changed(self._imported)
 
     def wanted(self, *, busy: bool) -> bool:
-        """Whether it goes on taking owners in."""
+        """True if the warm runtime should go on accepting owners."""
         if not self.open:
             return False
         now = time.monotonic()
@@ -303,7 +307,7 @@ class _Warm:
         return not idle and self._is(self._name, self._socket)
 
     def close(self) -> None:
-        """Take nobody in any more; the next launcher starts another one."""
+        """Stop accepting owners; the next launcher starts another warm runtime."""
         self.open = False
         self.listener.close()
         if self._is(self._name, self._socket):
@@ -315,14 +319,14 @@ class _Warm:
         self.forget()
 
     def forget(self) -> None:
-        """Close its descriptors."""
+        """Close the descriptors of the warm runtime."""
         self.listener.close()
         for descriptor in (self._folder, self._lock, self._socket):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
     def _is(self, name: str, descriptor: int) -> bool:
-        """Whether the file of that name is still ours."""
+        """True if the file of that name is still the one behind the descriptor."""
         try:
             return os.path.samestat(os.stat(name, dir_fd=self._folder), os.fstat(descriptor))
         except FileNotFoundError:
@@ -330,7 +334,11 @@ class _Warm:
 
 
 def _check_threads() -> None:
-    """:raises RuntimeError: where a thread runs: a lock that it holds at a fork stays locked in the child for ever"""
+    """
+    Check that this process has one thread and can be forked safely.
+
+    :raises RuntimeError: where a thread runs: a lock that it holds at a fork stays locked in the child for ever
+    """
     # OpenBLAS, which numpy and scipy bring, ends its threads before a fork and starts them again when it has work.
     if (probe := os.fork()) == 0:
         os._exit(0)
@@ -344,7 +352,7 @@ _Files = Mapping[str, tuple[int, int]]
 
 
 def _loaded_files() -> _Files:
-    """What this process is made of: each module's file, the interpreter, the lock files; with time and size."""
+    """Return the files that this process has loaded, with time and size: modules, interpreter, lock files."""
     loaded = {file for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
     # An installation changes the folder of packages, and with it what an environment is recorded as.
     besides = [sys.executable, f"{sys.prefix}/pyvenv.cfg", sysconfig.get_path("purelib")]

@@ -72,14 +72,14 @@ def become(request: Request, outputs: Sequence[int], status: socket.socket, serv
 
 
 def _renew() -> None:
-    """What a new process has for itself: its own random numbers, and a fresh look at the folders it imports from."""
+    """Give a forked process what a new one has: its own random numbers, and a fresh look at its import folders."""
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # random seeds itself at a fork
     importlib.invalidate_caches()
 
 
 def set_title(title: str) -> None:
-    """Have ``ps`` show another command line, as far as there is room: the kernel shows the process's own memory."""
+    """Change the command line that ``ps`` shows, as far as there is room: the kernel shows the process's own memory."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
     text = title.encode()[: end - start - 2]

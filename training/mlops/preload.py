@@ -1,8 +1,8 @@
 """
-Imported once by the warm training runtime: what steps need of other people's libraries, and the training.
+Modules that the warm training runtime imports once: the third-party libraries that steps need, and the training.
 
 Nothing here may start a thread. Polars does when it is imported, so that Polars and our modules on top of it are left
-to the step; Arrow's allocator does unless it is told not to.
+to the step; Arrow's allocator does unless it is configured not to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What every process of a step needs from its operating system and its deployment."""
+"""
+Functions that every process of a step needs for its operating system and its deployment: paths, limits, its parent.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,34 @@ from mlops.contract.step import HOME_VARIABLE, PARENT_VARIABLE, RESULT_PATH_VARI
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _OWN_FILES = 256
-"""Descriptors that a process of a training needs beside its connections: libraries, logs, data shards, heartbeats."""
+"""Descriptors that a training process needs beside its connections: for libraries, logs, data shards, heartbeats."""
 _PLENTY_OF_FILES = 65_536
-"""The limit is not raised beyond, where no more are needed: some programs walk through all possible descriptors."""
+"""
+Open files up to which the limit is raised if no more are needed: some programs walk through all possible descriptors.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessSettings:
-    """The places this process works with; all that is read from the environment."""
+    """Locations that this process works with; everything that is read from the environment."""
 
     home: Path
-    """Folder that holds ``include/``."""
+    """Project folder, which holds ``include/``."""
     store: str
     """URI of the object store."""
     tracking_uri: str
-    """MLflow server."""
+    """Address of the MLflow server."""
     result_path: Path
     rank: int
-    """Rank within the torchrun gang; 0 where there is none."""
+    """Rank within the torchrun process group; 0 without torchrun."""
 
     @classmethod
     def from_environment(cls) -> ProcessSettings:
-        """:raises BadConfigError: naming the variable that is not set"""
+        """
+        Read the deployment from the environment variables that the launcher sets.
+
+        :raises BadConfigError: naming the variable that is not set
+        """
         required = {name: os.environ.get(name) for name in (HOME_VARIABLE, STORE_VARIABLE, RESULT_PATH_VARIABLE)}
         for name, value in required.items():
             if not value:
@@ -51,9 +59,10 @@ class ProcessSettings:
 
 def memory_limit() -> int:
     """
-    Bytes of memory that this process should make do with.
+    Return the bytes of memory that this process should make do with.
 
-    What the machine has, or its container allows; or less, by ``MLOPS_MEMORY_BYTES``, where other steps run beside it.
+    That is the memory of the machine or the limit of its container; ``MLOPS_MEMORY_BYTES`` lowers it where other steps
+    run beside this one.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     container = Path("/sys/fs/cgroup/memory.max")
@@ -66,7 +75,7 @@ def memory_limit() -> int:
 
 def open_files_of(world_size: int) -> int:
     """
-    Descriptors that one process of so many may need.
+    Return the number of descriptors that one process of a training of ``world_size`` processes may need.
 
     gloo opens a connection to each peer in each of the two groups that span all ranks, and the process that holds the
     store has two from each rank and two from each agent (measured with torch 2.13 at 2 to 16 ranks).
@@ -96,14 +105,16 @@ def allow_open_files(needed: int, why: str) -> None:
 
 
 def lock_file(name: str) -> Path:
-    """A lock file of this release: beside the package in a checkout, in it where a wheel was installed."""
+    """Return a lock file of this release: beside the package in a checkout, within it in an installed wheel."""
     package = Path(__file__).parent
     beside = package.with_name(name)
     return beside if beside.is_file() else package / name
 
 
 def memory_free() -> int:
-    """Bytes that may be had without taking any from a process: of the machine, and of this container."""
+    """
+    Return the bytes of memory that are free on the machine and in this container, without taking any from a process.
+    """
     import psutil
 
     free: list[int] = [psutil.virtual_memory().available]
@@ -132,7 +143,7 @@ def die_with_parent() -> None:
 
 def orphaned(parent: int, launcher: str | None, *, under_torchrun: bool) -> bool:
     """
-    Whether the parent is no longer the one that started this process.
+    Return True if the parent is no longer the process that started this one.
 
     :param launcher: process id of the launcher, or of the warm runtime that forked the step; None in a container, where
         the rightful parent may well be process 1

@@ -1,5 +1,5 @@
 """
-For a torchrun script of one's own (``train.program``): what it is given, and how it hands back its model::
+The interface for a torchrun script of your own (``train.program``): its inputs, and how it returns its model::
 
     from mlops import Program
 
@@ -9,7 +9,7 @@ For a torchrun script of one's own (``train.program``): what it is given, and ho
         ...
     program.finish(model.state_dict(), epoch=1, metrics={"ndcg@10": 0.8})
 
-It may do without: the input document is its argument, and what it leaves are two files in ``MLOPS_OUTPUT``.
+A script can do without it: the input document is its argument, and its results are two files in ``MLOPS_OUTPUT``.
 """
 
 from __future__ import annotations
@@ -44,23 +44,27 @@ from mlops.trainer.script import CHECKPOINTS_VARIABLE, METRICS, OUTPUT_VARIABLE,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """One rank's view of the training it is to do."""
+    """One rank's view of the training that the script has to run."""
 
     config: Train
-    """The ``train`` section."""
+    """Settings of the ``train`` section."""
     features: FeaturesRef
     rank: int
     world_size: int
     checkpoints: str
-    """URI of the place for its checkpoints, the same for each try; ``file://`` or ``s3://``."""
+    """URI of the folder for the script's checkpoints, the same for each attempt; ``file://`` or ``s3://``."""
     output: Path
-    """Local folder."""
+    """Local folder for the script's result files."""
     _home: Path
     _store: Store
 
     @classmethod
     def start(cls) -> Self:
-        """:raises BadConfigError: where this is not the script of a train step"""
+        """
+        Read the training from the environment and the arguments of the script.
+
+        :raises BadConfigError: where this is not the script of a train step
+        """
         if OUTPUT_VARIABLE not in os.environ:
             raise BadConfigError(f"{OUTPUT_VARIABLE} is not set: run {sys.argv[0]} by train.program")
         document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), ProcessSettings.from_environment()
@@ -77,19 +81,19 @@ class Program:
         )
 
     def build_model(self) -> nn.Module:
-        """As evaluation will build it."""
+        """Build the model in the same way as evaluation will."""
         factory = load_attribute(self.config.model, self._home)
         vocab_size = read_manifest(self._store, self.features).get("vocab_size")
         return build_model(factory, self.config.model, self.features.num_features, self.config.model_args, vocab_size)
 
     def table(self, split: str) -> FeatureTable:
-        """All rows of ``train``, ``validation`` or ``test``."""
+        """Return all rows of ``train``, ``validation`` or ``test``."""
         # Of a remote store, fetched into the step's own scratch folder, which the output lies in.
         cache = Path(tempfile.mkdtemp(prefix="shards-", dir=self.output.parent))
         return open_split(self._store, self.features, split, cache)
 
     def loader(self, split: str = "train") -> Loader:
-        """This rank's share of each global batch, in the order of ``train.seed``."""
+        """Return this rank's share of each global batch, in the order of ``train.seed``."""
         return Loader(
             source=open_source(self._store, self.features, split, node_folder()),
             global_batch=self.config.global_batch,
@@ -102,11 +106,11 @@ class Program:
 
     def finish(self, weights: Mapping[str, Any], *, epoch: int, metrics: Mapping[str, float]) -> None:
         """
-        Leave the result; does nothing on other ranks than 0.
+        Store the result of the training; does nothing on ranks other than 0.
 
         :param weights: state dict of what :meth:`build_model` builds
-        :param epoch: that they are of
-        :param metrics: on the validation split, ``train.metric`` among them
+        :param epoch: epoch that the weights are from
+        :param metrics: values on the validation split; must include ``train.metric``
         """
         if self.rank == 0:
             (self.output / WEIGHTS).write_bytes(serialise(dict(weights)))

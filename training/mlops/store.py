@@ -30,7 +30,7 @@ from mlops.store_errors import KINDS, DamagedObjectError, StoreError
 
 REF_FILE: Final = "ref.json"
 ASIDE: Final = "damaged"
-"""Folder of what was moved out of the way to be made again; nothing reads it, and people may delete it."""
+"""Folder of objects that were moved aside to be made again; nothing reads it, and people may delete it."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _REPAIR: Final = (
     "`mlops store verify --heal` makes it again where it can; so does clearing the task that wrote it, once it is "
@@ -42,17 +42,17 @@ _REQUESTS: Final = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """An object as a listing shows it."""
+    """An object as a store's listing shows it."""
 
     key: str
     num_bytes: int
     modified: datetime
-    """When it was written, by the store's clock."""
+    """Time at which the object was written, by the store's clock."""
 
 
 class Store:
     """
-    Keys are paths below the root, with ``/`` between the parts.
+    A store of objects. Keys are paths below the root, with ``/`` between the parts.
 
     :param uri: ``file:///folder`` or ``s3://bucket/prefix``; credentials come from the environment
     """
@@ -95,11 +95,11 @@ class Store:
 
     def put_new(self, key: str, data: bytes) -> bool:
         """
-        Write an object unless the key is taken; of several writers exactly one is told True.
+        Write an object unless the key is taken; of several writers exactly one gets True.
 
-        The answer to a write may be lost: the client then tries again, and is told that the key is taken, by itself.
-        So the object is read back, and whoever finds its own bytes has written it. Writers who must be told apart
-        need bytes that differ.
+        The answer to a write may be lost: the client then tries again, and finds the key taken by its own first write.
+        So the object is read back, and the writer that finds its own bytes has written it. Writers that must be
+        distinguished need different bytes.
         """
         try:
             obstore.put(self._backend, key, data, mode="create")
@@ -117,7 +117,11 @@ class Store:
         return True
 
     def get(self, key: str) -> bytes:
-        """:raises FileNotFoundError: where there is no such object"""
+        """
+        Read a whole object.
+
+        :raises FileNotFoundError: where there is no such object
+        """
         try:
             return bytes(obstore.get(self._backend, key).bytes())
         except FileNotFoundError:
@@ -142,8 +146,8 @@ class Store:
         """
         Read an object through, 16 MB at a time.
 
-        :param on_bytes: called with how many more were read
-        :return: the digest of its bytes, and how many there are
+        :param on_bytes: called with the number of bytes read since the last call
+        :return: the digest of the bytes, and their number
         :raises FileNotFoundError: where there is no such object
         """
         digest, start = hashlib.sha256(), 0
@@ -171,7 +175,7 @@ class Store:
         return self.size(key) is not None
 
     def size(self, key: str) -> int | None:
-        """The bytes of an object; None where there is no such object."""
+        """Return an object's size in bytes; None if there is no such object."""
         try:
             return obstore.head(self._backend, key)["size"]
         except FileNotFoundError:
@@ -180,11 +184,11 @@ class Store:
             raise self._failure("read", key, error) from error
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Keys below a folder, sorted."""
+        """List the keys below a folder, sorted."""
         yield from (entry.key for entry in self.stored(prefix))
 
     def stored(self, prefix: str) -> Sequence[Stored]:
-        """The objects below a folder, at any depth, in order of their keys."""
+        """List the objects below a folder, at any depth, in order of their keys."""
         try:
             found = [
                 Stored(key=entry["path"], num_bytes=entry["size"], modified=entry["last_modified"])
@@ -196,7 +200,7 @@ class Store:
         return sorted(found, key=lambda entry: entry.key)
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Names of the folders directly below a folder, sorted."""
+        """List the names of the folders directly below a folder, sorted."""
         try:
             found = obstore.list_with_delimiter(self._backend, prefix)["common_prefixes"]
         except Exception as error:
@@ -247,7 +251,7 @@ class Store:
 
         Only what a manifest names by its digest outlives garbage collection (:mod:`mlops.data.snapshots.garbage`).
 
-        :return: and whether the store did not have it yet
+        :return: the artifact, and True if the store did not have it yet
         """
         sha256, size = _digest(data)
         key = blob_key(sha256, suffix)
@@ -275,7 +279,8 @@ class Store:
 
     def local_file(self, artifact: Artifact, cache: Path) -> Path:
         """
-        A checked local file with the artifact's bytes, to be memory-mapped; fetched to ``cache`` where need be.
+        Return a checked local file with the artifact's bytes, to be memory-mapped; it is fetched to ``cache`` if
+        necessary.
 
         :raises DamagedObjectError: naming the object, also where its name leads out of the store
         """
@@ -302,7 +307,7 @@ class Store:
 
     def committed(self, place: str) -> Ref | None:
         """
-        The ref that was committed at a step's place, if any.
+        Return the ref that was committed at a step's place; None if there is none.
 
         :raises DamagedObjectError: where ``ref.json`` is there and is no ref
         """
@@ -317,7 +322,7 @@ class Store:
             ) from error
 
     def commit(self, ref: Ref) -> Ref:
-        """Make a step's work visible. Where another attempt was first, its ref is returned instead."""
+        """Make a step's work visible by writing its ref. If another attempt was first, its ref is returned instead."""
         # ref.json last: its presence is the commit.
         if self.put_new(f"{ref.place}/{REF_FILE}", ref_bytes(ref)):
             return ref
@@ -327,10 +332,10 @@ class Store:
 
     def lacking(self, ref: Ref) -> Sequence[Artifact]:
         """
-        What a ref, and its manifest, name and the store does not have, or has with another size.
+        Return the artifacts that a ref and its manifest name, and that the store lacks or has with another size.
 
         One listing of the ref's place, a GET where there is a manifest, and a HEAD for each object that lies elsewhere
-        (a snapshot's blobs), 16 at a time. No byte is read of what they hold.
+        (a snapshot's blobs), 16 at a time. Their contents are not read.
         """
         named = list(ref.artifacts.values())
         sizes: dict[str, int | None] = {entry.key: entry.num_bytes for entry in self.stored(ref.place)}
@@ -349,7 +354,7 @@ class Store:
         """
         Move an object out of the way, and keep it.
 
-        :return: where it is now; None where there was none
+        :return: the object's new key; None if there was no such object
         """
         aside = f"{ASIDE}/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}/{key}"
         if not self.copy(key, aside):
@@ -379,12 +384,12 @@ class Store:
 
 
 def ref_bytes(ref: Ref) -> bytes:
-    """``ref.json``: equal refs give equal bytes."""
+    """Return the bytes of ``ref.json``: equal refs give equal bytes."""
     return json.dumps(ref.to_wire(), indent=1, sort_keys=True).encode()
 
 
 def blob_key(sha256: str, suffix: str = "") -> str:
-    """Where content of that digest lies, whoever stored it."""
+    """Return the key of content with that digest, whoever stored it."""
     return f"blobs/sha256/{sha256[:2]}/{sha256}{suffix}"
 
 

@@ -10,7 +10,7 @@ from mlops.contract.step import BadDataError, OutageError, StepError
 
 
 class StoreError(StepError):
-    """The store cannot be read or written just now: retried, for stores come back."""
+    """The store cannot be read or written just now. The error is retried, because stores recover."""
 
 
 class StoreAwayError(OutageError, StoreError):
@@ -20,7 +20,7 @@ class StoreAwayError(OutageError, StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """The store does not take the request, or the credentials: trying again cannot help."""
+    """The store refuses the request or the credentials: trying again cannot help."""
 
     retryable = False
 

@@ -1,9 +1,9 @@
 """
-What people ask at the command line: ``mlops`` hands its arguments over to ``python -m mlops.commands``.
+The commands that people run: ``mlops`` passes its arguments to ``python -m mlops.commands``.
 
 Each module of this package is one first word: ``add_parser(subparsers)`` adds it and its commands, each with
-``set_defaults(run=handler)``, where ``handler(options, places, console)`` returns the process's exit code. A module
-is imported only where its word is said, for the words run in different runtimes.
+``set_defaults(run=handler)``, where ``handler(options, places, console)`` returns the process's exit code. A module is
+imported only if its word is used, because the words run in different runtimes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,30 @@ from mlops.contract.step import HOME_VARIABLE, STORE_VARIABLE, VALIDATION_PYTHON
 from mlops.store import Store
 
 MISTAKEN: Final = 2
-"""Exit code where a command could not do its work; 1 is an answer: damaged, different."""
+"""Exit code if a command could not do its work; 1 is an answer: damaged, different."""
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Where a command works."""
+    """The locations that a command works with."""
 
     home: Path
-    """Folder that holds ``include/``."""
+    """Project folder, which holds ``include/``."""
     store: Store
     tracking_uri: str
-    """MLflow server; empty where none is set."""
+    """Address of the MLflow server; empty if none is set."""
     pythons: Mapping[str, Path]
     """Interpreter of each runtime."""
 
     @classmethod
     def from_environment(cls) -> Places:
-        """:raises BadConfigError: naming the variable that is not set"""
+        """
+        Read the locations from the environment variables that ``mlops`` sets.
+
+        :raises BadConfigError: naming the variable that is not set
+        """
         for name in (HOME_VARIABLE, STORE_VARIABLE):
             if not os.environ.get(name):
                 raise BadConfigError(f"the environment variable {name} is not set; `mlops` sets it")

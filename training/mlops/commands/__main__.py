@@ -28,7 +28,7 @@ WORDS: Final = (
 
 
 def main(arguments: list[str]) -> int:
-    """:return: the process's exit code"""
+    """Run the command of a word, and return the process's exit code."""
     parser = argparse.ArgumentParser(prog="mlops", allow_abbrev=False)
     subparsers = parser.add_subparsers(required=True, metavar=" | ".join(WORDS))
     for word in WORDS:
@@ -45,7 +45,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _width() -> int | None:
-    """Return None on a terminal, which has a width of its own. A file or a pipe has none; rich would cut it at 80."""
+    """
+    Return the width of the output: None for a terminal, which has its own. A file or a pipe has none; rich would cut it
+    at 80.
+    """
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
 
 

@@ -119,7 +119,7 @@ def _with_trail(store: Store) -> set[str]:
 
 
 def _aliases(places: Places) -> Mapping[str, Mapping[str, str]]:
-    """The aliases of ours that each model has in MLflow; empty where MLflow is away."""
+    """Return those of our aliases that each model has in MLflow; empty if MLflow is away."""
     try:
         client = connect(places.tracking_uri)
         return {name: ours(ModelRegistry(client=client, name=name).aliases()) for name in model_names(client)}
@@ -129,7 +129,7 @@ def _aliases(places: Places) -> Mapping[str, Mapping[str, str]]:
 
 
 def _moved(store: Store, model: str, aliases: Mapping[str, str]) -> list[Finding]:
-    """Where the aliases are not those of a trail that holds."""
+    """Report aliases that differ from those of a valid trail."""
     last = AuditTrail(store, model).last()
     wanted = last.stages.aliases if last is not None else {}
     if aliases == wanted:

@@ -182,7 +182,7 @@ def _export(options: argparse.Namespace, store: Store, place: str, console: Cons
 
 
 def _trainings(store: Store, training: str) -> list[str]:
-    """Places in the store, by what a person calls them."""
+    """Return places in the store for the name by which a person calls a training."""
     if training.startswith("pipelines/"):
         return [training.rstrip("/")]
     pipeline, _, key = training.partition("/")

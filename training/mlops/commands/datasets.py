@@ -224,7 +224,7 @@ def _positive(text: str) -> float:
 
 
 def _user() -> str:
-    """Who this is, also in a container whose user has no name."""
+    """Return the name of the user, also in a container whose user has none."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

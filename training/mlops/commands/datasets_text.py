@@ -1,4 +1,4 @@
-"""Snapshots and their differences as people read them, 80 columns wide."""
+"""Text output for snapshots and their differences, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def show_difference(
 
 
 def _grid(*headers: str) -> Table:
-    """Numbers to the right; the last column takes what room is left."""
+    """Make a table with numbers to the right, whose last column takes the remaining room."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(headers))
     for header in headers or ("", ""):
         numeric = header in ("rows", "days", "size", "blobs", "added", "removed", "changed")

@@ -45,7 +45,7 @@ def _diff(options: argparse.Namespace, places: Places, console: Console) -> int:
 
 
 def _read(places: Places, named: str) -> Run:
-    """It imports mlflow, which --help need not wait for."""
+    """Read a training. Imports mlflow here, so that --help need not wait for it."""
     from mlops.registry.versions import read_version
     from mlops.reproduction.original import Original
     from mlops.reproduction.run_diff import Run

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from feast import FeatureView
 
 NOT_SERVED: Final = 1
-"""Exit code where a server would be given nothing: missing, or expired."""
+"""Exit code if a server would get nothing: missing, or expired."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -150,7 +150,11 @@ def _status(row: OnlineRow | None, now: datetime) -> str:
 
 
 def _entity(given: Sequence[str], view: FeatureView) -> dict[str, str | int]:
-    """:raises BadConfigError: naming the column that is not the entity's, not given, or not of its type"""
+    """
+    Read the entity's columns from the command line.
+
+    :raises BadConfigError: naming the column that is not the entity's, not given, or not of its type
+    """
     types = entity_types(view)
     columns = ", ".join(types)
     entity: dict[str, str | int] = {}

@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace, places: Places, console: Console) -> int:
-    """Errors name the place in the recipe, and the fix."""
+    """Run the test. Errors name the place in the recipe, and the fix."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     config = check_section(Train, {**json.loads(options.train), **_ALONE, "self_test": "always"}, "train")
     if config.program is not None:
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace, places: Places, console: Console) -> int:
 
 
 def newest_features(store: Store, pipeline: str) -> FeaturesRef | None:
-    """What the pipeline's features step has committed last, in whatever run."""
+    """Return the features that the pipeline's features step committed last, in whatever run."""
     commits = [
         each for each in store.stored(f"pipelines/{pipeline}/features") if each.key.rpartition("/")[2] == REF_FILE
     ]

@@ -71,7 +71,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _reason(text: str) -> str:
-    """:raises argparse.ArgumentTypeError: where it says nothing"""
+    """
+    Return the reason of an action as one printable line.
+
+    :raises argparse.ArgumentTypeError: if it is empty
+    """
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     if not words:
         raise argparse.ArgumentTypeError("it is empty: say why, for those who read the audit trail")

@@ -105,7 +105,7 @@ def _check_gpus(world_size: int) -> None:
 
 
 def _check_environment(original: Original, home: Path, say: Transcript, *, allow: bool) -> list[str]:
-    """:return: what is not as it was, as reasons for other bits"""
+    """Compare the environments; return the differences, as reasons for other bits."""
     import torch
 
     from mlops.reproduction.environments import compare_environments, that_count, that_must_agree
@@ -132,7 +132,11 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
 
 
 def _check_snapshot(places: Places, original: Original, say: Transcript) -> None:
-    """:raises DamagedObjectError: naming every object of the snapshot that is not what was written"""
+    """
+    Check every object of the snapshot.
+
+    :raises DamagedObjectError: naming every object of the snapshot that is not what was written
+    """
     from mlops.data.snapshots.snapshot import Snapshot
     from mlops.data.snapshots.snapshot_verification import find_problems
 
@@ -164,7 +168,7 @@ def _features(again: Reruns, original: Original, say: Transcript) -> list[str]:
 def _train(
     again: Reruns, original: Original, what_if: int | None, say: Transcript
 ) -> tuple[CheckpointRef, Collection[str], Collection[str]]:
-    """:return: the model made again, what differs, and likely reasons for it"""
+    """Train again; return the model made again, the parts that differ, and likely reasons."""
     from mlops.reproduction.weights import compare_training
     from mlops.tracking.connection import connect
     from mlops.tracking.run import reopen_run
@@ -217,7 +221,7 @@ def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Colle
 
 
 def _not_deterministic(original: Original) -> str | None:
-    """Why the bits may be others each time, if so."""
+    """Return why the bits may differ each time; None if they may not."""
     setting = original.train_input.config["deterministic"]
     if setting is False:
         return "train.deterministic was false: kernels may give other bits each time"

@@ -1,4 +1,4 @@
-"""What ``mlops reproduce`` tells while it works."""
+"""The messages of ``mlops reproduce`` while it works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 class Transcript:
-    """A line for each thing that was looked at: which, and what came of it."""
+    """A transcript with a line for each thing that was checked, and its result."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -19,13 +19,15 @@ class Transcript:
 
     def tell(self, subject: str, sentence: str | None, style: str = "") -> None:
         """
-        :param sentence: None: there is nothing to tell
+        Print a line about a subject.
+
+        :param sentence: text of the line; None prints nothing
         """
         if sentence is not None:
             self._console.print(Text(f"{subject:<12}", "bold") + Text(sentence, style), soft_wrap=True)
 
     def compared(self, subject: str, differences: Iterable[str], identical: str) -> None:
-        """Each difference, or a sentence for there being none."""
+        """Print each difference, or a sentence if there is none."""
         found = list(differences)
         for sentence in found:
             self.tell(subject, sentence, "red")
@@ -34,6 +36,6 @@ class Transcript:
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Shows the last line that is handed in, while it goes on."""
+        """Show the last line that was passed in, while the work goes on."""
         with self._status.status(Text(what)) as status:
             yield lambda line: status.update(Text(f"{what}: {line}"[: self._status.width - 4]))

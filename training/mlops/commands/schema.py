@@ -45,9 +45,9 @@ class _Described:
 
     rows: Rows
     window: str
-    """In words."""
+    """Days and rows of the window, in words."""
     datasets: dict[tuple[str, ...], statistics_pb2.DatasetFeatureStatistics]
-    """Statistics of the days that must fit together: the whole window, and its newest day."""
+    """Statistics by days: of the whole window, and of its newest day, which must both fit the schema."""
 
 
 def _propose(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -134,7 +134,7 @@ def _describe(snapshot: CommittedSnapshot, store: Store, scratch: Path) -> _Desc
 
 
 def _anomalies(schema: Schema, described: _Described) -> list[str]:
-    """What validation would find wrong with the columns, a line each."""
+    """Return what validation would find wrong with the columns, a line each."""
     found: dict[tuple[str | None, str], str] = {}
     for days, statistics in described.datasets.items():
         for anomaly in check_columns(

@@ -1,4 +1,4 @@
-"""A person who answers for an entry of the audit trail, by a key of their own or that of the deployment."""
+"""The signature of a person for an entry of the audit trail, by a key of their own or that of the deployment."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 def tell_signed(file: Path | None, entry: Entry) -> None:
     """
-    Tell the caller, who can reach Airflow, which entry was signed.
+    Report to the caller, who can reach Airflow, which entry was signed.
 
-    :param file: of the option ``--signed``
+    :param file: file of the option ``--signed``
     """
     if file is not None:
         told = {"model": entry.model, "number": entry.number, "sha256": entry.artifact.sha256}
@@ -44,9 +44,11 @@ def tell_signed(file: Path | None, entry: Entry) -> None:
 
 def signing_key(named: str | None, trusted: Sequence[str]) -> SigningKey:
     """
+    Load the key that entries are signed with.
+
     :param named: a file, or the URI of a key in a service
-    :param trusted: public keys; empty where the deployment names none
-    :raises BadConfigError: where there is none that can be used
+    :param trusted: public keys; empty if the deployment names none
+    :raises BadConfigError: if there is none that can be used
     """
     if named is None:
         raise BadConfigError(
@@ -68,11 +70,11 @@ def signing_key(named: str | None, trusted: Sequence[str]) -> SigningKey:
 
 def sign_entry(store: Store, entry: Entry, key: SigningKey, signed_for: str, trusted: Sequence[str]) -> bool:
     """
-    Answer for an entry, unless somebody has.
+    Sign an entry, unless somebody has.
 
     :param signed_for: the person and their reason
     :param trusted: public keys whose signature is left as it is
-    :return: whether it was signed now
+    :return: True if it was signed now
     """
     there = seal_key(entry.model, entry.number)
     seal = Seal(
@@ -99,7 +101,7 @@ def sign_entry(store: Store, entry: Entry, key: SigningKey, signed_for: str, tru
 
 
 def person() -> str:
-    """Who is at the command line, as the machine knows them: the environment says what one likes."""
+    """Return who is at the command line, as the machine knows them: environment variables can be set to anything."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""How differently groups are treated: by what is predicted for them, and by how often that is wrong."""
+"""The differences in how groups are treated: in what is predicted for them, and in how often that is wrong."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mlops.trainer.metrics import Floats
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupDifference:
     """
-    Between those groups of a column that differ most; 0: all are treated alike. None where no two groups have enough
-    rows, and the champion's where there is none.
+    Differences between those groups of a column that differ most; 0: all are treated alike. None if no two groups have
+    enough rows; the champion's are None if there is no champion.
     """
 
     column: str
@@ -28,7 +28,7 @@ class GroupDifference:
     """Difference of the true or the false positive rate, whichever differs more (Hardt et al. 2016), among groups
     that have enough rows of the one label or the other."""
     unmeasured: Sequence[str]
-    """Which of these two rates is not in it."""
+    """Names of those of these two rates that ``equalised_odds`` leaves out."""
     champion_demographic_parity: float | None
     champion_equalised_odds: float | None
 
@@ -40,6 +40,8 @@ def group_differences(
     rows: pl.DataFrame, columns: Sequence[str], *, labels: Floats, candidate: Floats, champion: Floats | None
 ) -> list[GroupDifference]:
     """
+    Measure how differently groups are treated, for each column.
+
     :param rows: raw rows in the order of ``labels``, of a binary objective; groups of few rows are left out
     :raises BadConfigError: where there is no such column, or its values are no groups
     """
@@ -72,7 +74,9 @@ def group_differences(
 def _spread(
     predicted: npt.NDArray[np.bool_], names: npt.NDArray[np.str_], counted: npt.NDArray[np.bool_]
 ) -> float | None:
-    """By how much the share predicted positive differs, among the rows that count, between groups of enough of them."""
+    """
+    Return the largest difference of the share predicted positive, among counted rows, between groups of enough of them.
+    """
     from fairlearn.metrics import MetricFrame, selection_rate  # a second of imports, for those who ask for it
 
     _, codes, counts = np.unique(names[counted], return_inverse=True, return_counts=True)

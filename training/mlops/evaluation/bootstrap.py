@@ -1,4 +1,4 @@
-"""How sure a metric is: the held-out samples drawn again and again, alike for both models."""
+"""The uncertainty of a metric: the held-out samples are drawn again and again, the same draws for both models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from mlops.trainer.metrics import Floats, IntArray, Weighted, direction, fits, m
 
 RESAMPLES: Final = 1000
 FEWER_RESAMPLES: Final = 200
-"""For a function of the recipe's own, which is called for each, and for each of many slices."""
+"""
+Resamples where 1,000 would take too long: for a recipe's own function, which is called for each, and for many slices.
+"""
 CONFIDENCE: Final = 0.95
 _CHUNK: Final = 50
 """Resamples held at once; of a million samples they are 400 MB."""
@@ -40,27 +42,27 @@ class Estimate:
     metric: str
     direction: int
     num_samples: int
-    """Number of samples that say something: a query without any relevant document does not."""
+    """Number of samples that count: a query without any relevant document does not."""
     candidate: Interval
     champion: Interval | None = None
     difference: Interval | None = None
-    """Candidate less champion, in the metric's own direction."""
+    """Candidate less champion, in the metric's own direction; None without a champion."""
     gains: Array = field(default_factory=lambda: np.empty(0), repr=False)
     """``[R]``: the difference of each resample, above 0 where the candidate is better."""
 
     @property
     def gain(self) -> float:
-        """By how much the candidate is better, whichever way the metric goes."""
+        """Difference by which the candidate is better, whether higher or lower values of the metric are better."""
         assert self.difference is not None, "there is a champion"
         return self.direction * self.difference.value
 
     def lowest_gain(self, confidence: float) -> float:
-        """One-sided lower bound."""
+        """Return the one-sided lower bound of the gain."""
         return float(np.nanquantile(self.gains, 1 - confidence))
 
     @property
     def standard_error(self) -> float:
-        """Return the standard error of the gain."""
+        """Standard error of the gain."""
         return float(np.nanstd(self.gains))
 
     def intervals(self) -> dict[str, Interval]:
@@ -78,7 +80,7 @@ def estimate(
     resamples: int = RESAMPLES,
 ) -> Estimate:
     """
-    A known metric. Resampled are samples: queries where rows are grouped, else rows.
+    Estimate a known metric. Resampled are samples: queries where rows are grouped, else rows.
 
     :raises BadDataError: where the metric cannot be measured on these rows
     """
@@ -93,7 +95,7 @@ def estimate_own(
     function: MetricFunction, labels: Floats, offsets: IntArray, candidate: Floats, champion: Floats | None
 ) -> list[Estimate]:
     """
-    Each metric of a recipe's own function; a higher value counts as better.
+    Estimate each metric of a recipe's own function; a higher value counts as better.
 
     :param function: returns the same names each time, and finite numbers of the whole
     """
@@ -123,8 +125,10 @@ def _num_measured(metric: str, labels: Floats, offsets: IntArray) -> int:
 
 def paired(metric: str, sign: int, num_samples: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
     """
-    :param values: of the candidate and, where there is one, of the champion
-    :param draws: those of :func:`resampled`, alike for both
+    Estimate a metric from its values on all samples and on the resamples.
+
+    :param values: the candidate's value and, if there is a champion, the champion's
+    :param draws: values that :func:`resampled` returned, on the same draws for both
     """
     intervals = [_interval(value, found) for value, found in zip(values, draws, strict=True)]
     if len(values) == 1:
@@ -142,13 +146,16 @@ def paired(metric: str, sign: int, num_samples: int, values: Sequence[float], dr
 
 
 def resampled(ready: Sequence[Weighted], num_samples: int, resamples: int = RESAMPLES) -> list[Array]:
-    """The values of each, ``[R]``, on the same draws of the samples."""
+    """Return the values of each metric, ``[R]``, on the same draws of the samples."""
     parts = [[each(counts) for each in ready] for counts in _counts(num_samples, resamples)]
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
 
 def _counts(num_samples: int, resamples: int) -> Iterator[Array]:
-    """How often each sample was drawn, ``[R, S]`` in chunks; the same ones for every metric, model and retry."""
+    """
+    Iterate over the number of times that each sample was drawn, ``[R, S]`` in chunks; the same for every metric, model
+    and retry.
+    """
     chance = np.random.default_rng(0)
     for first in range(0, resamples, _CHUNK):
         drawn = chance.integers(num_samples, size=(min(_CHUNK, resamples - first), num_samples))

@@ -1,4 +1,4 @@
-"""The candidate and the champion on the same held-out rows."""
+"""The comparison of the candidate and the champion on the same held-out rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from mlops.trainer.metrics import IntArray, check_metric, fits
 
 
 def check_objective(config: Evaluate, objective: str, *, grouped: bool) -> None:
-    """:raises BadConfigError: where something is not measured of the model's objective"""
+    """
+    Check that the metrics and the fairness setting fit the model's objective.
+
+    :raises BadConfigError: if something cannot be measured for the model's objective
+    """
     for metric in (config.metric, *config.metrics):
         check_metric(metric, objective, grouped=grouped)
     if config.fairness and objective != "binary":
@@ -34,18 +38,18 @@ def check_objective(config: Evaluate, objective: str, *, grouped: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """All that was measured, and what follows; N rows. Where there is no champion its parts are None."""
+    """All measured values on N rows, and the verdict. Without a champion its parts are None."""
 
     grouped: bool
     labels: npt.NDArray[np.float32]
     offsets: IntArray
     candidate: npt.NDArray[np.float32]
-    """``[N]`` scores"""
+    """``[N]`` scores of the candidate."""
     champion: npt.NDArray[np.float32] | None
     measured: Measured
     verdict: Verdict
     num_apart: int
-    """Rows that only the candidate's feature set keeps, left out."""
+    """Number of rows that are left out, because only the candidate's feature set keeps them."""
 
     @property
     def metric(self) -> str:
@@ -57,12 +61,12 @@ class Comparison:
 
     @property
     def rows_are(self) -> str:
-        """For people."""
+        """Word for rows in texts for people."""
         return "documents" if self.objective == "language_model" else "rows"
 
     @property
     def samples_are(self) -> str:
-        """For people."""
+        """Word for samples in texts for people."""
         return "queries" if self.grouped else self.rows_are
 
     @property
@@ -71,11 +75,11 @@ class Comparison:
 
     @property
     def num_unmeasured(self) -> int:
-        """Queries without any relevant document, left out of the mean."""
+        """Number of queries without any relevant document, which are left out of the mean."""
         return self.num_samples - self.measured.estimate(None).num_samples
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers, for the ref and for MLflow."""
+        """Return flat numbers, for the ref and for MLflow."""
         found = {self.metric: self.measured.estimate(None).candidate.value}
         for metric, each in self.measured.estimates.items():
             for name, interval in each.intervals().items():
@@ -87,12 +91,12 @@ class Comparison:
         return found
 
     def latency(self) -> dict[str, float]:
-        """Apart from :meth:`metrics`: it is another each time it is measured."""
+        """Return the latencies, apart from :meth:`metrics` because they differ each time they are measured."""
         serving = self.measured.serving
         return {"latency_p50_ms": serving.latency_p50_ms, "latency_p99_ms": serving.latency_p99_ms}
 
     def document(self) -> dict[str, Any]:
-        """JSON of all but the scores."""
+        """Return all but the scores as JSON."""
         measured = self.measured
         return {
             "metric": self.metric,

@@ -1,4 +1,4 @@
-"""What a training cost."""
+"""The cost of a training."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     wall_seconds: float
-    """Wall time of the epochs, interrupted or not; without waiting, start and what a kill lost."""
+    """Seconds of the epochs, interrupted or not; without waiting, start, and work lost by a kill."""
     process_hours: float
     gpu_hours: float
     gpu: str
     """Name of the device, or ``none``."""
     money: float | None
-    """None where no price is known."""
+    """Cost in the currency of the price; None if no price is known."""
 
 
 def cost_of(
     history: Sequence[Mapping[str, Any]], world_size: int, gpu: str, price_per_gpu_hour: float | None
 ) -> Cost | None:
     """
+    Compute the cost of a training from its history.
+
     :param history: the ``history`` artifact of the checkpoint
-    :return: None where the recipe's own script told no times
+    :return: the cost; None if the recipe's own script reported no times
     """
     if not all("seconds" in record for record in history):
         return None

@@ -1,4 +1,4 @@
-"""Figures of the report, as SVG that takes the page's colours, light or dark, and its font."""
+"""The figures of the report, as SVG that takes the page's colours, light or dark, and its font."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ STYLE: Final[dict[Any, Any]] = {
 }
 COLOURS: Final = {"candidate": CANDIDATE, "champion": CHAMPION}
 CUTOFF: Final = 10
-"""Where the metric names none."""
+"""Cutoff for metrics that name none."""
 MAX_CUTOFF: Final = 20
 MAX_POINTS: Final = 400
 
 
 def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric: str) -> list[tuple[str, str]]:
-    """:return: title and SVG of each figure"""
+    """Draw the figures of the report, and return the title and SVG of each."""
     figures_of = {"ranking": _ranking, "binary": _classification, "language_model": _documents}
     with mpl.rc_context(STYLE):
         figures = [*figures_of[comparison.objective](comparison), _training(history, metric)]
@@ -186,7 +186,7 @@ def _per_query(comparison: Comparison) -> tuple[str, Figure]:
 
 
 def _thinned(*curves: Any) -> list[Any]:
-    """A million points draw the same line as some hundreds, in a page of 40 MB."""
+    """Thin out curves: a million points draw the same line as some hundreds, in a page of 40 MB."""
     kept = np.unique(np.linspace(0, len(curves[0]) - 1, MAX_POINTS).astype(np.int64))
     return [curve[kept] for curve in curves]
 

@@ -1,4 +1,4 @@
-"""How the data changed since the champion: today's held-out rows beside those that it was judged on itself."""
+"""The change of the data since the champion: today's held-out rows compared with those that it was judged on itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.spatial.distance import jensenshannon
 
 NUM_BINS: Final = 10
 MAX_TEXTS: Final = 50
-"""Values of a text column that are told apart; the others count as one."""
+"""Most values of a text column that are told apart; the others count as one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,16 +22,16 @@ class ColumnDrift:
     """Jensen-Shannon divergence to base 2: 0 for equal distributions, 1 for those with nothing in common."""
     before: str
     now: str
-    """A number's mean, or a text's most frequent value, and how often there is none."""
+    """Mean of a number, or most frequent value of a text, and how often it is missing."""
 
 
 def column_drifts(before: pl.DataFrame, now: pl.DataFrame) -> list[ColumnDrift]:
     """
-    Numbers, texts and truth values that both tables have, the most changed first.
+    Measure the drift of the numbers, texts and truth values that both tables have, the most changed first.
 
     Numbers are counted in bins of the deciles that they had before, rows without a value in one of their own; so are
-    the lengths of texts that hardly ever come twice, documents or keys. Small samples differ by chance: this is to be
-    read, nothing is decided by it. The validate step's drift check decides.
+    the lengths of texts that hardly ever come twice, documents or keys. Small samples differ by chance: the result is
+    for people to read, and decides nothing. The validate step's drift check decides.
     """
     found = []
     for name in before.columns:
@@ -57,13 +57,17 @@ def _is_text(values: pl.Series) -> bool:
 
 
 def _tells_apart(values: pl.Series) -> bool:
-    """Whether a text says which row it is of, and not of which kind."""
+    """Return True if a text identifies its row, and not a kind of row."""
     known = values.drop_nulls()
     return known.n_unique() > max(len(known) / 2, NUM_BINS)
 
 
 def _numbers(values: pl.Series, reference: pl.Series | None = None) -> npt.NDArray[np.float64]:
-    """:param reference: whose deciles are the edges; the values' own where None"""
+    """
+    Count numbers in bins of deciles, and missing ones in a bin of their own.
+
+    :param reference: values whose deciles are the edges; None for the counted values' own
+    """
     marks = _known(values if reference is None else reference)
     edges = np.unique(np.quantile(marks, np.linspace(0, 1, NUM_BINS + 1)[1:-1])) if len(marks) else np.empty(0)
     known = _known(values)

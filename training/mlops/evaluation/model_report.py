@@ -24,7 +24,7 @@ MAX_DRIFTS = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Background:
-    """Where a comparison stands: what was run, and what the candidate comes from."""
+    """The context of a comparison: its run, and the candidate's checkpoint and history."""
 
     run: RunIdentity
     checkpoint: CheckpointRef
@@ -32,9 +32,9 @@ class Background:
     """The ``history`` artifact of the checkpoint."""
     training_metric: str
     drifts: Sequence[ColumnDrift]
-    """Since the champion; none without one."""
+    """Drift of the columns since the champion; empty without one."""
     gpu: str
-    """Name of the device that it was trained on, or ``none``."""
+    """Name of the device that the candidate was trained on, or ``none``."""
     price_per_gpu_hour: float | None
     git_commit: str
     tracking_uri: str
@@ -80,7 +80,7 @@ class ThresholdBar:
 
     @classmethod
     def of(cls, outcome: RuleOutcome) -> ThresholdBar | None:
-        """None where there is nothing to compare, as without a champion."""
+        """Return the bar of an outcome; None if it has nothing to compare, e.g. without a champion."""
         value, threshold = outcome.value, outcome.threshold
         if value is None or threshold is None:
             return None
@@ -108,7 +108,7 @@ class ThresholdBar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A line of the metric table."""
+    """One line of the metric table."""
 
     model: str
     value: str
@@ -143,7 +143,7 @@ def render(comparison: Comparison, background: Background) -> str:
 
 
 def _table(comparison: Comparison) -> dict[str, list[Row]]:
-    """Rows by metric."""
+    """Return the rows of the metric table by metric."""
     table = {}
     for metric, found in comparison.measured.estimates.items():
         rows = []

@@ -1,4 +1,4 @@
-"""Trained models out of the store: their own features, their own code, their own weights."""
+"""Load trained models from the store, with their own features, code and weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CPU: Final = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableModel:
-    """Scores the rows of a table. A sample is a query where they are grouped, else a row."""
+    """A model that scores the rows of a table. A sample is a query if rows are grouped, else a row."""
 
     description: ModelDescription
     fitted: FittedFeatures
@@ -75,7 +75,7 @@ class TableModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageModel:
-    """Scores documents, each a row and a sample of its own."""
+    """A model that scores documents, each a row and a sample of its own."""
 
     description: ModelDescription
     tokens: FittedTokens
@@ -100,6 +100,8 @@ class LanguageModel:
 
 def open_model(store: Store, checkpoint: CheckpointRef, scratch: Path) -> TableModel | LanguageModel:
     """
+    Load the model of a checkpoint.
+
     :param scratch: folder for the unpacked code; must stay as long as the model is in use
     :raises BadConfigError: where its features or its code cannot be used here
     """
@@ -125,10 +127,10 @@ def score_champion(
     """
     Score raw rows with the model in production.
 
-    :param name: under which it is registered, for the message
-    :param candidate: that it is compared with
-    :raises BadDataError: where it cannot be scored on this data, e.g. for a column that is gone
-    :raises DamagedObjectError: where the store no more has what it is made of
+    :param name: name under which it is registered, for the message
+    :param candidate: model that it is compared with
+    :raises BadDataError: if it cannot score this data, e.g. because a column is gone
+    :raises DamagedObjectError: if the store lacks parts of the model
     """
     named = f"the model in production, {name} version {champion.version} ({CHAMPION}),"
     replace = (
@@ -153,7 +155,11 @@ def score_champion(
 
 
 def _check_comparable(candidate: TrainedModel, champion: TrainedModel) -> None:
-    """:raises BadConfigError: where one's tokens are not the other's: then a perplexity by token says nothing"""
+    """
+    Check that both models have the same tokens.
+
+    :raises BadConfigError: if their tokens differ: perplexities by token cannot be compared then
+    """
     models = [model for model in (candidate, champion) if isinstance(model, LanguageModel)]
     if len(models) == 1:
         other, own = champion.description.objective, candidate.description.objective

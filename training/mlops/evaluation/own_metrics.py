@@ -1,4 +1,4 @@
-"""Metrics by a recipe's own function."""
+"""Metrics that a recipe's own function computes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mlops.trainer.metrics import Floats, IntArray
 
 def load_own(import_path: str, home: Path) -> MetricFunction:
     """
-    The recipe's function; what it returns is checked at each call.
+    Load the recipe's function; its results are checked at each call.
 
-    :raises BadConfigError: where it is none, or returns anything but numbers, the same names each time, finite ones at
-        first: some of the bootstrap's draws may not be measurable
+    :raises BadConfigError: if it is not a function, or returns anything but numbers with the same names each time. Only
+        the first values must be finite: some of the bootstrap's draws may not be measurable
     """
     function = load_attribute(import_path, home)
     if not callable(function):

@@ -1,4 +1,4 @@
-"""Whether a candidate may replace the model in production: the rules of the gate, as functions of what was measured."""
+"""The gate's rules for whether a candidate may replace the model in production, as functions of the measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from mlops.trainer.metrics import named
 
 def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> Verdict:
     """
-    All rules must hold. The reason tells those that do not, or the first and how many more there are.
+    Judge a candidate: all rules must hold. The reason names those that fail; if all hold, the first, and how many there
+    are.
 
     :param days_seen: held-out days that the champion was trained on, as when an old night is run again
     """
@@ -36,7 +37,7 @@ def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> V
 @singledispatch
 def outcome(rule: Section, measured: Measured) -> RuleOutcome:
     """
-    What comes of a rule.
+    Decide one rule.
 
     :raises BadConfigError: where the rule is about something that is not measured
     """
@@ -57,10 +58,10 @@ def _half_width(noise: SeedNoise, confidence: float) -> float:
 @outcome.register
 def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
     """
-    The candidate is better by more than a margin, and more than noise: superiority by a margin (Chow, Shao & Wang,
-    "Sample size calculations in clinical research").
+    Decide whether the candidate is better by more than a margin, and more than noise: superiority by a margin (Chow,
+    Shao & Wang, "Sample size calculations in clinical research").
 
-    The lower bound of the gain must exceed the margin itself. Were it held against 0, and the margin against the
+    The lower bound of the gain must exceed the margin itself. Were it compared with 0, and the margin with the
     value found, the margin would be met by luck half of the time where the true gain equals it.
 
     Bounds are percentiles of a paired bootstrap (Efron & Tibshirani 1993; of queries: Sakai 2006); the seed's part is
@@ -107,7 +108,9 @@ def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
 
 @outcome.register
 def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
-    """The value found on the hold-out, not the end of its interval: a floor against what is plainly broken."""
+    """
+    Decide by the value found on the hold-out, not by the end of its interval: a floor against what is plainly broken.
+    """
     found = measured.estimate(rule.metric).candidate
     above = rule.at_least is None or found.value >= rule.at_least
     below = rule.at_most is None or found.value <= rule.at_most
@@ -132,8 +135,9 @@ def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
 @outcome.register
 def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
     """
-    No slice on which the candidate is worse than the champion by more than a share, beyond what chance does: the upper
-    bound of its gain, by the normal distribution, at a level that holds for all slices together (Bonferroni).
+    Decide whether no slice has a candidate that is worse than the champion by more than a share, and by more than
+    chance: the upper bound of its gain counts, by the normal distribution, at a level that holds for all slices
+    together (Bonferroni).
     """
     name = named(measured.metric)
     title = f"{name}: no slice more than {rule.slices:.2%} worse"
@@ -179,7 +183,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
 
 @outcome.register
 def _latency(rule: Latency, measured: Measured) -> RuleOutcome:
-    """Judge the time that requests take by themselves: a busy host does not make a model slow."""
+    """Decide by the time that requests take by themselves: a busy host does not make a model slow."""
     return _at_most("Latency of a request, p99", measured.serving.latency_p99_ms, rule.latency_p99_ms, "ms")
 
 

@@ -1,4 +1,4 @@
-"""What a trained model is to evaluation: raw rows in, scores out, held against another model's."""
+"""The interface of a trained model in evaluation: raw rows in, scores out, compared with another model's."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ class Scored:
     rows: IntArray
     """``[N]``, position of each in the raw rows; a feature set may leave rows out."""
     scores: npt.NDArray[np.float32]
-    """``[N]``; logits where the objective is binary; of documents, their losses added up."""
+    """``[N]`` scores: logits if the objective is binary; of documents, the sum of their losses."""
     labels: npt.NDArray[np.float32]
-    """``[N]``; of documents, the number of their tokens."""
+    """``[N]`` labels; of documents, the number of their tokens."""
     offsets: IntArray
     """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
 
     def check_finite(self, whose: str) -> None:
-        """:raises BadDataError: where a score is not"""
+        """
+        Check that all scores are finite.
+
+        :raises BadDataError: if a score is not finite
+        """
         if num_wrong := int((~np.isfinite(self.scores)).sum()):
             raise BadDataError(f"{num_wrong} of {len(self.scores)} scores of {whose} are not finite")
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> Scored:
-        """Only some of the rows; queries that lose all theirs are gone."""
+        """Keep only some of the rows; queries that lose all their rows are dropped."""
         lengths = np.add.reduceat(kept, self.offsets[:-1]) if len(self.rows) else np.empty(0, np.int64)
         return Scored(
             rows=self.rows[kept],
@@ -49,9 +53,10 @@ class Scored:
 
 def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -> int:
     """
-    On how many of the candidate's held-out days the champion has seen rows: fitted on them, or its best epoch chosen.
+    Count the candidate's held-out days of which the champion has seen rows: it was fitted on them, or its best epoch
+    chosen by them.
 
-    0 where both hold out the same keys: those it has never seen, on whatever day.
+    The result is 0 if both hold out the same keys: the champion has never seen those, on whatever day.
     """
     seen, held = (Snapshot.open(store, checkpoint.ancestor(DatasetRef)) for checkpoint in (champion, candidate))
     if "key" in seen.manifest.split and seen.manifest.split == held.manifest.split:
@@ -63,14 +68,14 @@ def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelDescription:
-    """The ``model`` artifact of a checkpoint: how to build what the weights belong to."""
+    """The ``model`` artifact of a checkpoint, which says how to build the model that the weights belong to."""
 
     model: str
     model_args: dict[str, object]
     num_features: int
-    """Columns of the input; of tokens, their number in a sequence."""
+    """Number of columns of the input; for tokens, their number in a sequence."""
     vocab_size: int | None = None
-    """None where the inputs are no tokens."""
+    """Number of distinct tokens; None if the inputs are not tokens."""
     objective: str
     metric: str
     loss: str | None
@@ -83,8 +88,9 @@ def describe(store: Store, checkpoint: CheckpointRef) -> ModelDescription:
 
 class TrainedModel(Protocol):
     """
-    A checkpoint with its own features, code and weights. Evaluation has it ``score`` what is held out; to know it as a
-    server it then takes ``samples`` of that, and has it ``serve`` their ``columns``, some of them with odd values.
+    The protocol of a checkpoint with its own features, code and weights. Evaluation calls ``score`` with the held-out
+    rows; to measure it as a server it then takes ``samples`` of these, and calls ``serve`` with their ``columns``, some
+    of them with odd values.
     """
 
     @property
@@ -92,7 +98,7 @@ class TrainedModel(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that a server needs: weights, fitted state, and the code of both."""
+        """Bytes of the files that a server needs: weights, fitted state, and the code of both."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -100,24 +106,26 @@ class TrainedModel(Protocol):
 
     def score(self, rows: pl.DataFrame) -> Scored:
         """
-        :param rows: raw ones, as they are in a snapshot
-        :raises BadDataError: where the model's features cannot be made of these rows
+        Score rows.
+
+        :param rows: raw rows, as they are in a snapshot
+        :raises BadDataError: if the model's features cannot be made from these rows
         """
 
     def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
         """
-        The scores of a request, as a server makes them.
+        Return the scores of a request, as a server makes them.
 
-        :raises BadDataError: where the model's features cannot be made of it
+        :raises BadDataError: if the model's features cannot be made from it
         """
 
     def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
-        """:return: the raw rows that have features, sample by sample; ``[S + 1]`` where each sample begins"""
+        """Return the raw rows that have features, sample by sample; and ``[S + 1]``, where each sample begins."""
 
 
 def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np.float32]]:
     """
-    The rows that both models score, in the candidate's order and queries.
+    Match the rows that both models score, in the candidate's order and queries.
 
     :return: the candidate's part, and the champion's scores of the same rows
     :raises BadDataError: where they have no row in common

@@ -1,4 +1,4 @@
-"""How the model does when it is asked: how quickly, how large it is, and what it makes of odd requests."""
+"""The model's behaviour as a server: how quickly it answers, how large it is, and what it makes of odd requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mlops.evaluation.stopwatch import own_seconds
 
 NUM_REQUESTS: Final = 300
 NUM_WARM_UP: Final = 20
-"""Requests that are not measured: the first ones load and compile."""
+"""Number of requests that are not measured: the first ones load and compile."""
 NUM_ODD: Final = 8
-"""Requests of which one value each is made odd."""
+"""Number of requests that each have one value made odd."""
 _FAR: Final = 10
-"""How many ranges of a column beyond its largest and smallest value."""
+"""Distance of an odd number from a column's largest or smallest value, in ranges of the column."""
 
 SCORED, REFUSED, NOT_FINITE = "scored", "refused", "not finite"
 
@@ -31,18 +31,18 @@ Request = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disturbance:
-    """What became of requests in which one raw column had a value that it never has."""
+    """The result of requests in which one raw column had a value that it never has."""
 
     column: str
     value: str
     num_requests: int
     num_refused: int
-    """With a message that says what is wrong."""
+    """Number of requests refused with a message that says what is wrong."""
     num_not_finite: int
     num_failed: int
-    """With any other error, as a server would answer 500."""
+    """Number of requests that failed with any other error, as a server would answer 500."""
     error: str = ""
-    """The first of those."""
+    """The first of the errors that ``num_failed`` counts."""
 
     @property
     def is_bad(self) -> bool:
@@ -52,8 +52,8 @@ class Disturbance:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingBenchmark:
     """
-    Features and model on one request, warm, in this process; no network, no queue, and without what other programs on
-    the machine cost it (:func:`mlops.evaluation.stopwatch.own_seconds`).
+    Latency of features and model on one request, warm, in this process; no network, no queue, and without what other
+    programs on the machine cost it (:func:`mlops.evaluation.stopwatch.own_seconds`).
     """
 
     latency_p50_ms: float
@@ -66,9 +66,9 @@ class ServingBenchmark:
 
 def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> ServingBenchmark:
     """
-    Ask for held-out samples one by one: the rows of a query, a row, a document.
+    Measure the latency of held-out samples one by one (the rows of a query, a row, a document), and ask odd requests.
 
-    :param rows: raw ones, at least one of which the feature set keeps
+    :param rows: raw rows, at least one of which the feature set keeps
     """
     known, offsets = model.samples(rows)
     known = known.select(model.columns)
@@ -132,7 +132,7 @@ def _disturb(model: TrainedModel, requests: Sequence[Request], column: str, said
 
 
 def _ask(model: TrainedModel, request: Request) -> str:
-    """What became of it, or the error."""
+    """Send a request; return whether it was scored, refused or not finite, or the error."""
     try:
         with np.errstate(all="ignore"):
             return SCORED if np.isfinite(model.serve(request)).all() else NOT_FINITE

@@ -1,4 +1,4 @@
-"""The metric on parts of the hold-out: where a good average hides a bad corner."""
+"""The metric on parts of the hold-out, to find where a good average hides a bad corner."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mlops.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
 from mlops.trainer.metrics import Floats, IntArray, weighted
 
 MAX_VALUES: Final = 40
-"""A column of more values is a key, not a group of rows."""
+"""Most values of a column that counts as a group of rows; one with more is a key."""
 MIN_SAMPLES: Final = 10
-"""A metric over fewer samples says nothing."""
+"""Fewest samples of a slice: a metric over fewer says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,22 +28,22 @@ class Slice:
     column: str
     value: str
     num_samples: int
-    """Queries with at least one row of that value, or rows."""
+    """Number of queries with at least one row of that value, or of rows."""
     estimate: Estimate | None
-    """None where the metric cannot be measured there, as AUC where all have the same label."""
+    """Estimate of the metric; None if it cannot be measured there, as AUC if all rows have the same label."""
 
 
 def slice_columns(rows: pl.DataFrame) -> list[str]:
-    """Text columns that sort the rows into a handful of groups."""
+    """Return the text columns that sort the rows into a handful of groups."""
     text = [name for name, dtype in rows.schema.items() if dtype in (pl.String, pl.Categorical)]
     return [name for name in text if 2 <= rows[name].n_unique() <= MAX_VALUES]
 
 
 def values_of(rows: pl.DataFrame, column: str, setting: str) -> npt.NDArray[Any]:
     """
-    Each row's value as text.
+    Return each row's value as text.
 
-    :param setting: of ``evaluate``, for the message
+    :param setting: name of the setting of ``evaluate``, for the message
     :raises BadConfigError: where there is no such column, or its values are no groups
     """
     if column not in rows.columns:
@@ -75,8 +75,8 @@ def slices(
     champion: Floats | None,
 ) -> list[Slice]:
     """
-    The metric per value of each column, worst for the candidate first and those last that cannot be measured; slices of
-    fewer than :data:`MIN_SAMPLES` are left out.
+    Measure the metric per value of each column, worst for the candidate first and those last that cannot be measured;
+    slices of fewer than :data:`MIN_SAMPLES` are left out.
 
     :param rows: raw rows in the order of ``labels``
     :raises BadConfigError: where there is no such column, or its values are no groups

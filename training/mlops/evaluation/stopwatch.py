@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 MAX_ROUNDS: Final = 5
 ENOUGH_SECONDS: Final = 5.0
-"""No further round is begun after so long."""
+"""Seconds after which no further round is begun."""
 _IDLE_SECONDS: Final = 0.1
 _TASKS: Final = Path("/proc/self/task")
 _COUNTS: Final = Path("/proc/self/schedstat").exists()
@@ -23,7 +23,7 @@ _COUNTS: Final = Path("/proc/self/schedstat").exists()
 
 def own_seconds(calls: Sequence[Callable[[], object]]) -> npt.NDArray[np.float64]:
     """
-    How long each call takes, less what other programs cost it.
+    Measure how long each call takes, less what other programs cost it.
 
     Of the clock's time is taken off what threads of this process stood in line for a processor, as Linux counts it
     (``/proc/<pid>/task/<tid>/schedstat``): the calling thread, and of its helpers the one that waited longest. A thread
@@ -71,7 +71,7 @@ def _bystanders() -> Set[int]:
 def _between(
     before: Mapping[int, tuple[int, int]], after: Mapping[int, tuple[int, int]]
 ) -> dict[int, tuple[float, float]]:
-    """Seconds of each thread on a processor, and in line for one."""
+    """Return the seconds of each thread on a processor, and in line for one."""
     times = {}
     for thread, (on_processor, in_line) in after.items():
         on_processor_before, in_line_before = before.get(thread, (0, 0))
@@ -80,7 +80,7 @@ def _between(
 
 
 def _counted() -> dict[int, tuple[int, int]]:
-    """Return the counters of each thread."""
+    """Return the times of each thread of this process: nanoseconds on a processor, and in line for one."""
     found = {}
     for thread in os.listdir(_TASKS) if _TASKS.exists() else ():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
@@ -89,7 +89,7 @@ def _counted() -> dict[int, tuple[int, int]]:
 
 
 def _counted_of(thread: str) -> tuple[int, int]:
-    """Nanoseconds on a processor, and in line for one, in all; none where nobody counts."""
+    """Return the total nanoseconds on a processor, and in line for one; 0 if the kernel does not count."""
     if not _COUNTS:
         return 0, 0
     # Then the number of turns: https://docs.kernel.org/scheduler/sched-stats.html

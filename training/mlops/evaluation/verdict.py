@@ -1,4 +1,4 @@
-"""What rules are about, and what comes of them."""
+"""The measurements that rules are about, and the results of rules."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mlops.evaluation.slice_metrics import Slice
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """All that rules are about."""
+    """All measured values that rules are about."""
 
     metric: str
-    """The first of ``estimates``, which slices are about too."""
+    """Name of the first of ``estimates``, which slices are about too."""
     champion_version: str | None
     estimates: Mapping[str, Estimate]
     slices: Sequence[Slice]
@@ -25,7 +25,11 @@ class Measured:
     serving: ServingBenchmark
 
     def estimate(self, metric: str | None) -> Estimate:
-        """:raises BadConfigError: where that metric is not measured"""
+        """
+        Return the estimate of a metric; None stands for :attr:`metric`.
+
+        :raises BadConfigError: where that metric is not measured
+        """
         name = metric or self.metric
         if name not in self.estimates:
             raise BadConfigError(
@@ -37,23 +41,23 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleOutcome:
-    """What came of one rule."""
+    """The result of one rule."""
 
     title: str
     passed: bool
     sentence: str
-    """For people: value, threshold, and what follows."""
+    """Sentence for people: value, threshold, and the consequence."""
     note: str = ""
-    """What the rule does not see."""
+    """A limit of the rule: what it does not see."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    """Where the value may lie; None where it is what it is."""
+    """Upper end of the range in which the value may lie; None if the value is exact."""
     threshold: float | None = None
     must_exceed: bool = True
-    """Whether the good side of the threshold is above it."""
+    """True if the good side of the threshold is above it."""
     asked: str = ""
-    """Which of the numbers must be on that side."""
+    """The condition in words: which number must be on which side of the threshold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

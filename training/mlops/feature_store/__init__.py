@@ -1,8 +1,8 @@
 """
 The feature store: the rows of the features step in Feast, offline on the very shards, online in SQLite or Redis.
 
-Importing this package imports Feast, the slow way of which takes five seconds: only what publishes or reads online
-features does so. Nothing here sends anything anywhere but to the two stores.
+Importing this package imports Feast, which takes five seconds the usual way: only code that publishes or reads online
+features imports it. Nothing here sends anything anywhere but to the two stores.
 """
 
 from __future__ import annotations

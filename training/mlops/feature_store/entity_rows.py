@@ -25,18 +25,20 @@ from mlops.store import Store
 
 EVENT_TIME: Final = "event_time"
 CREATED: Final = "created"
-"""The as-of time of the night whose features these are: when the values became known."""
+"""Column with the as-of time of the night whose features these are: when the values became known."""
 PLACE: Final = "features_place"
-"""``FeaturesRef.place`` of the step that made the row. A model fits the rows whose place is in its own ref chain: rows
-of another night are scaled by another fitted state."""
+"""
+Column with ``FeaturesRef.place`` of the step that made the row. A model fits the rows whose place is in its own ref
+chain: rows of another night are scaled by another fitted state.
+"""
 KEY_PREFIX: Final = "key."
-"""Prefix of a shard's columns that hold the entity."""
+"""Prefix of those columns of a shard that hold the entity."""
 _SHARD, _ROW, _ASKED = "__shard", "__row", "__asked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightlyShards:
-    """What one features step left."""
+    """The result of one features step."""
 
     manifest: Artifact
     place: str
@@ -68,7 +70,9 @@ class EntityRows:
         self.entity = [name.removeprefix(KEY_PREFIX) for name in columns if name.startswith(KEY_PREFIX)]
 
     def index(self) -> pl.DataFrame:
-        """The entity's columns, ``event_time`` and where the row lies; by time: an entity's last one counts."""
+        """
+        Return the entity's columns, ``event_time`` and where the row lies, sorted by time: an entity's last row counts.
+        """
         keys = {f"{KEY_PREFIX}{name}": name for name in self.entity}
         parts = [
             pl.DataFrame(batch.select([*keys, EVENT_TIME]))
@@ -88,7 +92,7 @@ class EntityRows:
         return rows.sort(EVENT_TIME, _SHARD, _ROW)
 
     def latest(self, after: datetime | None, until: datetime) -> pl.DataFrame:
-        """The index of each entity's newest row with ``after < event_time <= until``."""
+        """Return the index of each entity's newest row with ``after < event_time <= until``."""
         rows = self.index().filter(pl.col(EVENT_TIME) <= until)
         if after is not None:
             rows = rows.filter(pl.col(EVENT_TIME) > after)
@@ -96,7 +100,7 @@ class EntityRows:
 
     def known(self, asked: pl.DataFrame, time: str, ttl: timedelta | None) -> pl.DataFrame:
         """
-        For each row asked for, in that order: the index of its entity's newest row at or before ``time``.
+        Return, for each row asked for and in that order, the index of its entity's newest row at or before ``time``.
 
         :return: index columns only; null where nothing was known, or it was older than ``ttl``
         """
@@ -121,7 +125,7 @@ class EntityRows:
 
     def table(self, index: pl.DataFrame, features: Sequence[str]) -> pa.Table:
         """
-        Rows of an index with these features, the bits of the shards.
+        Return rows of an index with these features, the bits of the shards.
 
         :return: the entity's columns, ``event_time``, ``created``, the features; null where the index is
         """

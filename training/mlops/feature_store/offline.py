@@ -1,4 +1,6 @@
-"""Feast's offline store on the features step's own shards: what Feast asks of a source, and of its store."""
+"""
+Feast's offline store on the features step's own shards: the interfaces that Feast needs of a source and of its store.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class ShardsSource(DataSource):
         return DataSourceProto.CUSTOM_SOURCE
 
     def validate(self, config: RepoConfig) -> None:
-        """The manifest's digest is checked when it is read."""
+        """Do nothing: the manifest's digest is checked when it is read."""
 
     @staticmethod
     def source_datatype_to_feast_value_type() -> Callable[[str], ValueType]:
@@ -75,7 +77,10 @@ class ShardsOfflineStoreConfig(FeastConfigBaseModel):
 
 
 class ShardsOfflineStore(OfflineStore):
-    """Feast calls ``pull_latest...`` to materialise, ``get_historical_features`` for point-in-time joins."""
+    """
+    Feast's offline store. Feast calls ``pull_latest...`` to materialise, ``get_historical_features`` for point-in-time
+    joins.
+    """
 
     @staticmethod
     def pull_latest_from_table_or_query(
@@ -156,7 +161,7 @@ def _night(source: DataSource | None) -> NightlyShards:
 
 
 class ShardsJob(RetrievalJob):
-    """Reads when asked for its table."""
+    """A retrieval job that reads the shards when it is asked for its table."""
 
     def __init__(
         self,

@@ -23,19 +23,19 @@ from mlops.feature_store.entity_rows import PLACE
 
 Values: TypeAlias = dict[str, Value]
 Row: TypeAlias = tuple[EntityKey, Values, datetime, datetime | None]
-"""What Feast writes: entity, features, event time, created (the night's as-of time)."""
+"""Row that Feast writes: entity, features, event time, created (the night's as-of time)."""
 Found: TypeAlias = tuple[datetime | None, Values | None]
-"""What Feast reads: event time and features; two None where there is no row."""
+"""Row that Feast reads: event time and features; two None if there is no row."""
 
 NOBODY: Final[Found] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Which night wrote a row, and which run of it."""
+    """The night that wrote a row, and the run of it."""
 
     night: int
-    """As-of time, seconds since 1970."""
+    """As-of time of the night, seconds since 1970."""
     place: bytes
 
     @classmethod
@@ -45,25 +45,28 @@ class Stamp:
 
 
 def supersedes(offered: Stamp, found: Stamp | None) -> bool:
-    """A later night replaces, and so does another run of the same night (its settings changed); an older never does."""
+    """
+    Return True for a later night, and for another run of the same night (its settings changed); an older never
+    replaces.
+    """
     if found is None or offered.night > found.night:
         return True
     return offered.night == found.night and offered.place != found.place
 
 
 def expired(event_time: datetime, ttl: timedelta | None, now: datetime) -> bool:
-    """Feast's ``ttl`` of zero, like None, means for ever."""
+    """Return True if a row is past its time to live. Feast's ``ttl`` of zero, like None, means for ever."""
     return ttl is not None and ttl > timedelta(0) and now - event_time > ttl
 
 
 class NightlyOnlineStore(OnlineStore):
-    """What both stores share: reading."""
+    """Base class of both online stores, which share how rows are read."""
 
     num_written: int = 0
-    """Rows that this object has put into the store."""
+    """Number of rows that this object has put into the store."""
 
     def stored(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKey]) -> list[Found]:
-        """Rows as they lie in the store, expired ones too."""
+        """Return rows as they lie in the store, expired ones too."""
         raise NotImplementedError
 
     def forget(self, config: RepoConfig, table: FeatureView, before: datetime) -> None:
@@ -99,12 +102,12 @@ class NightlyOnlineStore(OnlineStore):
 
 
 def whole(table: FeatureView, event_time: datetime, values: Values) -> Found:
-    """A row that lacks a feature is of another version of the set: none, rather than a mixed one."""
+    """Return a row, or none if it lacks a feature: it is then of another version of the set, and would be mixed."""
     if all(field.name in values for field in table.features):
         return event_time, values
     return NOBODY
 
 
 def aware(time: datetime) -> datetime:
-    """Feast's times without a zone are UTC."""
+    """Return a time with a zone: Feast's times without one are UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -26,7 +26,10 @@ class NightlyRedisOnlineStoreConfig(RedisOnlineStoreConfig):
 
 
 class NightlyRedisOnlineStore(NightlyOnlineStore, RedisOnlineStore):
-    """One server, no cluster: a hash per entity. ``connection_string`` is a URL, as Airflow's connections are."""
+    """
+    The online store on one Redis server, no cluster: a hash per entity. ``connection_string`` is a URL, as Airflow's
+    connections are.
+    """
 
     def _get_client(self, online_store_config: RedisOnlineStoreConfig) -> Redis:
         if not isinstance(self._client, Redis):
@@ -87,7 +90,7 @@ class NightlyRedisOnlineStore(NightlyOnlineStore, RedisOnlineStore):
         return rows
 
     def forget(self, config: RepoConfig, table: FeatureView, before: datetime) -> None:
-        """Nothing to do: Redis removes keys when their time to live is over."""
+        """Do nothing: Redis removes keys when their time to live is over."""
 
     @staticmethod
     def _read(client: Redis, keys: list[Any], fields: list[Any]) -> list[list[bytes | None]]:
@@ -110,7 +113,7 @@ def _fields(table: FeatureView, row: Row) -> Mapping[bytes | str, bytes]:
 
 
 def _check_names(table: FeatureView) -> None:
-    """Feast tells the fields of a hash apart by 32 bits of their names."""
+    """Check that no two features have one hash: Feast tells the fields of a hash apart by 32 bits of their names."""
     seen: dict[bytes, str] = {}
     for field in table.features:
         other = seen.setdefault(_mmh3(f"{table.name}:{field.name}"), field.name)
@@ -120,7 +123,11 @@ def _check_names(table: FeatureView) -> None:
 
 @contextmanager
 def _answers() -> Iterator[None]:
-    """:raises StoreError: where Redis does not; the connection's password is in none of its messages"""
+    """
+    Turn errors of Redis into errors of the step.
+
+    :raises StoreError: if Redis does not answer; the connection's password is in none of its messages
+    """
     try:
         yield
     except RedisError as error:

@@ -26,7 +26,10 @@ class NightlySqliteOnlineStoreConfig(SqliteOnlineStoreConfig):
 
 
 class NightlySqliteOnlineStore(NightlyOnlineStore, SqliteOnlineStore):
-    """One file; a row per entity and feature. Times are seconds since 1970, whatever the machine's time zone."""
+    """
+    The online store in one file, with a row per entity and feature. Times are seconds since 1970, whatever the
+    machine's time zone.
+    """
 
     def _get_conn(self, config: RepoConfig) -> sqlite3.Connection:
         is_new = self._conn is None

@@ -22,18 +22,18 @@ AS_OF_TAG: Final = "as_of"
 
 
 def registry_path(store: Store, pipeline: str) -> str:
-    """What ``RegistryConfig.path`` says for :class:`ObjectRegistryStore`."""
+    """Return ``RegistryConfig.path`` for :class:`ObjectRegistryStore`."""
     return f"{store.uri.rstrip('/')}/{FOLDER}/{pipeline}"
 
 
 def published_pipelines(store: Store) -> list[str]:
-    """Pipelines that have features in the feature store."""
+    """List the pipelines that have features in the feature store."""
     return sorted({key.split("/")[1] for key in store.list(FOLDER) if key.split("/")[2:3] == ["registry"]})
 
 
 def newest_registry(store: Store, pipeline: str) -> Registry | None:
     """
-    The registry of the latest night; None where nothing was published.
+    Return the registry of the latest night; None if nothing was published.
 
     :raises DamagedObjectError: where its bytes are not those that were written
     """
@@ -53,8 +53,8 @@ def newest_registry(store: Store, pipeline: str) -> Registry | None:
 
 class ObjectRegistryStore(RegistryStore):
     """
-    Nothing is ever overwritten, and names begin with the night: whichever of two nights that publish at once writes
-    last, the later night is what a reader finds.
+    Feast's registry as objects of the store. Nothing is ever overwritten, and names begin with the night: whichever of
+    two nights that publish at once writes last, the later night is what a reader finds.
     """
 
     def __init__(self, registry_config: RegistryConfig, repo_path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""One Feast repository per pipeline: what is defined in it, how a night is published to it, how a row is read back."""
+"""One Feast repository per pipeline: its definitions, the publishing of a night, and the reading of rows."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnlineRow:
-    """What the online store has of an entity, be it expired or not."""
+    """The online store's row of an entity, expired or not."""
 
     event_time: datetime
     features_place: str
-    """``FeaturesRef.place`` of the step that made it."""
+    """``FeaturesRef.place`` of the step that made the row."""
     features: Mapping[str, float]
-    """The bits of the materialised float32 values."""
+    """Feature values with the bits of the materialised float32 values."""
     ttl: timedelta | None
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether a server that asks now is given nothing."""
+        """Return True if the row is not served any more at that time."""
         return expired(self.event_time, self.ttl, now)
 
 
@@ -121,7 +121,7 @@ def publish_again(store: Store, pipeline: str) -> int:
 
 def open_repository(store: Store, pipeline: str) -> FeatureStore:
     """
-    The Feast repository of a pipeline as last published: online and historical features.
+    Open the Feast repository of a pipeline as last published: online and historical features.
 
     :raises BadConfigError: where the pipeline has published nothing, or the online store's connection is not given
     """
@@ -130,7 +130,7 @@ def open_repository(store: Store, pipeline: str) -> FeatureStore:
 
 def open_view(store: Store, pipeline: str) -> FeatureView:
     """
-    A pipeline's one feature view, named as the pipeline, as last published.
+    Open a pipeline's one feature view, named as the pipeline, as last published.
 
     :raises BadConfigError: where the pipeline has published nothing
     """
@@ -144,12 +144,12 @@ def open_view(store: Store, pipeline: str) -> FeatureView:
 
 
 def online_config(view: FeatureView) -> Online:
-    """The ``features.online`` that a view was published with."""
+    """Return the ``features.online`` that a view was published with."""
     return Online.model_validate_json(view.tags[ONLINE_TAG])
 
 
 def entity_types(view: FeatureView) -> dict[str, type[str] | type[int]]:
-    """The entity's columns, and what tells an entity in each: text or a whole number."""
+    """Return the entity's columns, each with the type that identifies an entity in it: text or a whole number."""
     return {c.name: int if c.dtype.to_value_type() == ValueType.INT64 else str for c in view.entity_columns}
 
 
@@ -158,7 +158,7 @@ def read_rows(store: Store, view: FeatureView, entities: Sequence[Mapping[str, s
     Read entities' rows, expired ones too.
 
     :param entities: for each, a value for each of the entity's columns
-    :return: in that order; None where the store has no row of the view's features
+    :return: the rows in that order; None if the store has no row of the view's features
     """
     repository = _open(store, view.name, online_config(view))
     found = _online_store(repository).stored(repository.config, view, [_entity_key(entity) for entity in entities])
@@ -190,7 +190,7 @@ def _published_view(store: Store, pipeline: str) -> FeatureView | None:
 
 
 def _view(rows: EntityRows, entities: list[Entity], pipeline: str, online: Online) -> FeatureView:
-    """One view, named as the pipeline: its entity's columns, its features, and the place they came from."""
+    """Make the one view, named as the pipeline: its entity's columns, its features, and the place they came from."""
     if twice := [name for name in (*rows.entity, PLACE) if name in rows.feature_names]:
         raise BadConfigError(
             f"{twice[0]!r} is both an entity column and a feature, which Feast cannot tell apart; derive the feature "

@@ -23,19 +23,25 @@ from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import Encoder, State, described
 
 _BLOCK_ROWS: Final = 16384
-"""Encoded at a time by one thread: few enough that what lies between a column and its features stays in its cache."""
+"""
+Rows encoded at a time by one thread: so few that the arrays between a column and its features stay in the thread's
+cache.
+"""
 _TAKES: Final[Mapping[type[pl.DataType], tuple[type, ...]]] = {
     pl.Boolean: (bool,), pl.String: (str,), pl.Date: (date,), pl.Datetime: (datetime,)
 }  # fmt: skip
 STATE_FORMAT: Final = 1
-"""Version of the state, and of what each transform makes of it: raised when either changes its meaning."""
+"""
+Version of the state's format, and of the values that each transform makes from it: raised when either changes its
+meaning.
+"""
 
 
 class FittedFeatures:
     """
-    Ready once, used for as many rows as there are.
+    A feature set with its fitted state: made once, and used for as many rows as there are.
 
-    :raises BadConfigError: where the state is another feature set's, or two features have one name
+    :raises BadConfigError: if the state belongs to another feature set, or two features have one name
     """
 
     def __init__(self, feature_set: FeatureSet, state: State) -> None:
@@ -59,10 +65,10 @@ class FittedFeatures:
 
     def apply(self, frame: pl.DataFrame, keys: Mapping[str, str] = MappingProxyType({})) -> FeatureTable:
         """
-        Raw rows to model inputs; the same for training and serving.
+        Compute model inputs from raw rows; the same for training and serving.
 
         :param frame: whole groups
-        :param keys: raw columns to keep beside the features, by the name that they shall have
+        :param keys: raw columns to keep beside the features, by the name that they get
         :return: features [N, F]; labels [N], NaN where the frame has no label column
         :raises BadDataError: naming the feature or label that is missing or not finite
         """
@@ -79,11 +85,11 @@ class FittedFeatures:
 
     def apply_batches(self, frames: Iterable[pl.DataFrame]) -> Iterator[FeatureTable]:
         """
-        Apply to a stream that need not fit into memory: a table for each frame.
+        Compute model inputs for a stream that need not fit into memory: a table for each frame.
 
-        A group may go on from the end of one frame at the start of the next; it is then made whole.
+        A group may continue from the end of one frame into the next; it is then joined.
 
-        :raises BadDataError: where a group comes again after others: the stream must have groups together
+        :raises BadDataError: where a group comes again after others: the rows of a group must be together in the stream
         """
         group_by = list(self.feature_set.group_by)
         if not group_by:
@@ -101,7 +107,7 @@ class FittedFeatures:
 
     def serve(self, request: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FeatureTable:
         """
-        The features of one request: a row, or the rows of a group (of several groups, too).
+        Compute the features of one request: a row, or the rows of a group (of several groups, too).
 
         :param request: raw columns by name, None where a value is missing; dates also as ISO 8601. Others are ignored
         :return: rows in the order of ``order_by``
@@ -126,19 +132,19 @@ class FittedFeatures:
         return FeatureTable(features=self._features(arranged), labels=labels, offsets=arranged.offsets)
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The raw rows in exactly the number and order of ``apply``'s rows."""
+        """Return the raw rows in exactly the number and order of ``apply``'s rows."""
         return self.arranged(frame).rows
 
     def arranged(self, frame: pl.DataFrame) -> Arranged:
-        """:meth:`rows`, and where samples begin and end."""
+        """Return :meth:`rows`, and where samples begin and end."""
         return self._derivation.arrange(frame)
 
     def ids(self, rows: pl.DataFrame, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the ids of arranged rows' samples; see :attr:`FeatureTable.ids`."""
+        """Return the ids of the samples of arranged rows; see :attr:`FeatureTable.ids`."""
         return _hashes(rows[offsets[:-1]] if self.feature_set.grouped else rows, self._id_columns)
 
     def with_ids(self, frame: pl.DataFrame, ids: npt.NDArray[np.uint64]) -> pl.DataFrame:
-        """The raw rows of the samples that have one of these ids."""
+        """Return the raw rows of the samples that have one of these ids."""
         return frame.filter(np.isin(_hashes(self._derivation.conform(frame), self._id_columns), ids))
 
     @property
@@ -168,7 +174,7 @@ class FittedFeatures:
         return features
 
     def _encode(self, rows: pl.DataFrame, features: npt.NDArray[np.float32], first: int) -> None:
-        """Fill the block of rows that starts there."""
+        """Fill the block of rows that starts at ``first``."""
         part, block = rows[first : first + _BLOCK_ROWS], features[first : first + _BLOCK_ROWS]
         start = 0
         for encoder in self._encoders:
@@ -209,7 +215,7 @@ class FittedFeatures:
         return parsed
 
     def _check_types(self, row: Mapping[str, Any]) -> None:
-        """Polars would make another value of it: 5 of 5.7, an hour of UTC of one without an offset."""
+        """Refuse a value that Polars would change: 5.7 to 5, or a time without an offset to one in UTC."""
         for name, kinds in self._takes.items():
             value = row[name]
             kind = type(value.item() if isinstance(value, np.generic) else value)
@@ -226,7 +232,7 @@ class FittedFeatures:
 
 
 def _kinds(dtype: pl.DataType) -> tuple[type, ...]:
-    """Python's types for a column's; none for those that are left to Polars."""
+    """Return Python's types for a column's; none for types that are left to Polars."""
     if dtype.is_integer():
         return (int,)
     return (float, int) if dtype.is_float() else _TAKES.get(dtype.base_type(), ())
@@ -255,7 +261,7 @@ def _encoders(features: FeatureSet, state: State) -> list[Encoder]:
 
 
 def _hashes(rows: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """``[N]``; the same for equal values, with this version of Polars."""
+    """Return ``[N]`` hashes, the same for equal values with this version of Polars."""
     bits = rows.select(pl.struct(columns).hash(seed=0)).to_series().to_numpy().copy()
     # Shards follow from the upper bits: spread what the hash leaves (splitmix64's last steps).
     bits ^= bits >> np.uint64(30)

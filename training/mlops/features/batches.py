@@ -1,4 +1,4 @@
-"""A table in batches that fit into memory and never cut a group: how features are made of more rows than that."""
+"""A table in batches that fit into memory and never cut a group, to make features of more rows than fit."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ from mlops.data.shards.spool import Spool
 
 T = TypeVar("T")
 BATCH_ROWS: Final = 131_072
-"""Some tens of megabytes of raw rows and features. Nothing that is made of the batches depends on it."""
+"""Rows of a batch: some tens of megabytes of raw rows and features. No result depends on this number."""
 _MAX_BUCKETS: Final = 512
 _BUCKET: Final = "__bucket"
 _RESULT: Final = "result"
 
 
 class Batches(Protocol):
-    """Gone over as often as need be."""
+    """Batches of a table, which may be iterated any number of times."""
 
     schema: pl.Schema
     num_rows: int
 
     def map(self, function: Callable[[pl.DataFrame], T]) -> Iterator[T]:
         """
-        :param function: of one batch; run where the rows are, so that it must be picklable. No result depends on which
-            rows share a batch, nor on the order in which results come
+        Iterate over a function's results for all batches.
+
+        :param function: called with one batch; run where the rows are, so that it must be picklable. No result depends
+            on which rows share a batch, nor on the order in which results come
         """
 
 
 @contextmanager
 def batches_of(table: Table | pl.DataFrame, group_by: Sequence[str], *, rows: int = BATCH_ROWS) -> Iterator[Batches]:
     """
+    Cut a table into batches.
+
     :param group_by: columns whose equal values must share a batch; none: rows are cut anywhere
-    :param rows: in a batch, about
+    :param rows: number of rows in a batch, about
     """
     frame: Table = nw.from_native(table).lazy() if isinstance(table, pl.DataFrame) else table
     if is_spark(frame):
@@ -56,7 +60,10 @@ def batches_of(table: Table | pl.DataFrame, group_by: Sequence[str], *, rows: in
 
 
 class _PolarsBatches:
-    """Few rows are one batch, kept. More are read slice by slice; groups are first brought together on disk."""
+    """
+    Batches of a Polars table. Few rows are one batch, kept. More are read slice by slice; groups are first brought
+    together on disk.
+    """
 
     def __init__(self, table: pl.LazyFrame, group_by: Sequence[str], rows: int, scratch: Path) -> None:
         self.schema = table.collect_schema()
@@ -100,7 +107,10 @@ class _PolarsBatches:
 
 
 class _SparkBatches:
-    """The same function in the executors: on whole groups by way of a shuffle, on Arrow's batches otherwise."""
+    """
+    Batches of a Spark table: functions run in the executors, on whole groups by way of a shuffle, else on Arrow's
+    batches.
+    """
 
     def __init__(self, table: Table, group_by: Sequence[str], rows: int) -> None:
         self.schema = without_rows(table).to_native().collect_schema()

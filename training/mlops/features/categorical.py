@@ -19,14 +19,16 @@ Encoding = Literal["one_hot", "id"]
 Places = npt.NDArray[np.int64]
 MISSING: Final = -1
 _FEW: Final = 256
-"""Rows that are looked up one by one: casting to an Enum costs as much for one row as for some hundreds."""
+"""Most rows that are looked up one by one: casting to an Enum costs as much for one row as for some hundreds."""
 _MAX_ID: Final = 2**24
-"""A float32 counts so far without gaps."""
+"""Largest id: a float32 counts up to here without gaps."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cross:
-    """Several categories as one, missing where one of them is, e.g. ``Vocabulary(Cross("origin", "dest"))``."""
+    """
+    Several categories combined into one, missing where one of them is, e.g. ``Vocabulary(Cross("origin", "dest"))``.
+    """
 
     columns: tuple[str, ...]
 
@@ -37,7 +39,7 @@ class Cross:
 @dataclass(frozen=True, slots=True)
 class Categorical(Defined):
     """
-    A category, and what becomes of a missing one.
+    A category, and the treatment of a missing one.
 
     :param column: a column, or a :class:`Cross` of columns, whose name and values are joined by ``×``
     :param missing: ``error`` refuses missing values; ``indicator`` adds a feature ``<column>_missing``, or, for ids,
@@ -87,7 +89,9 @@ class Categorical(Defined):
 
     def _encoder(self, lookup: Lookup, encoding: Encoding, labels: Sequence[str]) -> Encoder:
         """
-        :param labels: names of the places where they are one-hot encoded
+        Make the encoder that looks up the places of a column's categories.
+
+        :param labels: names of the places if they are one-hot encoded
         """
         names = labels if encoding == "one_hot" else [f"{self.name}_id"]
         indicator = (f"{self.name}_missing",) if self.missing == "indicator" and encoding == "one_hot" else ()
@@ -112,7 +116,7 @@ class Vocabulary(Categorical):
     """
     Categories seen at least ``min_count`` times in the training split; all others are out of vocabulary.
 
-    :param oov_buckets: places that share the categories out of vocabulary, by a hash (CRC-32) where there are several
+    :param oov_buckets: places that share the categories out of vocabulary, by a hash (CRC-32) if there are several
     :param encoding: as ids, 0 is missing, then come the places out of vocabulary, then the categories, sorted
     """
 
@@ -166,10 +170,10 @@ class Hash(Categorical):
 
 class Lookup:
     """
-    Places of categories: of the known ones by a table, of all others by a hash of their text.
+    Lookup of the places of categories: of the known ones by a table, of all others by a hash of their text.
 
     :param buckets: places that the unknown ones share
-    :param known_first: whether the known ones come before those
+    :param known_first: True if the known ones come before those
     """
 
     def __init__(self, known: Sequence[str], buckets: int, *, known_first: bool) -> None:
@@ -179,7 +183,7 @@ class Lookup:
         self._enum = pl.Enum(known)
 
     def places(self, texts: pl.Series) -> Places:
-        """``[N]``; ``MISSING`` for null."""
+        """Return the ``[N]`` places of categories; ``MISSING`` for null."""
         if len(texts) <= _FEW:
             found = [self._places.get(text, MISSING) for text in texts.to_list()]
             known = np.asarray(found, dtype=np.int64)
@@ -193,7 +197,7 @@ class Lookup:
         return places
 
     def _hashes(self, texts: pl.Series) -> Places:
-        """``[N]``; anything for null."""
+        """Return the ``[N]`` hashes of texts, as numbers of buckets; any number for null."""
         if len(texts) <= _FEW:
             return np.asarray([self._hash(text) for text in texts.to_list()], dtype=np.int64)
         distinct = texts.unique().drop_nulls()

@@ -1,4 +1,6 @@
-"""From raw rows to the columns that transforms read: a feature set's expressions, compiled for a table's columns."""
+"""
+Derive the columns that transforms read from raw rows: a feature set's expressions, compiled for a table's columns.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class _Compiled(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a definition; its text, for a message, has the line that it stands on."""
+    """A part of a definition; as text, for a message, it has the line of the definition."""
 
     features: FeatureSet
     argument: str
@@ -51,7 +53,7 @@ class _Part(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Derivation:
     """
-    Made for tables of certain columns and types, used for as many tables as there are.
+    A feature set's expressions, compiled for tables of certain columns and types and used for any number of tables.
 
     Polars runs the expressions wherever the rows are, in this process or in an executor of Spark: the narwhals
     expressions of a recipe are turned into Polars' once, and those that do not use each other's results run together.
@@ -66,6 +68,8 @@ class Derivation:
     @classmethod
     def of(cls, features: FeatureSet, schema: Mapping[str, pl.DataType]) -> Derivation:
         """
+        Compile a feature set's expressions.
+
         :param schema: raw columns; label and outcomes may be among them
         :raises BadConfigError: with the line of the definition that does not fit these columns
         """
@@ -94,7 +98,7 @@ class Derivation:
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """
-        Only the columns that are needed, in the types that the features were fitted to.
+        Return only the columns that are needed, in the types that the features were fitted to.
 
         :raises BadDataError: naming the column that is not there, or does not hold values of its type
         """
@@ -121,7 +125,7 @@ class Derivation:
 
     def arrange(self, frame: pl.DataFrame) -> Arranged:
         """
-        The rows to make features of, sorted, groups together; all columns stay.
+        Return the rows to make features of, sorted, groups together; all columns stay.
 
         :raises BadDataError: where a key is null, or the order is not decided
         """
@@ -144,7 +148,7 @@ class Derivation:
         return Arranged(frame, offsets)
 
     def derive(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add the derived columns to arranged rows; the label and outcomes go."""
+        """Add the derived columns to arranged rows, and drop the label and outcomes."""
         if unknown := {self.features.label, *self.features.outcomes}.intersection(rows.columns):
             rows = rows.drop(unknown)
         for stage in self.stages:
@@ -155,7 +159,7 @@ class Derivation:
         return rows
 
     def _failing(self, rows: pl.DataFrame, stage: Iterable[pl.Expr]) -> _Part:
-        """Which of the expressions cannot be run on these rows."""
+        """Return which of the expressions cannot be run on these rows."""
         for expr in stage:
             try:
                 rows.select(expr)
@@ -181,8 +185,10 @@ def _stages(
     features: FeatureSet, rows: pl.DataFrame, unknown: set[str]
 ) -> tuple[tuple[tuple[pl.Expr, ...], ...], pl.Schema, set[str]]:
     """
-    :param rows: no rows, of the raw columns
-    :return: the derived columns in as few steps as may be, the columns there are then, the raw columns that were read
+    Compile the derived columns into stages that run one after the other.
+
+    :param rows: an empty table with the raw columns
+    :return: the derived columns in as few stages as possible, all columns after them, the raw columns that were read
     """
     stages: list[dict[str, pl.Expr]] = [{}]
     raw: set[str] = set()
@@ -216,7 +222,7 @@ def _compile(part: _Part, expr: nw.Expr) -> _Compiled:
 
 
 def _check(part: _Part, compiled: _Compiled, rows: pl.DataFrame, unknown: Collection[str]) -> None:
-    """Try an expression on no rows."""
+    """Check an expression by running it on an empty table."""
     for column in sorted(compiled.reads - set(rows.columns)):
         _refuse(part, column, rows.columns, unknown)
     try:

@@ -19,12 +19,12 @@ from mlops.features.source_line import SourceLine, line_of_caller
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSet:
-    """What a data scientist writes as ``FEATURES``."""
+    """The definition of features that a data scientist writes as ``FEATURES``."""
 
     transforms: Sequence[Transform]
-    """In the order of the model's inputs."""
+    """Transforms in the order of the model's inputs."""
     label: str
-    """Numeric column; rows that are served do not have it."""
+    """Numeric column to be predicted; rows that are served do not have it."""
     order_by: Sequence[str]
     """Columns that put the rows (of a group) in an order; with ``group_by`` they tell every two rows apart."""
     derived: Mapping[str, nw.Expr] = field(default_factory=dict)
@@ -32,11 +32,14 @@ class FeatureSet:
     outcomes: Sequence[str] = ()
     """Columns known only afterwards. They are removed, with the label, before any feature is made."""
     where: nw.Expr | None = None
-    """Rows to learn and measure on; may use the label and the outcomes. Rows without a label (in serving) all stay."""
+    """
+    Condition on rows to learn and measure on; may use the label and the outcomes. Rows without a label (in serving) all
+    stay.
+    """
     group_by: Sequence[str] = ()
-    """Columns that make a sample of several rows (a query); none: every row is a sample."""
+    """Columns that group rows into a sample (a query); empty: every row is a sample."""
     min_group_size: int = 1
-    """Smaller groups are left out, of served rows too: there is nothing to rank."""
+    """Fewest rows of a group. Smaller groups are left out, of served rows too: there is nothing to rank."""
     entity: Sequence[str] = ()
     """Columns by which the feature store finds a row; they are kept in the shards, beside the features."""
     line: SourceLine = field(init=False, repr=False, compare=False)

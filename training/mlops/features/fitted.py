@@ -1,4 +1,4 @@
-"""Stored features opened again: the code they were made with, their fitted state, their version, the rows held out."""
+"""Open stored features again: the code that made them, their fitted state, their version, the rows held out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from mlops.store import Store
 
 
 def as_feature_set(value: object, import_path: str) -> FeatureSet:
-    """:raises BadConfigError: where what was imported is something else"""
+    """
+    Check that an imported object is a feature set.
+
+    :raises BadConfigError: if it is something else
+    """
     if not isinstance(value, FeatureSet):
         raise BadConfigError(
             f"{import_path!r} is a {type(value).__name__}, not a FeatureSet; "
@@ -52,14 +56,14 @@ def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures
 
 
 def version(code_sha256: str, fitted: FittedFeatures) -> str:
-    """SHA-256 of what decides the meaning of a feature column: code, state schema, engine."""
+    """Return SHA-256 of all that decides the meaning of a feature column: code, state schema, engine."""
     schema = [[part["transform"], sorted(part)] for part in fitted.state["transforms"]]
     return digest_of([code_sha256, fitted.feature_names, fitted.state["columns"], schema, engine()])
 
 
 def held_out(store: Store, ref: FeaturesRef, split: str = "test") -> pl.DataFrame:
     """
-    Raw rows of a split, from the snapshot that the features were made of.
+    Return the raw rows of a split, from the snapshot that the features were made of.
 
     :raises BadDataError: where the snapshot has no such split
     """
@@ -67,6 +71,6 @@ def held_out(store: Store, ref: FeaturesRef, split: str = "test") -> pl.DataFram
 
 
 def read_manifest(store: Store, ref: FeaturesRef) -> dict[str, Any]:
-    """The features' manifest: feature names, grouping, splits with their shards."""
+    """Read the features' manifest: feature names, grouping, splits with their shards."""
     manifest: dict[str, Any] = json.loads(store.read(ref.artifacts["manifest"]))
     return manifest

@@ -48,7 +48,7 @@ def fit(features: FeatureSet, batches: Batches) -> State:
 
 
 def measure(features: FeatureSet, frame: pl.DataFrame) -> Measured:
-    """One batch; runs in an executor where the table is Spark's."""
+    """Measure one batch; runs in an executor if the table is Spark's."""
     derivation = Derivation.of(features, frame.schema)
     rows = derivation.derive(derivation.arrange(derivation.conform(frame)).rows)
     return rows.height, [transform.measure(rows) for transform in features.transforms]

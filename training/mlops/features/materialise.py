@@ -1,4 +1,4 @@
-"""Make and store the features of every split, and hold some of what was stored against what a server makes."""
+"""Make and store the features of every split, and compare some stored ones with those that a server makes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from mlops.features.release import engine
 from mlops.store import Store
 
 CHECKED_SAMPLES: Final = 16
-"""Number of samples of each split that the serving gate compares. They lie first in its shards, hence are drawn at
-random."""
+"""Samples of each split that the serving gate checks. They are the first of its shards, hence drawn at random."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Materialised:
-    """What came of a feature set, or of a token set."""
+    """The result of materialising a feature set or a token set."""
 
     manifest: Mapping[str, Any]
-    """What its kind has to say, and ``splits`` with their shards."""
+    """Facts of this kind of features, and ``splits`` with their shards."""
     state: State
     version: str
     num_features: int
@@ -54,7 +53,7 @@ def materialise(
 
     :param place: folder of the step
     :param tables: rows by split
-    :param code: of the feature set
+    :param code: code of the feature set
     :param event_time: column that is kept with the keys of an entity
     :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
     """
@@ -85,7 +84,7 @@ def write_features(
     Apply features to a split, batch by batch, and store its shards.
 
     :param place: folder of the step
-    :param name: of the split
+    :param name: name of the split
     :param keys: raw columns that are kept beside the features, by the name that they have in the shards
     :return: the split's part of the manifest
     :raises BadDataError: where the split has no samples, or two of them have the same keys
@@ -108,10 +107,10 @@ def write_features(
 
 def check_stored(store: Store, part: Mapping[str, Any], fitted: FittedFeatures, batches: Batches, cache: Path) -> int:
     """
-    The serving gate on samples of a stored split; see :func:`mlops.features.parity.check_served`.
+    Run the serving gate on samples of a stored split; see :func:`mlops.features.parity.check_served`.
 
     :param part: the split's part of the manifest
-    :return: samples compared
+    :return: number of samples compared
     """
     stored = map_shards(store, part["shards"][:1], cache)
     stored = stored.samples(0, min(CHECKED_SAMPLES, stored.num_samples))

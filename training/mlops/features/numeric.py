@@ -15,13 +15,13 @@ from mlops.features.protocol import Defined, Encoder, FloatArray, Missing, State
 from mlops.features.running_statistics import Counts, Moments, Statistic
 
 Values = npt.NDArray[np.float64]
-"""``[N]``, NaN where missing."""
+"""Numbers as ``[N]``, NaN where missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric(Defined):
     """
-    A number, and what becomes of a missing one.
+    A number, and the treatment of a missing one.
 
     :param missing: ``error`` refuses missing values, ``indicator`` makes their features 0 and adds a feature
         ``<column>_missing``, a number is put in their place before anything else
@@ -62,7 +62,9 @@ class Numeric(Defined):
 
     def _encoder(self, names: tuple[str, ...], write: Callable[[Values, FloatArray], None]) -> Encoder:
         """
-        :param write: from values to features ``[K, N]``; what it makes of a missing one does not count
+        Make the encoder that writes a column's features.
+
+        :param write: writes the features ``[K, N]`` of values; those of a missing value are ignored
         """
         indicator = (f"{self.column}_missing",) if self.missing == "indicator" else ()
 
@@ -255,12 +257,12 @@ def _counts(values: Values) -> Counts:
 
 
 def one_hot(places: npt.NDArray[np.int64], out: FloatArray) -> None:
-    """Fill ``[K, N]`` with 1 at each row's place, all 0 where that is negative."""
+    """Fill ``[K, N]`` with 1 at each row's place, all 0 where the place is negative."""
     out[:] = 0.0
     known = places >= 0
     out[places[known], np.flatnonzero(known)] = 1.0
 
 
 def rounded(value: float) -> float:
-    """To 12 digits: more is noise."""
+    """Round to 12 digits: more is noise."""
     return float(f"{value:.12g}")

@@ -1,4 +1,4 @@
-"""The serving gate: what is served must equal what the model was trained on, bit for bit."""
+"""The serving gate, which checks that served features equal those that the model was trained on, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlops.features.transforms import State
 
 def check_parity(features: FeatureSet, frame: pl.DataFrame, state: State, *, num_samples: int = 32) -> int:
     """
-    :func:`check_served` on samples spread evenly over a table.
+    Run :func:`check_served` on samples spread evenly over a table.
 
     :param frame: raw rows
     """
@@ -35,7 +35,7 @@ def check_served(fitted: FittedFeatures, frame: pl.DataFrame, stored: FeatureTab
 
     :param frame: raw rows, among them those of the stored samples
     :param stored: samples with their ids
-    :return: samples compared
+    :return: number of samples compared
     :raises BadConfigError: naming the features whose served values differ: they depend on rows of other samples
     """
     assert stored.ids is not None, "features are materialised with ids"

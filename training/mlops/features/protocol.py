@@ -1,4 +1,4 @@
-"""What a fitted transform is: columns in, float32 features out, and state that is plain JSON in between."""
+"""The protocol of a fitted transform: columns in, float32 features out, and state that is plain JSON in between."""
 
 from __future__ import annotations
 
@@ -21,44 +21,49 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A fitted transform, made ready once for many rows."""
+    """A fitted transform, prepared once for many rows."""
 
     names: tuple[str, ...]
-    """Names of the encoder's K features, in order."""
+    """Names of its K features, in order."""
     write: Callable[[pl.DataFrame, FloatArray], None]
     """
-    Takes N rows and fills ``[K, N]``, in several threads at once. Row by row: a row alone must give the bits that it
-    gives among others.
+    Function that takes N rows and fills ``[K, N]``, in several threads at once. It works row by row: a row alone must
+    give the same bits as among others.
     """
 
 
 class Transform(Protocol):
     """
-    Called by the feature set: ``check`` for every new set of columns; ``measure`` on each batch of the training split,
-    in any process; ``fit`` once, with the sum of what was measured; ``encoder`` wherever the state is used.
+    The protocol of a transform. Called by the feature set: ``check`` for every new set of columns; ``measure`` on each
+    batch of the training split, in any process; ``fit`` once, with the sum of what was measured; ``encoder`` wherever
+    the state is used.
     """
 
     @property
     def inputs(self) -> Sequence[str]:
-        """The columns that are read."""
+        """Columns that the transform reads."""
 
     @property
     def line(self) -> SourceLine: ...
 
     def check(self, schema: Mapping[str, pl.DataType]) -> None:
-        """:raises BadConfigError: where a column has a type that this transform cannot take"""
+        """
+        Check the columns that the transform reads.
+
+        :raises BadConfigError: where a column has a type that this transform cannot take
+        """
 
     def measure(self, rows: pl.DataFrame) -> Statistic: ...
 
     def fit(self, statistic: Statistic) -> State:
-        """State as JSON."""
+        """Return the fitted state as JSON."""
 
     def encoder(self, state: State) -> Encoder: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """A definition that knows the line it stands on."""
+    """A definition that knows its line in the source."""
 
     line: SourceLine = field(init=False, repr=False, compare=False)
 
@@ -79,6 +84,6 @@ class Defined:
 
 
 def described(transform: Any) -> str:
-    """``include/flights/features.py:24: Standardise('hour')``"""
+    """Describe a transform for messages: ``include/flights/features.py:24: Standardise('hour')``."""
     columns = ", ".join(map(repr, transform.inputs))
     return f"{transform.line}: {type(transform).__name__}({columns})"

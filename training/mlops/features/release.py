@@ -1,4 +1,4 @@
-"""What besides a recipe's code decides the bits of a feature."""
+"""The software that, besides a recipe's code, decides the bits of a feature."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from mlops.features.applied import STATE_FORMAT
 
 
 def engine() -> dict[str, str]:
-    """Return the versions of this process that decide the bits of a feature."""
+    """Return the versions of Polars and of the transforms in this process."""
     return {"polars": pl.__version__, "transforms": str(STATE_FORMAT)}
 
 
 def check_engine(what: str, made_with: Mapping[str, str]) -> None:
     """
-    :param what: was made, and where it is, for the message
+    Check that this process has the versions that something was made with.
+
+    :param what: what was made, and where it is, for the message
     :raises BadConfigError: where a value made here could differ from the one that the model was trained on
     """
     if made_with == (here := engine()):

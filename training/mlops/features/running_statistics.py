@@ -1,5 +1,5 @@
 """
-What transforms are fitted on: statistics of the training split, taken batch by batch and added up.
+Statistics of the training split that transforms are fitted on, taken batch by batch and added up.
 
 Both are exact: neither depends on the order of rows, on how they were batched, or on the engine that did it. So a
 rebuild, and Spark, come to the same state to the last digit.
@@ -57,7 +57,7 @@ class Moments:
 
     @property
     def bounded(self) -> bool:
-        """Whether mean and standard deviation exist as floats."""
+        """True if mean and standard deviation exist as floats."""
         return max(abs(self.smallest), abs(self.largest)) < 1e150
 
     @property
@@ -66,7 +66,7 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Return the standard deviation of the values as a population; exactly 0 where all are equal."""
+        """Standard deviation of the values as a population; exactly 0 if all are equal."""
         if self.smallest == self.largest:
             return 0.0
         n = self.num_values
@@ -75,11 +75,11 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """How often each value occurs; null is missing."""
+    """Number of occurrences of each value; null is missing."""
 
     num_missing: int
     table: pl.DataFrame
-    """``value``, ``count``; memory grows with the number of distinct values."""
+    """Columns ``value`` and ``count``; memory grows with the number of distinct values."""
 
     @classmethod
     def of(cls, values: pl.Series) -> Counts:
@@ -100,7 +100,8 @@ class Counts:
 
     def quantiles(self, parts: int) -> list[float]:
         """
-        The ``parts - 1`` values that cut the sorted values into equal parts: those of rank ``i * (n - 1) // parts``.
+        Return the ``parts - 1`` values that cut the sorted values into equal parts: those of rank ``i * (n - 1) //
+        parts``.
 
         :return: values that occur, ascending; of numbers only
         """
@@ -115,9 +116,10 @@ Statistic = Moments | Counts | None
 
 def _sum(high: _FloatArray, low: _FloatArray) -> Fraction:
     """
-    The sum of ``high + low`` in about 106 bits: pairwise, with the error of every addition kept (Knuth's two-sum).
+    Return the sum of ``high + low`` in about 106 bits: pairwise, with the error of every addition kept (Knuth's
+    two-sum).
 
-    Far more than the 12 digits that are kept of a state, so that the order of addition leaves no trace in them.
+    That is far more than the 12 digits that are kept of a state, so that the order of addition leaves no trace in them.
     """
     while (half := len(high) // 2) > 0:
         a, b, odd = high[:half], high[half : 2 * half], slice(2 * half, None)
@@ -129,7 +131,7 @@ def _sum(high: _FloatArray, low: _FloatArray) -> Fraction:
 
 
 def _squares(values: _FloatArray) -> tuple[_FloatArray, _FloatArray]:
-    """Squares, and what rounding took from each (Dekker's product)."""
+    """Return the squares, and what rounding took from each (Dekker's product)."""
     scaled = _SPLITTER * values
     head = scaled - (scaled - values)
     tail = values - head

@@ -1,4 +1,4 @@
-"""Where in the user's code a definition stands, for messages that lead there."""
+"""The line of the user's code that holds a definition, for messages that lead there."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class SourceLine(NamedTuple):
 
     def argument(self, name: str, key: str | None = None) -> SourceLine:
         """
-        The line of a keyword argument of the call that stands here, or of one key of its dict.
+        Return the line of a keyword argument of the call that stands here, or of one key of its dict.
 
-        The line of the call itself where the code does not say: for a dict that is computed, say.
+        Falls back to the line of the call itself if the code does not show it, e.g. for a computed dict.
         """
         try:
             tree = ast.parse("".join(linecache.getlines(self.file)))
@@ -47,7 +47,7 @@ class SourceLine(NamedTuple):
 
 
 def line_of_caller() -> SourceLine:
-    """The line of code outside of this package that is now constructing a part of a feature set."""
+    """Return the line of code outside of this package that is now constructing a part of a feature set."""
     frame = sys._getframe(1)
     # The constructor of a dataclass is generated in its class's module, in no file.
     while f"{frame.f_globals.get('__name__', '')}.".startswith(_LIBRARY) and frame.f_back is not None:
@@ -56,7 +56,7 @@ def line_of_caller() -> SourceLine:
 
 
 def no_column(name: str, columns: Iterable[str]) -> str:
-    """``there is no column 'hour'; did you mean 'hours'?``, or which there are."""
+    """Return ``there is no column 'hour'; did you mean 'hours'?``, or the columns that there are."""
     columns = list(columns)
     close = difflib.get_close_matches(name, columns, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(columns)}"

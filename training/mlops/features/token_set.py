@@ -15,34 +15,35 @@ from mlops.features.protocol import State
 from mlops.features.source_line import SourceLine, line_of_caller, no_column
 
 TOKENS_FORMAT: Final = 1
-"""Version of the state, and of how documents are put end to end."""
+"""Version of the state's format, and of the way in which documents are put end to end."""
 
 
 class Tokenizer(Protocol):
     """
-    Text to numbers and back. The features step calls ``fit`` once; then anyone calls the others with what it returned,
-    in any process. Its name and its state are what a tokenizer is: of equal ones the same text gives the same tokens.
+    Text to numbers and back. The features step calls ``fit`` once; then any process calls the other methods with the
+    state that it returned. A tokenizer is identified by its name and its state: equal ones turn the same text into the
+    same tokens.
     """
 
     def fit(self, texts: Iterable[str]) -> State:
         """
-        State as JSON.
+        Fit the tokenizer, and return its state as JSON.
 
-        :param texts: of the training split
+        :param texts: texts of the training split
         """
 
     def vocab_size(self, state: State) -> int:
-        """Tokens are smaller."""
+        """Return the size of the vocabulary; every token is smaller."""
 
     def encode(self, text: str, state: State) -> IntArray:
-        """``[T]``"""
+        """Return the ``[T]`` tokens of a text."""
 
     def decode(self, tokens: IntArray, state: State) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """The bytes of UTF-8: no text is unknown, nothing is fitted."""
+    """A tokenizer whose tokens are the bytes of UTF-8: no text is unknown, nothing is fitted."""
 
     def fit(self, texts: Iterable[str]) -> State:
         return {}
@@ -60,12 +61,14 @@ class Bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSet:
-    """What the data scientist of a language model writes as ``FEATURES``. A row of the table is a document."""
+    """
+    The definition that the data scientist of a language model writes as ``FEATURES``. A row of the table is a document.
+    """
 
     text: str
-    """Column of text."""
+    """Column that holds the text."""
     context: int
-    """Tokens that the model sees at once."""
+    """Number of tokens that the model sees at once."""
     tokenizer: Tokenizer = Bytes()
     line: SourceLine = field(init=False, repr=False, compare=False)
 
@@ -76,7 +79,7 @@ class TokenSet:
 
     def texts(self, frame: pl.DataFrame) -> list[str]:
         """
-        The documents of some rows.
+        Return the documents of some rows.
 
         :raises BadConfigError: where the column is not there, or holds no text
         :raises BadDataError: where a document is empty or null
@@ -100,7 +103,7 @@ class FittedTokens:
     """
     A token set with its state: the way from text to a model's inputs and back.
 
-    :raises BadConfigError: where the state is not one of this token set and release
+    :raises BadConfigError: if the state is not from this token set and release
     """
 
     def __init__(self, token_set: TokenSet, state: State) -> None:
@@ -114,12 +117,16 @@ class FittedTokens:
         self.context = token_set.context
         size = token_set.tokenizer.vocab_size(state["fitted"])
         self.end_of_document = size
-        """The token behind each document: the first that the tokenizer does not have."""
+        """Token behind each document: the first number that the tokenizer does not use."""
         self.vocab_size = size + 1
 
     @classmethod
     def fit(cls, token_set: TokenSet, texts: Iterable[str]) -> FittedTokens:
-        """:param texts: of the training split"""
+        """
+        Fit a token set.
+
+        :param texts: texts of the training split
+        """
         tokenizer = token_set.tokenizer
         return cls(
             token_set,
@@ -132,16 +139,16 @@ class FittedTokens:
         )
 
     def encode(self, text: str) -> IntArray:
-        """``[T]``, without the end of the document: a prompt goes on."""
+        """Return the ``[T]`` tokens of a text, without the end of the document, so that a prompt can be continued."""
         return self.token_set.tokenizer.encode(text, self.state["fitted"])
 
     def decode(self, tokens: IntArray) -> str:
-        """The text up to the end of the document, if it ends."""
+        """Return the text up to the end of the document, if the tokens hold one."""
         ends = np.flatnonzero(tokens == self.end_of_document)
         return self.token_set.tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens, self.state["fitted"])
 
     def encode_rows(self, frame: pl.DataFrame) -> list[IntArray]:
-        """The documents of some rows, each as :meth:`encode` gives it."""
+        """Return the tokens of the documents of some rows, each as :meth:`encode` gives it."""
         return [self.encode(text) for text in self.token_set.texts(frame)]
 
     @property
@@ -151,5 +158,5 @@ class FittedTokens:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a model must know of its inputs."""
+        """Facts about its inputs that a model must know: ``context`` and ``vocab_size``."""
         return {"context": self.context, "vocab_size": self.vocab_size}

@@ -1,4 +1,4 @@
-"""Documents to token shards, and a stored token set opened again."""
+"""Turn documents into token shards, and open a stored token set again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlops.features.token_set import TOKENS_FORMAT, FittedTokens, TokenSet
 from mlops.store import Store
 
 BATCH_DOCUMENTS: Final = 1024
-"""Read at once. Documents are long, where the rows of a table are short."""
+"""Documents read at once: fewer than rows of a table, because documents are long."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def tokenise(
 
     :param place: folder of the step
     :param tables: rows by split
-    :param code: of the token set
+    :param code: code of the token set
     :raises BadDataError: where a split's documents do not fill one sequence
     """
     with ExitStack() as stack:
@@ -80,12 +80,16 @@ def _write(store: Store, place: str, name: str, fitted: FittedTokens, batches: B
 
 
 def tokens_version(code_sha256: str, fitted: FittedTokens) -> str:
-    """SHA-256 of what decides the meaning of a token: code, tokenizer, format."""
+    """Return SHA-256 of all that decides the meaning of a token: code, tokenizer, format."""
     return digest_of([code_sha256, fitted.state, fitted.description])
 
 
 def as_token_set(value: object, import_path: str) -> TokenSet:
-    """:raises BadConfigError: where what was imported is something else"""
+    """
+    Check that an imported object is a token set.
+
+    :raises BadConfigError: if it is something else
+    """
     if not isinstance(value, TokenSet):
         raise BadConfigError(
             f"{import_path!r} is a {type(value).__name__}, not a TokenSet; a language model's features are "

@@ -1,1 +1,1 @@
-"""Whether all is there that committed refs name, what damage affects, and making it again."""
+"""Check that all objects named by committed refs are there, find what damage affects, and make lost objects again."""

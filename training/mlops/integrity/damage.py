@@ -12,23 +12,23 @@ DAMAGED: Final = "damaged"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Damage:
-    """One object, or a checkpoint's folder."""
+    """The damage of one object, or of a checkpoint's folder."""
 
     key: str
     problem: str
-    """:data:`MISSING` or :data:`DAMAGED`."""
+    """Kind of the damage, :data:`MISSING` or :data:`DAMAGED`."""
     expected: str | None = None
-    """SHA-256 of what was written, where something says it."""
+    """SHA-256 of the bytes that were written; None if nothing records it."""
     found: str | None = None
-    """SHA-256 of what is there."""
+    """SHA-256 of the bytes that are there."""
     detail: str = ""
-    """More, in a sentence."""
+    """Further details, in a sentence."""
     owners: Sequence[str] = ()
-    """Places of the refs that name it."""
+    """Places of the refs that name the object."""
     hides: bool = False
-    """True of a manifest: what it names was not looked at."""
+    """True for a damaged manifest: the objects that it names were not looked at."""
     model: str | None = None
-    """Whose audit trail or decision it is part of."""
+    """Model whose audit trail or decision it is part of."""
 
     def __str__(self) -> str:
         words = [f"{self.key} is {self.problem}"]

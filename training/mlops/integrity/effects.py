@@ -1,4 +1,4 @@
-"""What damage affects: refs, the runs that made them, and the model versions that come from them."""
+"""The effects of damage: refs, the runs that made them, and the model versions that come from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AffectedVersion:
     model: str
     version: str
     stage: str | None
-    """None where MLflow did not say."""
+    """Stage of the version; None if MLflow did not answer."""
     champion: bool | None
 
     def __str__(self) -> str:
@@ -34,9 +34,9 @@ class AffectedVersion:
 class Effect:
     damage: Damage
     refs: Sequence[str]
-    """Places of those that name the object, and of all that were made from them."""
+    """Places of the refs that name the object, and of all that were made from them."""
     runs: Sequence[str]
-    """``DAG/run``, as far as it is known."""
+    """Runs that made these refs, ``DAG/run``, as far as they are known."""
     versions: Sequence[AffectedVersion]
 
 
@@ -44,7 +44,9 @@ def effects_of(
     store: Store, inventory: Inventory, damage: Sequence[Damage], tracking_uri: str
 ) -> tuple[list[Effect], str | None]:
     """
-    :return: and why the stages of versions are unknown, where they are
+    Find the refs, runs and model versions that damage affects.
+
+    :return: the effects; and why the stages of versions are unknown, None if they are known
     """
     refs = {each: inventory.made_from(each.owners) for each in damage}
     affected = sorted({place for places in refs.values() for place in places})
@@ -79,7 +81,7 @@ def _run_of(store: Store, place: str) -> str | None:
 def _stages(
     models: set[str], tracking_uri: str
 ) -> tuple[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]], str | None]:
-    """:return: by model its stages by version and its aliases; and why they are unknown, where they are"""
+    """Return by model its stages by version and its aliases; and why they are unknown, None if they are known."""
     try:
         client = connect(tracking_uri)
         registries = {name: ModelRegistry(client=client, name=name) for name in models}

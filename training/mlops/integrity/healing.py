@@ -1,5 +1,5 @@
 """
-Make again what can be made again, to the same bits.
+Make lost objects again, to the same bits.
 
 An object is replaced only by bytes of the digest that it was written with, and what was damaged stays under
 ``damaged/``. Killed anywhere, the next one finds an object missing instead of damaged, and goes on.
@@ -26,12 +26,12 @@ from mlops.store import Store, ref_bytes
 
 _TRAINED: Final = CheckpointRef.kind
 _RENEWAL: Final = "training/mlops/steps/renewal.py"
-"""File that a library has whose steps make again what is gone."""
+"""File whose presence shows that a library's steps make missing objects again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Healed:
-    """The end of one remedy."""
+    """The result of one remedy."""
 
     damage: Damage
     healed: bool
@@ -46,9 +46,9 @@ class Healer:
     """The project folder; only read."""
     tracking_uri: str
     pythons: Mapping[str, Path]
-    """By runtime."""
+    """Interpreter of each runtime."""
     on_line: Callable[[str], None]
-    """Called with each line that a step writes."""
+    """Function called with each line that a step writes."""
 
     def heal(self, remedies: Sequence[Remedy]) -> Iterator[Healed]:
         """Carry out remedies, in the order in which they need each other."""
@@ -77,7 +77,11 @@ class Healer:
         return Healed(damage=damage, healed=True, sentence="put back")
 
     def _bytes(self, remedy: Remedy) -> bytes:
-        """:raises ValueError: where they are not those that were written"""
+        """
+        Return the bytes of a lost object.
+
+        :raises ValueError: if they are not those that were written
+        """
         damage, source = remedy.damage, remedy.sources[0]
         if remedy.way is Way.LINEAGE:
             ref = held_ref(self.store, str(PurePosixPath(damage.key).parent), source)
@@ -104,9 +108,9 @@ class Healer:
 
     def _again(self, place: str, damage: Sequence[Damage]) -> str:
         """
-        Do a step again at its own place.
+        Run a step again at its own place.
 
-        :return: why something is still not whole
+        :return: the reason why something may still not be whole
         """
         aside: dict[str, str] = {}
         try:
@@ -147,7 +151,7 @@ class Healer:
         """
         Find the code that the step ran.
 
-        :raises BadConfigError: where it is not known any more
+        :raises BadConfigError: if it is not known any more
         """
         here = Workplace(home=self.home, library=LIBRARY_ROOT, said="the project as it is")
         if _holds_code(self.home, document):
@@ -176,6 +180,9 @@ def _holds_code(home: Path, document: StepInput) -> bool:
 
 
 def _in_order(places: Collection[str]) -> list[str]:
-    """As steps need each other; of one step the newest first, for a source may have forgotten what it held."""
+    """
+    Sort steps in the order in which they need each other; runs of one step newest first, as a source may have forgotten
+    what it held.
+    """
     newest = sorted(places, key=lambda place: PurePosixPath(place).name, reverse=True)
     return sorted(newest, key=lambda place: AGAIN.index(PurePosixPath(place).parent.name))

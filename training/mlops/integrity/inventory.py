@@ -1,5 +1,6 @@
 """
-What the committed refs of a store name: artifacts, what manifests name, checkpoints, decisions, audit trails.
+Everything that the committed refs of a store name: artifacts, objects of manifests, checkpoints, decisions, audit
+trails.
 
 Of a ref only what ties it to others is kept, and each object once, whoever names it: memory grows with the number of
 objects, and not with their bytes.
@@ -29,44 +30,44 @@ REQUESTS: Final = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """A committed ref, as far as others depend on it."""
+    """A committed ref, reduced to what others depend on."""
 
     kind: str
     digest: str
     version: tuple[str, str] | None
-    """Model and number, where it registered a version."""
+    """Model and number of the version, if the ref registered one."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Inventory:
-    """What is to be there."""
+    """The objects that must be in the store."""
 
     refs: dict[str, Committed] = field(default_factory=dict)
-    """By place."""
+    """Committed refs by place."""
     made_of: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By a ref's place: the place of its parent, and the digest that this had."""
+    """Place of a ref's parent and the digest that it had, by the ref's place."""
     needed: set[str] = field(default_factory=set)
     """Places of all refs that others descend from."""
     children: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Places of the refs that were made of each, directly. A parent's own ref may be gone."""
     objects: defaultdict[Artifact, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Still to be read, and the places of the refs that name each."""
+    """Objects still to be read, with the places of the refs that name each."""
     manifests: defaultdict[Artifact, set[str]] = field(default_factory=lambda: defaultdict(set))
     approvals: dict[Artifact, str] = field(default_factory=dict)
     """Input documents of steps that recorded approvals, with their places: they name decisions."""
     trainings: set[str] = field(default_factory=set)
     checkpoints: list[tuple[str, Saved]] = field(default_factory=list)
-    """Listed checkpoints of trainings that have ended, each with the training's place."""
+    """Listed checkpoints of trainings that have ended, with the training's place."""
     marks: list[tuple[str, str, str]] = field(default_factory=list)
-    """Keys of deprecations, with their dataset and version."""
+    """Keys of deprecation marks, with their dataset and version."""
     damage: list[Damage] = field(default_factory=list)
-    """Found while refs and manifests were read."""
+    """Damage found while refs and manifests were read."""
     num_read: int = 0
-    """Refs and manifests."""
+    """Number of refs and manifests that were read."""
 
     @property
     def num_bytes(self) -> int:
-        """Still to be read."""
+        """Bytes that are still to be read."""
         files = sum(saved.num_bytes for _, saved in self.checkpoints)
         return sum(artifact.num_bytes for artifact in self.objects) + files
 
@@ -75,7 +76,7 @@ class Inventory:
         return sorted({ref.version[0] for ref in self.refs.values() if ref.version})
 
     def made_from(self, places: Iterable[str]) -> list[str]:
-        """These places, and those of all refs that descend from them."""
+        """Return these places, and those of all refs that descend from them."""
         found: set[str] = set()
         todo = list(places)
         while todo:
@@ -109,7 +110,7 @@ def take_inventory(store: Store, pipeline: str | None = None) -> Inventory:
     """
     Read the refs, and the manifests that they name.
 
-    :param pipeline: only its refs, and those that they were made of
+    :param pipeline: limits the inventory to its refs, and those that they were made from
     :raises BadConfigError: where there is no such pipeline
     """
     pipelines = store.folders("pipelines")
@@ -154,7 +155,11 @@ def take_inventory(store: Store, pipeline: str | None = None) -> Inventory:
 
 
 def parse_ref(data: bytes, place: str) -> Ref:
-    """:raises ValueError: where it is no ref of that place"""
+    """
+    Parse a ref, and check its place.
+
+    :raises ValueError: if it is not the ref of that place
+    """
     try:
         ref = ref_from_wire(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -175,7 +180,7 @@ def _read_ref(store: Store, place: str) -> Ref | Damage:
 
 
 def _changed_parents(found: Inventory) -> Iterable[Damage]:
-    """Refs that are not what those hold of them that were made of them."""
+    """Report refs whose digest differs from the one recorded by the refs that were made from them."""
     changed = {
         parent: digest
         for parent, digest in found.made_of.values()

@@ -1,4 +1,4 @@
-"""Read everything that an inventory lists, each object once, and hold it against its digest."""
+"""Read everything that an inventory lists, each object once, and compare it with its digest."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from mlops.trainer.checkpoint.committed import Saved
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 1024
-"""Looks whose outcomes wait in memory."""
+"""Reads whose results may wait in memory at once."""
 
 Look = Callable[[], list[Damage]]
 Progress = Callable[[int], None]
-"""Called with how many more bytes were read, by several threads."""
+"""Function called with the number of bytes read since the last call, by several threads."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
     damage: list[Damage]
     unreadable: list[str] = field(default_factory=list)
-    """A sentence for each object that the store did not give, so that nothing is known of it."""
+    """A sentence for each object that the store did not return, so that nothing is known of it."""
     num_looked_at: int = 0
-    """Refs, objects, checkpoints and audit trails."""
+    """Number of refs, objects, checkpoints and audit trails that were looked at."""
 
 
 def read_all(store: Store, inventory: Inventory, models: Sequence[str], progress: Progress) -> Findings:
     """
-    Objects are read 16 at a time, in parts of 16 MB; checkpoints one after the other, 256 MB at a time.
+    Read all objects of an inventory, and return the damage. Objects are read 16 at a time, in parts of 16 MB;
+    checkpoints one after the other, 256 MB at a time.
 
-    :param models: whose audit trails are read
+    :param models: models whose audit trails are read
     """
     findings = Findings(damage=list(inventory.damage), num_looked_at=inventory.num_read)
     small: Iterable[Look] = chain(
@@ -71,7 +72,7 @@ def _note(findings: Findings, outcomes: Iterable[list[Damage] | str]) -> None:
 
 
 def _tried(look: Look) -> list[Damage] | str:
-    """:return: why nothing is known, where the store did not answer even when asked again"""
+    """Return the damage that a read found, or the store's error if it did not answer even when asked again."""
     for left in range(_TRIES - 1, -1, -1):
         try:
             return look()
@@ -100,10 +101,7 @@ def _checkpoint(store: Store, place: str, saved: Saved, progress: Progress) -> l
 
 
 def _decisions(store: Store, told: Artifact, place: str) -> list[Damage]:
-    """
-    Find damaged records of a step that recorded an approval: its input names the records, and the keys that they are
-    signed by.
-    """
+    """Check the records that a step's approval names: its input lists them, and the keys that they are signed by."""
     try:
         document = StepInput.load(store.read(told).decode())
     except DamagedObjectError:

@@ -1,4 +1,4 @@
-"""What can be done about damage, before anything is done."""
+"""The remedies for damage, found before anything is changed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from mlops.tracking.run import EVALUATION, reopen_run
 AGAIN: Final = ("ingest", "validate", "features", "tune", "train")
 """Steps that make the same bits when they are done again, in the order in which they need each other."""
 _MOST_STEPS: Final = 3
-"""Most of the steps that share an object which are tried; if three nights cannot make a day's blob again, older ones
-will not."""
+"""
+Most steps to run again for an object that they share; if three nights cannot make a day's blob again, older ones will
+not.
+"""
 _BACKUP: Final = "restore it from a backup"
 
 
 class Way(Enum):
-    """Where the bytes come from."""
+    """Source of the bytes of a lost object."""
 
     LINEAGE = "what was made of it holds it"
     COPY = "equal bytes"
@@ -42,7 +44,7 @@ class Remedy:
     sources: Sequence[str]
     """Places of refs that hold it, the key of the copy, or the places of steps that made it, the newest first."""
     sentence: str
-    """What will be done; why nothing can be done, and what else helps."""
+    """Sentence on what will be done; or on why nothing can be done, and what else helps."""
 
 
 def find_remedies(store: Store, inventory: Inventory, damage: Sequence[Damage], tracking_uri: str) -> list[Remedy]:
@@ -55,7 +57,7 @@ def find_remedies(store: Store, inventory: Inventory, damage: Sequence[Damage], 
 
 
 def held_ref(store: Store, place: str, holder: str) -> Ref | None:
-    """The ref of a place as one that was made of it holds it."""
+    """Return the ref of a place as held by a ref that was made from it."""
     ref = parse_ref(store.get(f"{holder}/{REF_FILE}"), holder)
     return next((link for link in ref.lineage() if link.place == place), None)
 
@@ -135,7 +137,7 @@ def _of_artifact(store: Store, inventory: Inventory, damage: Damage, tracking_ur
 
 
 def _ref_of(store: Store, inventory: Inventory, place: str) -> Ref | None:
-    """As it is committed, or as it will be when it is healed."""
+    """Return the ref of a place as it is committed, or as it will be when it is healed."""
     if place in inventory.refs:
         return store.committed(place)
     holder = next((other for other in inventory.made_from([place]) if other in inventory.refs), None)
@@ -143,7 +145,9 @@ def _ref_of(store: Store, inventory: Inventory, place: str) -> Ref | None:
 
 
 def tracked_copy(report: ReportRef, name: str, tracking_uri: str) -> bytes | str | None:
-    """:return: the file of an evaluation that MLflow has; why it cannot be asked, where it cannot"""
+    """
+    Return MLflow's copy of an evaluation's file, None if it has none; or the reason as text if MLflow cannot be asked.
+    """
     try:
         return reopen_run(connect(tracking_uri), report.parent.tracking_run).read(EVALUATION[name])
     except (TrackingError, BadConfigError) as error:

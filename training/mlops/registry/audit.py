@@ -24,7 +24,7 @@ from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
 from mlops.store import Store
 
 _NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
-"""Name of an entry or a marker; what else lies there is somebody's copy."""
+"""Name of an entry or a marker; any other file there is somebody's copy."""
 
 
 class AuditError(BadDataError):
@@ -37,18 +37,20 @@ class Entry:
 
     number: int
     at: str
-    """ISO 8601, UTC, by the clock of the machine that wrote it; the number is the order."""
+    """Time of the entry, ISO 8601, UTC, by the clock of the machine that wrote it; the order is given by ``number``."""
     model: str
     version: str
     action: str
-    """``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback`` or ``adopt``."""
+    """
+    Name of the action: ``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback`` or ``adopt``.
+    """
     from_stage: str | None
-    """None for a version that is new."""
+    """Stage before the transition; None for a new version."""
     to_stage: str
     former_champion: str | None
-    """The version in production before."""
+    """Version that was in production before; None if there was none."""
     who: str
-    """The Airflow task, and the user where one started its run; or a user of the machine."""
+    """Author of the transition: the Airflow task, and the user if one started its run; or a user of the machine."""
     why: str
     report: str | None
     """Key of the gate's report in the store."""
@@ -57,10 +59,12 @@ class Entry:
     """SHA-256 of the bytes of the entry before."""
     stages: Stages
     writer: str = ""
-    """Names who wrote it, so that of two processes which would write equal entries at once only one believes it has.
-    Empty in entries of releases before there were writers."""
+    """
+    Name of the writer: of two processes that would write equal entries at once, only one takes the entry for its own.
+    Empty in entries of releases before there were writers.
+    """
     digest: str = field(default="", compare=False)
-    """SHA-256 of the entry's own bytes; not among them."""
+    """SHA-256 of the entry's own bytes, which do not contain it."""
 
     @property
     def artifact(self) -> Artifact:
@@ -90,7 +94,7 @@ class Flaw:
     key: str
     missing: bool
     expected: str | None
-    """SHA-256 of what was written, where the entry after it or its marker tells."""
+    """SHA-256 of the bytes that were written, if the entry after it or its marker says it."""
     found: str | None
     detail: str
 
@@ -98,9 +102,9 @@ class Flaw:
 @dataclass(frozen=True, slots=True)
 class AuditTrail:
     """
-    The entries of one model. Calls of who makes a transition, in order: ``last``, ``append``, ``mark_applied``.
+    The entries of one model. A transition calls, in order: ``last``, ``append``, ``mark_applied``.
 
-    :param model: its name in the registry
+    :param model: the model's name in the registry
     """
 
     store: Store
@@ -108,7 +112,7 @@ class AuditTrail:
 
     def last(self) -> Entry | None:
         """
-        The newest entry.
+        Return the newest entry; None if there is none.
 
         :raises AuditError: where it was taken away or changed
         """
@@ -116,12 +120,16 @@ class AuditTrail:
         return self._as_applied(self.read(max(numbers))) if numbers else None
 
     def last_applied(self) -> Entry | None:
-        """The newest entry that aliases and tags were set by."""
+        """Return the newest entry by which aliases and tags were set."""
         numbers = self._numbers("applied")
         return self._as_applied(self.read(max(numbers))) if numbers else None
 
     def read(self, number: int) -> Entry:
-        """:raises AuditError: where it is missing or cannot be read"""
+        """
+        Read an entry.
+
+        :raises AuditError: if it is missing or cannot be read
+        """
         key = self._key(number)
         try:
             return Entry.load(self.store.get(key))
@@ -131,14 +139,14 @@ class AuditTrail:
             raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
 
     def append(self, entry: Entry) -> bool:
-        """:return: False where another process has written an entry of that number"""
+        """Write an entry; False if another process has written one of that number."""
         return self.store.put_new(self._key(entry.number), entry.dump())
 
     def has(self, number: int) -> bool:
         return self.store.exists(self._key(number))
 
     def mark_applied(self, entry: Entry) -> None:
-        """Note that aliases and tags are as the entry says."""
+        """Record that aliases and tags are as the entry says."""
         self.store.put_new(self.marker_key(entry.number), hashlib.sha256(entry.dump()).hexdigest().encode())
 
     def is_applied(self, number: int) -> bool:
@@ -146,7 +154,7 @@ class AuditTrail:
 
     def newest_first(self) -> Iterator[Entry]:
         """
-        The entries, each checked against the one after it and against its own marker.
+        Iterate over the entries, each checked against the one after it and against its own marker.
 
         :raises AuditError: at the first that is missing or was changed
         """
@@ -160,8 +168,10 @@ class AuditTrail:
 
     def check_signed(self, entry: Entry, trusted: Sequence[str]) -> None:
         """
+        Check that a trusted key has signed an entry.
+
         :param trusted: public keys
-        :raises AuditError: where none of them has signed it
+        :raises AuditError: if none of them has signed it
         """
         what = (
             f"{self._key(entry.number)} in {self.store.uri} ({entry.action} of version {entry.version} by {entry.who})"
@@ -182,7 +192,7 @@ class AuditTrail:
         )
 
     def flaws(self) -> Iterator[Flaw]:
-        """Everything that is missing or was changed, where :meth:`newest_first` ends at the first."""
+        """Iterate over everything that is missing or was changed, where :meth:`newest_first` ends at the first."""
         known = {*self._numbers("audit"), *self._numbers("applied")}
         after: Entry | None = None
         # Of a gap, which a number far away makes long, the last one stands for all.
@@ -203,7 +213,7 @@ class AuditTrail:
             after = entry
 
     def removal_of(self, version: str) -> Entry | None:
-        """The newest entry by which a version that was live is so no more."""
+        """Return the newest entry that ended the life of a version that was live."""
         after: Entry | None = None
         for entry in self.newest_first():
             if version in entry.stages.live:
@@ -234,7 +244,7 @@ class AuditTrail:
         return [int(match[1]) for match in found if match]
 
     def written_by(self, who: str, action: str) -> dict[str, Artifact]:
-        """The newest entry of one author and action, for whoever signs it; empty where there is none."""
+        """Return the newest entry of one author and action, as an artifact to be signed; empty if there is none."""
         for entry in self.newest_first():
             if (entry.who, entry.action) == (who, action):
                 return {ENTRY: entry.artifact}

@@ -1,4 +1,4 @@
-"""Whether enough people have approved a version: their signed records, checked again before it moves."""
+"""The check that enough people have approved a version: their signed records are checked again before it moves."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ class ForgedDecisionError(BadDataError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consent:
-    """What a version needs before it goes into production."""
+    """The approvals that a version needs before it goes into production."""
 
     store: Store
     version: ModelVersionRef
     trusted: Sequence[str]
-    """Public keys of those who decide."""
+    """Public keys of the people who decide."""
     minimum: int
-    """How many people must have approved."""
+    """Number of people who must have approved."""
 
     def check(self, live: Live) -> None:
         """
+        Check the approvals that the audit trail names for a version.
+
         :param live: the version, as the audit trail has it
         :raises ApprovalMissingError: where too few people approved
         :raises ForgedDecisionError: where a record does not hold
@@ -42,7 +44,9 @@ class Consent:
 
     def require(self, decisions: Sequence[Decision]) -> None:
         """
-        :param decisions: of :meth:`read`
+        Check that enough people approved.
+
+        :param decisions: decisions that :meth:`read` returned
         :raises ApprovalMissingError: where too few people approved
         """
         found = consents(decisions)
@@ -55,10 +59,10 @@ class Consent:
 
     def read(self, keys: Sequence[str]) -> list[Decision]:
         """
-        Records of decisions about the version.
+        Read the records of decisions about the version.
 
-        :param keys: in the store
-        :raises ForgedDecisionError: where one does not hold
+        :param keys: keys of the records in the store
+        :raises ForgedDecisionError: if one does not hold
         """
         return [self._read(key) for key in keys]
 

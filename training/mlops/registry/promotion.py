@@ -1,4 +1,4 @@
-"""What may be done with the versions of a model, and when it is refused."""
+"""The actions on the versions of a model, and the conditions under which they are refused."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ from mlops.tracking.model_registry import ModelRegistry
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One registered model. Each call returns the newest entry of its audit trail when it is done."""
+    """Actions on one registered model. Each call returns the newest entry of its audit trail when it is done."""
 
     transitions: Transitions
 
     @classmethod
     def of(cls, registry: ModelRegistry, store: Store, trusted: Sequence[str] = ()) -> Promotion:
-        """:param trusted: public keys, see :class:`Transitions`"""
+        """
+        Make the actions for a registered model.
+
+        :param trusted: public keys, see :class:`Transitions`
+        """
         return cls(Transitions(registry=registry, trail=AuditTrail(store, registry.name), trusted=trusted))
 
     @property
@@ -48,7 +52,7 @@ class Promotion:
         return self.transitions.trail
 
     def stage(self, version: str, by: Author, *, report: str | None) -> Entry:
-        """Put a new version into staging, once: where it has been in a stage before, nothing happens."""
+        """Put a new version into staging, once: if it has been in a stage before, nothing happens."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             if version in stages.live or STAGE_TAG in self.registry.tags_of(version):
@@ -59,7 +63,7 @@ class Promotion:
 
     def approve(self, version: str, by: Author, *, approver: str, decisions: Sequence[str] = ()) -> Entry:
         """
-        Note who approved a version that is in staging.
+        Record who approved a version that is in staging.
 
         :param decisions: keys of the signed records
         """
@@ -89,7 +93,7 @@ class Promotion:
         Put a version into production, if that is still as it was when the version was judged.
 
         :param judged_against: the champion of its evaluation; None where there was none
-        :param consent: the approvals that it needs; None: nobody's
+        :param consent: the approvals that it needs; None: no approval
         :raises ChampionChangedError: where another model has been put into production since
         :raises TakenBackError: where somebody archived it
         """
@@ -106,7 +110,7 @@ class Promotion:
         return self.transitions.move("promote", by, decide)
 
     def promote_anyhow(self, version: str, by: Author) -> Entry:
-        """A person's own decision: from whatever stage, against whatever champion."""
+        """Put a version into production by a person's own decision: from whatever stage, against whatever champion."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             self._check_registered(version)
@@ -117,7 +121,7 @@ class Promotion:
         return self.transitions.move("promote", by, decide)
 
     def archive(self, version: str, by: Author) -> Entry:
-        """Take a version back that is in staging or canary."""
+        """Archive a version that is in staging or canary."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             if version not in stages.live:
@@ -127,7 +131,7 @@ class Promotion:
         return self.transitions.move("archive", by, decide)
 
     def end_canary(self, version: str, by: Author) -> Entry:
-        """Take a version back that is the canary; of another stage it is left there."""
+        """Archive a version if it is the canary; in another stage it is left there."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             return (version, archived(stages, version)) if stages.stage_of(version) == CANARY else None
@@ -136,11 +140,11 @@ class Promotion:
 
     def roll_back(self, by: Author, *, taken_back: str | None = None) -> Entry:
         """
-        Put the former champion into production again and archive the present one; of former ones that were deleted
-        the one before. Reads the database of MLflow and the audit trail only, no artifact, and looks at no alias but
-        the champion's.
+        Put the former champion into production again and archive the present one; if former ones were deleted, the one
+        before them. Reads the database of MLflow and the audit trail only, no artifact, and looks at no alias but the
+        champion's.
 
-        :param taken_back: the champion that is meant; nothing happens where it is not in production any more
+        :param taken_back: the champion to take back; nothing happens if it is not in production any more
         """
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
@@ -152,7 +156,10 @@ class Promotion:
         return self.transitions.move("rollback", by, decide, watched=(CHAMPION,))
 
     def adopt(self, by: Author) -> Entry:
-        """Record the aliases as they are in the registry, whoever moved them there, and put an end to what did not."""
+        """
+        Record the aliases as they are in the registry, whoever moved them there, and archive the versions that they
+        contradict.
+        """
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
             found, applied = ours(self.registry.aliases()), self.trail.last_applied()
@@ -194,7 +201,7 @@ class Promotion:
             )
 
     def _report_of(self, version: str) -> str | None:
-        """Key of the gate's report; None where it was registered by other means than a pipeline."""
+        """Return the key of the gate's report; None if the version was not registered by a pipeline."""
         try:
             report = report_of(self.registry, version)
         except BadConfigError:

@@ -23,7 +23,7 @@ class Registered:
     """A version in the registry."""
 
     version: str
-    """MLflow's, counted by one."""
+    """MLflow's number of the version, counted by one."""
     semantic_version: str
 
 
@@ -37,10 +37,10 @@ def register_once(
     run_key: str,
 ) -> Registered:
     """
-    The version of this report: found by the report's digest, else created. Killed at any point and tried again, or
-    run by two processes at once, it comes to one version.
+    Return the version of this report: found by the report's digest, else created. Killed at any point and tried again,
+    or run by two processes at once, it results in one version.
 
-    :param store: stores the model's files, all of them, before there is a version
+    :param store: stores all the model's files, before there is a version
     :raises BadConfigError: where the evaluation did not pass
     """
     if not report.passed:
@@ -75,8 +75,8 @@ def register_once(
 
 def _number(registry: ModelRegistry, version: str, contract: Contract) -> str:
     """
-    Given after the version is there, for only MLflow's own number says which version was before it: two that are
-    registered at once come to the same order.
+    Return the semantic version of a version, and set it if missing. This is done after the version exists, because only
+    MLflow's own number says which version was before it: two that are registered at once get the same order.
     """
     if number := registry.tags_of(version).get(VERSION_TAG):
         return number

@@ -1,4 +1,4 @@
-"""major.minor.patch of a model version: what a caller has to change, and what may answer differently."""
+"""The major.minor.patch number of a model version: what a caller has to change, and what may answer differently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION_TAG: Final = "mlops.semantic_version"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What a model takes and gives, and what it is besides the numbers that it has learnt. Digests."""
+    """Digests of a model's inputs and outputs, and of all else but the numbers that it has learnt."""
 
     signature: str
     """Digest of the columns that the model takes and gives, with their types."""
@@ -23,7 +23,7 @@ class Contract:
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> Self | None:
-        """None for a version that was registered by other means."""
+        """Read the contract from tags; None for a version that was registered by other means."""
         found = {field: tags.get(tag) for field, tag in _TAGS.items()}
         return cls(**found) if all(found.values()) else None  # type: ignore[arg-type]
 
@@ -40,8 +40,8 @@ _TAGS: Final = {
 
 def semantic_version(new: Contract, earlier: Iterator[Mapping[str, str]]) -> str:
     """
-    Major where signature or raw schema are others than those of the version before, minor where code, model or
-    hyperparameters are, patch where it was only trained again.
+    Return the next version number: major if signature or raw schema differ from the version before, minor if code,
+    model or hyperparameters differ, patch if it was only trained again.
 
     :param earlier: tags of the versions before, newest first
     """

@@ -1,4 +1,4 @@
-"""Which versions of a model are in which stage, and which moves there are. Pure functions."""
+"""The stages of a model's versions, and the moves between them. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlops.contract.stages import ALIASES, ARCHIVED, CANARY, PRODUCTION, STAGING
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 
 MOST_FORMER: Final = 20
-"""So many rollbacks in a row are possible; each entry of the audit trail holds the list."""
+"""Former champions that are kept, hence most rollbacks in a row; each entry of the audit trail holds the list."""
 
 
 class ChampionChangedError(BadDataError):
@@ -31,12 +31,12 @@ class Live:
 
     stage: str
     since: str
-    """When it came into the stage, ISO 8601, UTC."""
+    """Time at which the version came into the stage, ISO 8601, UTC."""
     report: str | None = None
     """Key of the gate's report in the store."""
     approver: str | None = None
     decisions: tuple[str, ...] = ()
-    """Keys of the signed records of those who approved it."""
+    """Keys of the signed records of the people who approved it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +45,13 @@ class Stages:
 
     live: Mapping[str, Live] = field(default_factory=dict)
     former: tuple[str, ...] = ()
-    """Versions that were in production before the one that is, the latest last: where rollbacks lead to."""
+    """Versions that were in production before the present one, the latest last: rollbacks go to them."""
 
     def stage_of(self, version: str) -> str:
         return self.live[version].stage if version in self.live else ARCHIVED
 
     def newest_in(self, stage: str) -> str | None:
-        """There is at most one in canary and in production."""
+        """Return the newest version in a stage; canary and production have at most one."""
         return max((version for version, live in self.live.items() if live.stage == stage), key=int, default=None)
 
     @property
@@ -60,7 +60,7 @@ class Stages:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """What the registry's aliases have to name."""
+        """Aliases that the registry must have, with their versions."""
         found = {alias: self.newest_in(stage) for stage, alias in ALIASES.items()}
         return {alias: version for alias, version in found.items() if version is not None}
 
@@ -83,7 +83,7 @@ class Stages:
 
 
 def staged(stages: Stages, version: str, *, at: str, report: str | None) -> Stages:
-    """A new version, in staging beside others: each may win, the first that does archives the rest."""
+    """Add a new version in staging beside others: each may win, the first that does archives the rest."""
     return stages.with_(version, Live(stage=STAGING, since=at, report=report))
 
 
@@ -92,7 +92,11 @@ def approved(stages: Stages, version: str, *, approver: str, decisions: tuple[st
 
 
 def canaried(stages: Stages, version: str, *, at: str) -> Stages:
-    """:raises CanaryBusyError: where another one is being watched"""
+    """
+    Make a version the canary.
+
+    :raises CanaryBusyError: if another one is being watched
+    """
     if (other := stages.newest_in(CANARY)) is not None:
         raise CanaryBusyError(
             f"version {other} is the canary since {stages.live[other].since}, there is one at a time: wait, or take it "
@@ -103,10 +107,10 @@ def canaried(stages: Stages, version: str, *, at: str) -> Stages:
 
 def promoted(stages: Stages, version: str, *, at: str, report: str | None = None) -> Stages:
     """
-    The version in production, and nothing else live: what is in staging was judged against the former champion, or
-    not chosen.
+    Put the version into production, and nothing else live: what is in staging was judged against the former champion,
+    or not chosen.
 
-    :param report: of a version that was archived
+    :param report: key of the report of a version that was archived
     """
     known = stages.live.get(version, Live(stage=STAGING, since=at, report=report))
     return Stages(
@@ -115,7 +119,11 @@ def promoted(stages: Stages, version: str, *, at: str, report: str | None = None
 
 
 def archived(stages: Stages, version: str) -> Stages:
-    """:raises BadConfigError: where it is in production"""
+    """
+    Archive a version.
+
+    :raises BadConfigError: if it is in production
+    """
     if stages.stage_of(version) == PRODUCTION:
         raise BadConfigError(
             f"version {version} is in production: put the former champion in its place with `mlops models rollback`"
@@ -125,10 +133,10 @@ def archived(stages: Stages, version: str) -> Stages:
 
 def former_champion(stages: Stages, known: Collection[str]) -> str:
     """
-    Where a rollback leads to.
+    Return the version that a rollback leads to.
 
     :param known: versions that the registry has
-    :raises BadConfigError: where there is none
+    :raises BadConfigError: if there is none
     """
     if not stages.former:
         first = "none is in production" if stages.champion is None else f"version {stages.champion} is the first"
@@ -146,7 +154,7 @@ def former_champion(stages: Stages, known: Collection[str]) -> str:
 
 
 def rolled_back(stages: Stages, version: str, *, at: str, report: str | None) -> Stages:
-    """A former champion in production again, in place of the present one and of those that came between."""
+    """Put a former champion into production again, in place of the present one and of those that came between."""
     after = stages.without(stages.champion).with_(version, Live(stage=PRODUCTION, since=at, report=report))
     place = max(place for place, former in enumerate(stages.former) if former == version)
     return replace(after, former=stages.former[:place])
@@ -154,7 +162,7 @@ def rolled_back(stages: Stages, version: str, *, at: str, report: str | None) ->
 
 def adopted(stages: Stages, found: Mapping[str, str], *, known: Collection[str], at: str) -> Stages:
     """
-    What the registry's aliases name, whoever moved them; and what waits in staging beside it.
+    Return the stages that the registry's aliases name, whoever moved them; versions that wait in staging stay there.
 
     :param found: versions by alias
     :param known: versions that the registry has, of those that were in a stage

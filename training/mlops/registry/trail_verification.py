@@ -1,4 +1,4 @@
-"""Whether an audit trail is what was written: each entry, its signature, its order, and that none was taken away."""
+"""The check of an audit trail: each entry, its signature, its order, and that none was taken away."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NUMBER: Final = re.compile(r"models/.+/(?:audit|applied|seals)/(\d{12})(?:\.jso
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What does not hold."""
+    """One thing that is wrong with an audit trail."""
 
     number: int
-    """Number of the entry; 0 where the finding is about no single one."""
+    """Number of the entry; 0 if the finding is about no single one."""
     kind: str
-    """``changed``, ``missing``, ``unsigned``, ``forged`` or ``moved``."""
+    """Kind of the finding: ``changed``, ``missing``, ``unsigned``, ``forged`` or ``moved``."""
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anchor:
-    """The newest entry, as it is known where who may write the store cannot write."""
+    """The newest entry, as recorded in a place that writers of the store cannot write to."""
 
     number: int
     sha256: str
@@ -40,7 +40,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What the store holds of one number."""
+    """Everything that the store holds of one number."""
 
     data: bytes | None
     marker: str | None
@@ -63,7 +63,7 @@ class TrailCheck:
     A check of one model's trail.
 
     :param trusted: public keys that entries and decisions may be signed with
-    :param anchor: None where nothing is known
+    :param anchor: None if nothing is known
     """
 
     store: Store
@@ -72,7 +72,7 @@ class TrailCheck:
     anchor: Anchor | None = None
 
     def findings(self) -> tuple[int, list[Finding]]:
-        """:return: how many entries there are, or should be; and what does not hold, in their order"""
+        """Check the trail; return how many entries there are, or should be, and what is wrong, in their order."""
         stored = self._stored()
         found: list[Finding] = []
         before = 0
@@ -151,7 +151,7 @@ class TrailCheck:
             yield finding("missing", "the mark that it was carried out was removed")
 
     def _expected(self, number: int, stored: _Stored, seal: Seal | None, after: _Stored | None) -> dict[str, str]:
-        """By who knows it: the digest that an entry should have."""
+        """Return the digests that an entry should have, by their source."""
         expected: dict[str, str] = {}
         if self.anchor is not None and self.anchor.number == number:
             expected["the anchor"] = self.anchor.sha256
@@ -165,7 +165,7 @@ class TrailCheck:
         return expected
 
     def _decisions(self, stored: Mapping[int, _Stored]) -> Iterator[Finding]:
-        """What is wrong with the signed answers that entries name."""
+        """Iterate over what is wrong with the signed answers that entries name."""
         seen: set[tuple[str, str]] = set()
         for number, found in stored.items():
             entry = found.entry()

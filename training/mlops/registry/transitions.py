@@ -23,14 +23,17 @@ from mlops.registry.stages import Stages
 from mlops.tracking.model_registry import ModelRegistry
 
 GRACE_SECONDS: Final = 2.0
-"""A process that has just written an entry gets so long to apply it before another one does it in its place."""
+"""Seconds that a process has to apply an entry that it has just written, before another one does it in its place."""
 
 ALL: Final = tuple(ALIASES.values())
 
 logger = logging.getLogger(__name__)
 
 Decide = Callable[[Stages, str], tuple[str, Stages] | None]
-"""From the stages and the time to the version that moves and the stages after; None where nothing is to be done."""
+"""
+Decision on a transition: from the stages and the time to the version that moves and the stages after; None if nothing
+is to be done.
+"""
 
 
 class AliasMovedError(BadDataError):
@@ -50,17 +53,17 @@ class Transitions:
     registry: ModelRegistry
     trail: AuditTrail
     trusted: Sequence[str] = ()
-    """Public keys. Where there are some, an entry of somebody else is carried out only if one of them signed it."""
+    """Public keys. If there are some, an entry of somebody else is carried out only if one of them signed it."""
 
     def settled(
         self, watched: Collection[str] = ALL, is_ours: Callable[[Entry], bool] = lambda _: False
     ) -> Entry | None:
         """
-        The newest entry, applied.
+        Return the newest entry, applied.
 
-        :param is_ours: whether an earlier try of this very transition wrote an entry
+        :param is_ours: function that says if an earlier try of this very transition wrote an entry
         :raises AliasMovedError: where one of these aliases does not fit it
-        :raises AuditError: where nobody answers for it
+        :raises AuditError: if no trusted key has signed it
         """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
@@ -91,7 +94,9 @@ class Transitions:
         watched: Collection[str] = ALL,
     ) -> Entry:
         """
-        :param settle: what is decided on, in place of the newest entry once it is applied
+        Make a transition: write its entry, and move the aliases.
+
+        :param settle: returns the entry to decide on, in place of the newest entry once it is applied
         :param watched: the aliases that have to be where the newest entry says, and are moved
         """
 
@@ -163,11 +168,13 @@ class Transitions:
             entry, aliases = newest, ALL
 
     def _set(self, alias: str, version: str) -> bool:
-        """:return: False where the champion is gone; another version that was deleted needs no alias"""
+        """Set an alias; False if the champion is gone. Another version that was deleted needs no alias."""
         return self.registry.set_alias(alias, version) or alias != CHAMPION
 
     def _changed(self, first: int, entry: Entry) -> dict[str, str]:
-        """The stages after an entry, of the versions that it or an earlier one moved, from the first on."""
+        """
+        Return the stages after an entry, of the versions that it or an earlier one moved, from entry ``first`` on.
+        """
         before = self.trail.read(first - 1).stages if first > 1 else Stages()
         after = [*(self.trail.read(number).stages for number in range(first, entry.number)), entry.stages]
         versions = {entry.version, *before.live, *(version for stages in after for version in stages.live)}

@@ -16,11 +16,13 @@ class RegisteredVersion:
     name: str
     version: str
     report: ReportRef
-    """The report for which the version was registered."""
+    """Report that the version was registered for."""
 
 
 def read_version(tracking_uri: str, named: str) -> RegisteredVersion:
     """
+    Read a version that a person names.
+
     :param named: ``MODEL/VERSION``, where the version is a number or an alias
     :raises BadConfigError: where there is none, or it was registered by other means
     :raises TrackingError: where MLflow does not answer
@@ -40,7 +42,7 @@ def read_version(tracking_uri: str, named: str) -> RegisteredVersion:
 
 def report_of(registry: ModelRegistry, version: str) -> ReportRef:
     """
-    What a version was registered for.
+    Return the report that a version was registered for.
 
     :raises BadConfigError: where it was registered by other means
     """

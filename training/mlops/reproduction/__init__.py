@@ -1,1 +1,1 @@
-"""What a model came from, made again; and what two models that are not the same differ in."""
+"""Make a model again from what it came from, and compare two models that are not the same."""

@@ -1,4 +1,4 @@
-"""What differs between two environments that trainings ran in, and what of it changes bits. Pure functions."""
+"""The differences between the environments of two trainings, and those of them that change bits. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 ABSENT: Final = "not there"
 CODE: Final = "library code"
 DECIDING_LOCK: Final = "training/requirements.txt"
-"""The lock file whose packages features and training are computed with."""
+"""Name of the lock file whose packages features and training are computed with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentDifference:
-    """One thing that is not the same, in the words of :data:`_KINDS`."""
+    """One difference between two environments, in the words of :data:`_KINDS`."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ _KINDS: Final = {
 
 
 def compare_environments(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[EnvironmentDifference]:
-    """Where both tell something; the likeliest reason for other bits first."""
+    """Compare two environments in what both record; the likeliest reason for other bits first."""
     found: list[EnvironmentDifference] = []
     for kind, names in _KINDS.items():
         for name in names:
@@ -48,12 +48,14 @@ def compare_environments(then: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def that_count(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
-    """Without what only one of them has: a package that is not used, a GPU's library. Bits come from what both have."""
+    """
+    Leave out what only one environment has: a package that is not used, a GPU's library. Bits come from what both have.
+    """
     return [difference for difference in differences if ABSENT not in (difference.then, difference.now)]
 
 
 def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
-    """What an installation decides, and should be mended before anything is reproduced."""
+    """Return the differences that an installation decides, and that should be fixed before anything is reproduced."""
     return [
         difference
         for difference in differences
@@ -63,9 +65,9 @@ def that_must_agree(differences: Sequence[EnvironmentDifference]) -> list[Enviro
 
 def why_not_here(world_size: int, num_gpus: int) -> str | None:
     """
-    What stands in the way of a training on this machine; None: nothing.
+    Return the reason why a training cannot run on this machine; None if it can.
 
-    :param num_gpus: of the machine; without any, the processes share its processors
+    :param num_gpus: GPUs of the machine; without any, the processes share its processors
     """
     if not 0 < num_gpus < world_size:
         return None

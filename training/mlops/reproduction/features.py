@@ -1,4 +1,4 @@
-"""Two materialisations of one feature set, held against each other to the bit."""
+"""The comparison of two materialisations of one feature set, to the bit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mlops.store import Store
 
 def compare_features(store: Store, then: FeaturesRef, now: FeaturesRef, cache: Path) -> list[str]:
     """
-    Fitted state and shards, by their digests; where they differ, by their values.
+    Compare fitted state and shards, by their digests; where they differ, by their values.
 
     :param cache: folder for shards of a remote store
-    :return: a sentence for each difference; none where all is equal
+    :return: a sentence for each difference; empty if all is equal
     """
     found = []
     if then.artifacts["state"].sha256 != now.artifacts["state"].sha256:

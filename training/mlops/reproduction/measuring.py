@@ -1,4 +1,4 @@
-"""What an evaluation measured, measured again."""
+"""The metric of an evaluation, measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training as it was, read back out of the store."""
+"""A training as it was, read back from the store."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from mlops.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Original:
-    """A checkpoint, with what its steps were told and what they ran on."""
+    """A checkpoint, with the inputs of its steps and the environment that they ran in."""
 
     checkpoint: CheckpointRef
     features: FeaturesRef
     train_input: StepInput
     features_input: StepInput
     environment: Mapping[str, Any]
-    """See :func:`read_environment`."""
+    """Environment of the training, see :func:`read_environment`."""
     patch: bytes
-    """Patch of the code that was not committed; empty where all was, or where it was too much to be kept."""
+    """Patch of the code that was not committed; empty if all was, or if it was too large to be kept."""
 
     @classmethod
     def read(cls, store: Store, checkpoint: CheckpointRef) -> Self:
         """
+        Read a training from the store.
+
         :raises DamagedObjectError: naming the object that is missing or not what was written
-        :raises BadConfigError: where a release made it that did not keep all of this
+        :raises BadConfigError: if a release made it that did not keep all of this
         """
         features = checkpoint.ancestor(FeaturesRef)
         patch = checkpoint.artifacts.get("patch")
@@ -44,17 +46,17 @@ class Original:
 
     @property
     def commit(self) -> str:
-        """The commit, whether or not the code was that; ``unknown`` where it ran outside of a repository."""
+        """Commit of the code, even if the code had changes; ``unknown`` if it ran outside of a repository."""
         return str(self.environment["git_commit"]).removesuffix("-dirty")
 
     @property
     def changed_files(self) -> list[str]:
-        """Code that was not committed, by its path in the repository."""
+        """Files of code that were not committed, by their path in the repository."""
         return list(self.environment["changed_files"])
 
 
 def read_environment(store: Store, checkpoint: CheckpointRef) -> Mapping[str, Any]:
-    """See :func:`mlops.trainer.environment.gang_environment`."""
+    """Read the environment of a training, see :func:`mlops.trainer.environment.gang_environment`."""
     found: Mapping[str, Any] = json.loads(_read(store, checkpoint, "environment"))
     return found
 

@@ -1,4 +1,4 @@
-"""A step's process, started here instead of by Airflow."""
+"""The process of a step, started here instead of by Airflow."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class RerunError(StepError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Processes:
-    """Where steps run, and what they work on."""
+    """The setting in which steps run: store, project folder, scratch folder, interpreter."""
 
     store: Store
     tracking_uri: str
     workplace: Workplace
     scratch: Path
-    """For all that they keep locally: they begin with empty caches."""
+    """Folder for all that the steps keep locally: they begin with empty caches."""
     python: Path = Path(sys.executable)
     """Interpreter of the step's runtime."""
 
@@ -53,10 +53,12 @@ class Processes:
         self, document: StepInput, *, world_size: int, num_threads: int | None, on_line: Callable[[str], None]
     ) -> Ref:
         """
-        :param world_size: processes, all on this machine; 0: of a step that does not train
-        :param num_threads: of each process; None: as many as there are cores
+        Run a step in processes of its own.
+
+        :param world_size: number of processes, all on this machine; 0 for a step that does not train
+        :param num_threads: threads of each process; None: as many as there are cores
         :param on_line: called with each line of output
-        :raises RerunError: with what the step said
+        :raises RerunError: with the step's message
         """
         folder = self.scratch / document.step
         folder.mkdir()
@@ -73,7 +75,7 @@ class Processes:
         raise RerunError(f"{document.step} cannot be done again: {why}")
 
     def _wait(self, command: list[str], environment: Mapping[str, str], on_line: Callable[[str], None]) -> str:
-        """:return: the last lines of output"""
+        """Wait for a command; return its last lines of output."""
         last: deque[str] = deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
             command,

@@ -17,10 +17,13 @@ from mlops.reproduction.workplace import Workplace
 from mlops.store import Store
 
 SUFFIX: Final = "_reproductions"
-"""Suffix of the pipeline's name for reproductions: their folder in the store, and their experiment in MLflow."""
+"""Suffix of the pipeline's name for reproductions: in their folder in the store, and in their experiment in MLflow."""
 _KEY: Final = "reproduce-"
 _LEFT_AFTER: Final = timedelta(days=7)
-"""Without a write: a step that still runs writes its checkpoints every few minutes."""
+"""
+Time without a write after which a folder counts as left behind: a step that still runs writes its checkpoints every few
+minutes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +34,9 @@ class Reruns:
     tracking_uri: str
     workplace: Workplace
     scratch: Path
-    """For all that the processes keep locally: they begin with empty caches."""
+    """Folder for all that the processes keep locally: they begin with empty caches."""
     of: str
-    """``MODEL/VERSION``, told to MLflow."""
+    """Model version that is reproduced, ``MODEL/VERSION``, as MLflow shows it."""
     key: str
 
     def run(
@@ -47,13 +50,15 @@ class Reruns:
         on_line: Callable[[str], None],
     ) -> Ref:
         """
-        :param document: what the step was told then
-        :param ref: its input
-        :param config: its settings, as far as they are not those of then
-        :param world_size: processes, all on this machine; 0: of a step that does not train
-        :param num_threads: of each process; None: as many as there are cores
+        Run a step again.
+
+        :param document: the step's input document of then
+        :param ref: the step's input
+        :param config: settings that replace those of then
+        :param world_size: number of processes, all on this machine; 0 for a step that does not train
+        :param num_threads: threads of each process; None: as many as there are cores
         :param on_line: called with each line of output
-        :raises RerunError: with what the step said
+        :raises RerunError: with the step's message
         """
         step = document.step
         run = replace(
@@ -78,8 +83,8 @@ def reruns(
     store: Store, tracking_uri: str, workplace: Workplace, scratch: Path, *, of: str, pipeline: str
 ) -> Iterator[Reruns]:
     """
-    What the steps store is removed at the end, below ``pipelines/<pipeline>_reproductions``; what others left there
-    that were killed, when it is old.
+    Provide reruns. The steps' results, below ``pipelines/<pipeline>_reproductions``, are removed at the end, and so are
+    old ones that killed reproductions left there.
     """
     folder = f"pipelines/{pipeline}{SUFFIX}"
     _clean_up(store, folder)

@@ -1,4 +1,4 @@
-"""What two trainings differ in: data, code, environment, parameters, metrics."""
+"""The differences between two trainings: data, code, environment, parameters, metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mlops.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A training, with its evaluation where it is a registered version's."""
+    """A training, with its evaluation if it is a registered version's."""
 
     name: str
-    """As it was asked for."""
+    """Name of the training, as the user gave it."""
     original: Original
     report: ReportRef | None
 
@@ -43,18 +43,18 @@ class DiffPart:
 
     name: str
     equal: str
-    """What is equal, in a sentence; where there are differences, that is not said."""
+    """Sentence on what is equal; not shown if there are differences."""
     differences: Sequence[RunDiff] = ()
     patch: str = ""
-    """Unified diff of files, from A to B."""
+    """Unified diff of files, from A to B; empty if they are equal."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return True if the two trainings differ in this part."""
         return bool(self.differences or self.patch)
 
 
 def compare_runs(store: Store, a: Run, b: Run) -> list[DiffPart]:
-    """Each part, equal or not."""
+    """Compare two trainings, and return each part, equal or not."""
     return [_data(store, a, b), _code(store, a, b), _environment(a, b), _parameters(a, b), _metrics(a, b)]
 
 
@@ -143,7 +143,7 @@ def _parameters(a: Run, b: Run) -> DiffPart:
 
 
 def _trained_with(original: Original) -> Mapping[str, Any]:
-    """The settings of a training, with what a study has found."""
+    """Return the settings of a training, with those that a study has found."""
     study = original.checkpoint.parent
     found = study.parameters if isinstance(study, StudyRef) else {}
     return replaced_settings(original.train_input.config, found)
@@ -188,7 +188,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _files(store: Store, original: Original) -> dict[str, list[str]]:
-    """Lines of the recipe's files, by path; of two recipes where features and model are not in one."""
+    """Return the lines of the recipe's files, by path; of two recipes if features and model are in different ones."""
     files: dict[str, list[str]] = {}
     for ref, import_path in (
         (original.features, original.features_input.config["feature_set"]),

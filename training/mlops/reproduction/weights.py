@@ -1,4 +1,4 @@
-"""Two trainings, held against each other to the bit: their steps, their epochs, their weights."""
+"""The comparison of two trainings to the bit: their steps, their epochs, their weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.fingerprint import StepFingerprint
 
 CLOCK: Final = frozenset({"seconds", "samples_per_second", "finished_at"})
-"""Fields of an epoch that no two trainings have in common."""
+"""Fields of an epoch's record that differ between any two trainings."""
 
 
 def compare_training(store: Store, then: CheckpointRef, now: CheckpointRef) -> dict[str, str]:
-    """:return: what differs of ``steps``, ``epochs``, ``checkpoints`` and ``weights``, each in a sentence"""
+    """Return a sentence for each of ``steps``, ``epochs``, ``checkpoints`` and ``weights`` that differs."""
     found = {"steps": _steps(store, then, now), "epochs": _epochs(store, then, now)}
     if then.artifacts["weights"].sha256 != now.artifacts["weights"].sha256:
         found["checkpoints"] = _checkpoints(store, then.place, now.place)
@@ -32,7 +32,9 @@ def compare_training(store: Store, then: CheckpointRef, now: CheckpointRef) -> d
 
 
 def first_difference(then: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first tensor that is not the same to the bit, by name; None where all are."""
+    """
+    Describe the first tensor or value, by name, that is missing or not the same to the bit; None if all are equal.
+    """
     old, new = flatten(then), flatten(now)
     if missing := sorted(old.tensors.keys() ^ new.tensors.keys()):
         return f"only one of them has {missing[0]}"
@@ -81,7 +83,10 @@ def _epochs(store: Store, then: CheckpointRef, now: CheckpointRef) -> str | None
 
 
 def _checkpoints(store: Store, then: str, now: str) -> str | None:
-    """Find the first checkpoints that differ, of those that both trainings still have at the same step."""
+    """
+    Describe the first difference between checkpoints that both trainings still have at the same step; None if there is
+    none.
+    """
     kept: list[Mapping[int, Saved]] = [
         {saved.step: saved for saved in read_listing(store, place).complete} for place in (then, now)
     ]

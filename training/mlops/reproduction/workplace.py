@@ -21,20 +21,20 @@ LIBRARY_ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workplace:
-    """Where steps are run again. Their environment is this process's."""
+    """The code and the folders with which steps are run again. Their environment is this process's."""
 
     home: Path
-    """Folder that holds ``include/``."""
+    """Project folder, which holds ``include/``."""
     library: Path
-    """Folder that holds ``training/``: the same one, where the project's repository has the library in it."""
+    """Folder that holds ``training/``: the project folder, if the project's repository has the library in it."""
     said: str
-    """Which code this is, in a sentence."""
+    """Sentence on which code this is."""
 
     def use_recipe(self, store: Store, ref: Ref, import_path: str) -> str | None:
         """
-        Have the recipe be what a step ran, as it was stored with its result.
+        Replace the recipe by the code that a step ran, as it was stored with its result.
 
-        :return: a sentence, where the commit and the patch did not give that already
+        :return: a sentence on the replacement; None if the recipe was that code already
         """
         stored = store.read(ref.artifacts["code"])
         folder = self.home.joinpath(*recipe_of(import_path))
@@ -52,8 +52,10 @@ class Workplace:
 
 def parallelise(original: Original, home: Path, scratch: Path) -> Workplace:
     """
+    Lay out the code of an original in a new folder.
+
     :param home: the project folder; only read
-    :param scratch: folder for the new one
+    :param scratch: folder for the new project folder
     """
     commit, files = original.commit, original.changed_files
     if commit == UNKNOWN or not holds(home, commit):

@@ -1,4 +1,4 @@
-"""Documents, scored by a token set and a language model."""
+"""Serve a language model, which scores documents with a token set."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ EXAMPLE_DOCUMENTS: Final = 5
 
 class ServedDocuments:
     """
+    A language model that scores the documents of requests.
+
     :param stored: the features' part of the document: ``state``
-    :param described: the model's part, of which nothing is needed
+    :param described: the model's part of the document, which is not used
     """
 
     def __init__(
@@ -32,10 +34,10 @@ class ServedDocuments:
 
     def answer(self, rows: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
         """
-        A document does not depend on the others of its request.
+        Score documents. A document does not depend on the others of its request.
 
-        :return: ``loss``, of a token on average, in nats; ``num_tokens``, with the document's end; ``perplexity``, the
-            exponential of ``loss``
+        :return: ``loss``, the mean loss of a token in nats; ``num_tokens``, with the document's end; ``perplexity``,
+            the exponential of ``loss``
         """
         num_tokens, losses = score_documents(self._module, self._fitted, rows, torch.device("cpu"))
         loss = losses.astype(np.float64) / num_tokens
@@ -46,6 +48,6 @@ class ServedDocuments:
         return {"loss": loss, "num_tokens": num_tokens.astype(np.int64), "perplexity": perplexity}
 
     def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
-        """The shortest documents: they are stored with the model."""
+        """Return the shortest documents: they are stored with the model."""
         lengths = [pl.col(name).str.len_bytes() for name in self.columns]
         return held_out.select(self.columns.names()).sort(*lengths, *self.columns).head(EXAMPLE_DOCUMENTS)

@@ -26,9 +26,10 @@ _ALWAYS: Final = ("mlflow", "pandas")
 
 def imports_of(text: str, *, lazily: bool) -> set[str]:
     """
-    The modules that a file imports from elsewhere; of ``from a import b`` both ``a`` and ``a.b``, which may be one.
+    Return the modules that a file imports from elsewhere; of ``from a import b`` both ``a`` and ``a.b``, which may be
+    one.
 
-    :param lazily: also those that its functions import
+    :param lazily: include those that its functions import
     """
 
     def walk(node: ast.AST) -> Iterator[str]:
@@ -54,9 +55,9 @@ def imports_of(text: str, *, lazily: bool) -> set[str]:
 
 def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
     """
-    What modules of this library import, however far.
+    Find all modules of this library that some modules import, directly or indirectly.
 
-    :return: files by their module; packages of others
+    :return: files by their module; and imported packages of others
     """
     found: dict[str, Path] = {}
     others: set[str] = set()
@@ -78,7 +79,7 @@ def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
 
 
 def packed(modules: dict[str, Path]) -> bytes:
-    """A zip that Python imports from; equal files give equal bytes."""
+    """Return a zip that Python imports from; equal files give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in sorted(modules.items()):
@@ -90,11 +91,11 @@ def packed(modules: dict[str, Path]) -> bytes:
 
 def requirements(packages: Collection[str]) -> list[str]:
     """
-    What has to be installed for packages to be imported, pinned as in the lock file; torch, and what a recipe adds to
-    the image, as they are installed here.
+    Return the requirements to be installed for packages to be imported, pinned as in the lock file; torch, and what a
+    recipe adds to the image, as they are installed here.
 
-    :param packages: of which some may be missing: the model has just scored rows without them
-    :raises BadConfigError: where one is a file of this machine
+    :param packages: names of packages; some may be missing, because the model has just scored rows without them
+    :raises BadConfigError: if one is a file of this machine
     """
     pins = dict(re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
     found = {}
@@ -113,7 +114,7 @@ def requirements(packages: Collection[str]) -> list[str]:
 
 
 def _distributions(package: str) -> set[str]:
-    """What is installed that holds a package; none where it is not."""
+    """Return the installed distributions that hold a package; empty if it is not installed."""
     try:
         distribution(package)
     except PackageNotFoundError:
@@ -123,5 +124,5 @@ def _distributions(package: str) -> set[str]:
 
 
 def _file(path: Path) -> Path | None:
-    """Return the file of a module; None where the path is a name within one."""
+    """Return the file of a module; None if the path is that of a name within a module."""
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)

@@ -23,16 +23,16 @@ from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.model import build_model
 
 DOCUMENT: Final = "serving.json"
-"""Beside ``weights.pt`` and the recipes' code: what is built of them."""
+"""Name of the file beside ``weights.pt`` and the recipes' code that says what is built from them."""
 
 
 class ServedModel:
     """
-    What ``mlflow.pyfunc.load_model`` gives, and ``mlflow models serve`` asks.
+    The model that ``mlflow.pyfunc.load_model`` returns and ``mlflow models serve`` calls.
 
-    :param folder: with :data:`DOCUMENT` and the files that it names
-    :raises BadDataError: where one of them is missing, or is not what was packed; no code of it has run then
-    :raises BadConfigError: where this process would make other features of a row than the training did
+    :param folder: folder with :data:`DOCUMENT` and the files that it names
+    :raises BadDataError: if one of them is missing, or is not what was packed; none of its code has run then
+    :raises BadConfigError: if this process would make other features from a row than the training did
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,11 @@ def write_document(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_document(folder: Path) -> dict[str, Any]:
-    """:raises BadDataError: naming the file that is missing, or is not what was packed"""
+    """
+    Read :data:`DOCUMENT`, and check the files that it names.
+
+    :raises BadDataError: naming the file that is missing, or is not what was packed
+    """
     path = folder / DOCUMENT
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
@@ -103,5 +107,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 
 def _load_pyfunc(path: str) -> ServedModel:
-    """Called by MLflow, for ``loader_module`` in the folder's MLmodel names this module."""
+    """
+    Load the model for MLflow, which calls this because ``loader_module`` in the folder's MLmodel names this module.
+    """
     return ServedModel(Path(path))

@@ -57,9 +57,9 @@ def served_example(store: Store, checkpoint: CheckpointRef, scratch: Path) -> by
 
 def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Path) -> Path:
     """
-    Write the folder. No code of the recipe is run, for who makes a version may change others.
+    Write the folder. No code of the recipe is run, because whoever makes a version may change others.
 
-    :param example: of :func:`served_example`
+    :param example: rows that :func:`served_example` returned
     :return: a folder below ``scratch``; equal checkpoints and examples give equal bytes
     :raises BadConfigError: where a server would lack something that the recipe imports
     """
@@ -89,7 +89,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
 
 
 def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[str, Any]:
-    """The files that :class:`ServedModel` is made of."""
+    """Write the files that :class:`ServedModel` is made of."""
     features = checkpoint.ancestor(FeaturesRef)
     manifest = read_manifest(store, features)
     description = json.loads(store.read(checkpoint.artifacts["model"]))
@@ -113,7 +113,7 @@ def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[s
 
 
 def _imported(recipes: Iterable[Path]) -> set[str]:
-    """Modules that recipes import from elsewhere."""
+    """Return the modules that recipes import from elsewhere."""
     found: set[str] = set()
     for recipe in recipes:
         with zipfile.ZipFile(recipe) as archive:
@@ -125,8 +125,8 @@ def _imported(recipes: Iterable[Path]) -> set[str]:
 
 def _type(dtype: pl.DataType) -> str:
     """
-    MLflow's type for a raw column that may have missing values. It has none for integers and booleans, of which it
-    would refuse the column or make null a False, nor for times with an offset: those are checked by the model alone.
+    Return MLflow's type for a raw column that may have missing values. It has none for integers and booleans, of which
+    it would refuse the column or make null a False, nor for times with an offset: those are checked by the model alone.
     """
     if dtype.is_float():
         return "double"
@@ -136,7 +136,7 @@ def _type(dtype: pl.DataType) -> str:
 
 
 def _asked(data: Path, rows: pl.DataFrame, checkpoint: CheckpointRef) -> pl.DataFrame:
-    """Some held-out rows that the model has scored."""
+    """Return some held-out rows that the model has scored."""
     try:
         model = ServedModel(data)
         example = model.served.example(rows)

@@ -1,4 +1,4 @@
-"""The rows of a request, as pandas holds them, in the raw columns' types."""
+"""Convert the rows of a request, as pandas holds them, to the raw columns' types."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 def rows_of(request: pd.DataFrame, columns: pl.Schema) -> pl.DataFrame:
     """
-    Nothing is guessed: pandas has a float where an integer is missing, JSON has text for a date, and that is all that
-    is taken for another type. Whole numbers and ranges are checked where the features are made.
+    Convert a request to rows. Nothing is guessed: pandas has a float where an integer is missing, JSON has text for a
+    date, and that is all that is taken for another type. Whole numbers and ranges are checked where the features are
+    made.
 
     :param request: other columns than these are ignored
     :raises BadDataError: naming the column that is not there or has values of another type

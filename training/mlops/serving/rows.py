@@ -1,4 +1,4 @@
-"""Rows of a table, scored by a feature set and a model."""
+"""Serve a model that scores rows of a table with a feature set."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from mlops.features.release import check_engine
 from mlops.trainer.objectives import score
 
 EXAMPLE_ROWS: Final = 5
-"""At least; whole groups."""
+"""Fewest rows of the example, which holds whole groups."""
 _ROW: Final = "__row"
 
 
 class ServedRows:
     """
+    A model that scores the rows of requests.
+
     :param stored: the features' part of the document: ``engine``, ``state``
     :param described: the model's part: ``objective``, ``grouped``
     """
@@ -38,8 +40,8 @@ class ServedRows:
 
     def answer(self, rows: pl.DataFrame) -> dict[str, npt.NDArray[np.float32]]:
         """
-        Features of a group (``FeatureSet.group_by``, e.g. the flights of a route and day) follow from all its rows: a
-        request holds whole groups, one or several, in any order. Other rows may be asked for one by one.
+        Score rows. Features of a group (``FeatureSet.group_by``, e.g. the flights of a route and day) follow from all
+        its rows: a request holds whole groups, one or several, in any order. Other rows may be asked for one by one.
 
         :return: ``score``, with ``probability`` where the objective is binary (the score is its logit). Null for a row
             that the feature set leaves out, of a group below ``min_group_size``
@@ -57,7 +59,7 @@ class ServedRows:
         return {"score": scores, "probability": torch.sigmoid(torch.from_numpy(scores)).numpy()}
 
     def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
-        """The first samples, in the columns of a request."""
+        """Return the first samples, in the columns of a request."""
         arranged, offsets = self._fitted.arranged(held_out)
         stop = next((stop for stop in offsets[1:].tolist() if stop >= EXAMPLE_ROWS), arranged.height)
         return arranged.select(pl.col(name).cast(dtype) for name, dtype in self.columns.items()).head(stop)

@@ -31,7 +31,7 @@ class ForgedModelError(BadDataError):
 
 
 def files_of(folder: Path) -> list[list[str]]:
-    """Names and SHA-256 of the files of a package, in order of their names."""
+    """Return names and SHA-256 of the files of a package, in order of their names."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     return [
@@ -46,9 +46,9 @@ def load_verified(tracking_uri: str, model: str, version: str, folder: Path, *, 
     Fetch a version, check it, and load it as MLflow does.
 
     :param version: a number or an alias
-    :param folder: where its files stay for as long as the model is used; empty or missing
+    :param folder: folder for its files, which stay for as long as the model is used; empty or missing
     :param trusted: public keys, each the base64 of its 32 bytes, as ``mlops keys show`` prints them
-    :raises ForgedModelError: where a file is not what was registered; none of its code has been run then
+    :raises ForgedModelError: if a file is not what was registered; none of its code has been run then
     """
     fetch_verified(tracking_uri, model, version, folder, trusted=trusted)
     return load_folder(folder)
@@ -61,7 +61,7 @@ def fetch_verified(
     Fetch a version's files and check them.
 
     :param version: a number or an alias
-    :param store: has the signature too, and the list of the files: to say which one differs
+    :param store: store that has the signature too, and the list of the files, to say which one differs
     :return: the version's number
     :raises ForgedModelError: where a file is not what was registered; the fetched ones stay for whoever looks into it
     """

@@ -17,13 +17,13 @@ from mlops.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepContext:
-    """What a step module's ``run`` is given."""
+    """Everything that a step module's ``run`` is given."""
 
     input: StepInput
     deployment: ProcessSettings
     store: Store
     scratch: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    """A local folder that is removed when the step ends."""
+    """Local folder that is removed when the step ends."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -31,7 +31,7 @@ class StepContext:
 
     def section(self, kind: type[SectionT]) -> SectionT:
         """
-        The step's settings.
+        Return the step's settings.
 
         :raises SpecError: where the document was made by another release
         """
@@ -47,7 +47,7 @@ class StepContext:
 
     @property
     def features(self) -> FeaturesRef:
-        """What is trained on, whether or not a study lies between."""
+        """The features that are trained on, with or without a study in between."""
         assert self.input.ref is not None, "a training has an input"
         return self.input.ref.ancestor(FeaturesRef)
 

@@ -76,7 +76,7 @@ def run(context: StepContext) -> ReportRef:
 def _compared(
     context: StepContext, config: Evaluate, checkpoint: CheckpointRef, champion: Champion | None
 ) -> tuple[Comparison, list[ColumnDrift]]:
-    """Both models on the rows that are held out, and how these differ from the champion's own."""
+    """Compare both models on the rows that are held out, and return how these rows differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = open_model(store, checkpoint, scratch)
     check_objective(config, candidate.description.objective, grouped=candidate.description.grouped)

@@ -1,4 +1,4 @@
-"""Run one step in this process: find what is committed, else work, commit, and write the result document."""
+"""Run one step in this process: return what is committed, else work, commit, and write the result document."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ logger = logging.getLogger("mlops")
 
 def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     """
-    The ref of an earlier attempt at the same work, if all that it names is there.
+    Find the ref of an earlier attempt at the same work, if all that it names is there.
 
-    Where something is committed this costs a listing of its place and, for what lies elsewhere, :meth:`Store.lacking`.
+    If something is committed, this costs a listing of its place and, for what lies elsewhere, :meth:`Store.lacking`.
 
-    :raises BadDataError: where there is none, and the input is not what its step committed, or the work would start
-        from a deprecated snapshot
+    :raises BadDataError: if there is none, and the input is not what its step committed, or the work would start from a
+        deprecated snapshot
     """
     store = Store(deployment.store)
     done = store.committed(document.place)
@@ -59,7 +59,7 @@ def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | No
 
 
 def _takes_back(document: StepInput) -> bool:
-    """Whether it is about getting rid of what was made of the snapshot."""
+    """Return True if the step archives or rolls back a model, which is allowed with a deprecated snapshot."""
     return document.step == "promote" and document.config["action"] in ("archive", "rollback")
 
 
@@ -68,7 +68,7 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     Run the step and commit its ref, or return the ref that is already committed.
 
     :return: the committed ref; None on the ranks other than 0
-    :raises LostObjectsError: where something that was committed is gone, and cannot be made again
+    :raises LostObjectsError: if something that was committed is gone, and cannot be made again
     """
     if (done := find_committed(document, deployment)) is not None:
         return done
@@ -96,13 +96,17 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
 
 
 def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
-    """What the step was told belongs to what it made: with it, and its parents, the work can be done again."""
+    """Add the step's input to its ref: with it, and its parents, the work can be done again."""
     told = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
     return replace(ref, artifacts={**ref.artifacts, INPUT: told})
 
 
 def _check_code(document: StepInput, deployment: ProcessSettings) -> None:
-    """:raises StepError: where the run key names other code than this process would run"""
+    """
+    Check that this process runs the code that the run key names.
+
+    :raises StepError: if it would run other code
+    """
     if document.code and document.code != code_digest([deployment.home / path for path in document.code_paths]):
         raise StepError(
             f"the code in {', '.join(document.code_paths)} is not what the run was started with: it changed meanwhile, "
@@ -124,7 +128,8 @@ def _exited(end: SystemExit) -> ExitedError:
 
 def report(work: Callable[[StepInput, ProcessSettings], Ref | None]) -> Ref | Failure | None:
     """
-    Do the work of the document that the last argument of the process names, and write its outcome where there is one.
+    Do the work of the document that the last argument of the process names, and write its outcome to the result path,
+    if it has one.
 
     :return: the outcome
     """

@@ -1,8 +1,8 @@
 """
 ``python -m mlops.steps.pod COMMAND...``: the first process of a step's container.
 
-It runs the command, hands signals on to it, and leaves what failed where the launcher finds it after the pod is gone:
-in the store, and in the container's termination message. A ref is in the store already: that is the commit.
+It runs the command, forwards signals to it, and writes the failure to where the launcher finds it after the pod is
+gone: to the store, and to the container's termination message. A ref is in the store already: that is the commit.
 
 A node that lost the rendezvous joins again, for as long as the Job lives: the pod that held it is replaced.
 """
@@ -46,7 +46,7 @@ _REJOIN_SECONDS = 1.0
 
 
 class Container:
-    """The command, and what is asked of this process while it runs."""
+    """The command of a container, and the signals that this process gets while it runs."""
 
     def __init__(self, command: Sequence[str], result: Path) -> None:
         self._command = command
@@ -58,7 +58,7 @@ class Container:
             signal.signal(number, self._hand_on)
 
     def run(self) -> int:
-        """:return: exit code of the command, as a shell gives it"""
+        """Run the command, and return its exit code, as a shell gives it."""
         self._child = child = subprocess.Popen(self._command, env=self._environment)
         if self.told_to_end:  # between two commands
             os.kill(child.pid, signal.SIGTERM)
@@ -108,7 +108,7 @@ def _leave(failure: Failure, document: Path) -> None:
 
 
 def _shortened(failure: Failure) -> bytes:
-    """A document without details, whose message fits into what Kubernetes keeps: 4,096 bytes."""
+    """Return a document without details, whose message fits into what Kubernetes keeps: 4,096 bytes."""
     fields = asdict(failure) | {"details": {}}
     message = failure.message
     while len(document := json.dumps(fields | {"message": message}).encode()) > TERMINATION_MESSAGE_BYTES:

@@ -1,4 +1,6 @@
-"""Promote: move a model version between its stages. Also what approval, canary and rollback run when they decided."""
+"""
+Promote: move a model version between its stages. Approval, canary and rollback run this step too, after their decision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training is tracked by and leaves behind, whoever wrote its loop."""
+"""The tracking and the results of a training, whoever wrote its loop."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ from mlops.trainer.run_logging import track
 from mlops.trainer.trained import Trained
 
 TRACKING_SECONDS: Final = 30.0
-"""For MLflow to come back once the training is over. Then the task waits instead, which holds no machine. The last
-checkpoint is durable: a process that starts again only tells MLflow."""
+"""
+Seconds to wait for MLflow to come back after the training is over. Then the task waits instead, which holds no machine.
+The last checkpoint is durable: a process that starts again only reports to MLflow.
+"""
 FLUSH_SECONDS: Final = 1.0
-"""For metrics after SIGTERM; SIGKILL may follow soon."""
+"""Seconds to send metrics to MLflow after SIGTERM; short, because SIGKILL may follow soon."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """What a training runs on and with, as it was when it began: by its end the checkout may hold other code."""
+    """Environment and code of a training, as they were when it began: by its end the checkout may hold other code."""
 
     environment: Mapping[str, Any]
     code: bytes
-    """The recipe, see :func:`mlops.code.bundle`."""
+    """Code of the recipe as a zip, see :func:`mlops.code.bundle`."""
     patch: bytes
-    """From the commit to the code as it is; empty where there is nothing to patch, or too much."""
+    """Patch from the commit to the code as it is; empty if there is nothing to patch, or too much."""
 
     @classmethod
     def of(cls, home: Path, config: Train, ranks: Ranks) -> Origin:
@@ -63,7 +65,7 @@ class Origin:
         )
 
     def noting(self, **facts: Any) -> Origin:
-        """With what was known only when it was over."""
+        """Return a copy with facts that are known only after the training."""
         return dataclasses.replace(self, environment={**self.environment, **facts})
 
     def tags(self) -> dict[str, str]:
@@ -82,7 +84,7 @@ def tracked_run(
     num_parameters: int,
     tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TrackedRun | None]:
-    """The MLflow run, with the state of this node, on one process of each node; None on the others."""
+    """Track an MLflow run, with the state of this node, in one process of each node; None in the others."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
         yield None
         return
@@ -150,5 +152,5 @@ def publish(
 
 
 def _node() -> int | None:
-    """None where there is only one."""
+    """Return the rank of this node; None if there is only one."""
     return int(os.environ["GROUP_RANK"]) if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" else None

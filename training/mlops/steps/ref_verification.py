@@ -1,4 +1,4 @@
-"""Compare the refs that a step was given with those that the store has: a ref from outside is a hint until then."""
+"""Compare the refs that a step was given with those in the store: a ref from outside is not trusted until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verify_inputs(store: Store, document: StepInput) -> None:
 
 def verify(store: Store, ref: Ref, what: str) -> None:
     """
-    Compare a ref, its parent, and so on back to the dataset with what was committed at their places.
+    Compare a ref, its parent, and so on back to the dataset with the refs that were committed at their places.
 
     :param what: the ref's role, for the message
     :raises ChangedRefError: naming the ref's kind and the first field that differs
@@ -38,5 +38,8 @@ def verify(store: Store, ref: Ref, what: str) -> None:
 
 
 def _committed(ref: Ref) -> Ref:
-    """A version that comes from the registry has no place, and says only which one is meant: its report has one."""
+    """
+    Return the ref to look up: a version from the registry has no place, and only says which one is meant, but its
+    report has one.
+    """
     return ref.parent if isinstance(ref, ModelVersionRef) and not ref.place else ref

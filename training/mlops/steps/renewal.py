@@ -1,5 +1,5 @@
 """
-What was committed, and is not there any more: a step's work done again to the same bits.
+Repeat a step's work to the same bits, if objects that it committed are gone.
 
 Every object's name holds its digest, so that a step which is done again at its own place puts back what it makes to
 the same bits, and can replace nothing else; its ``ref.json`` stays. Whatever comes out otherwise is an error.
@@ -18,7 +18,7 @@ from mlops.contract.step import BadDataError, StepInput
 from mlops.store import REF_FILE, Store
 
 ONCE: Final = frozenset({"evaluate", "register", "promote"})
-"""Steps that say or do what held at their time: other results would come out today, or other models be live."""
+"""Steps whose results depend on the time of their run: today other results would come out, or other models be live."""
 
 
 class LostObjectsError(BadDataError):
@@ -26,15 +26,15 @@ class LostObjectsError(BadDataError):
 
 
 def input_bytes(document: StepInput) -> bytes:
-    """The artifact :data:`~mlops.contract.refs.INPUT`."""
+    """Return the bytes of the artifact :data:`~mlops.contract.refs.INPUT`."""
     return canonical_json(json.loads(document.dump()))
 
 
 def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:
     """
-    What the attempt that committed was told: the number of its try is in what it made.
+    Return the input of the attempt that committed: its try number is part of its results.
 
-    :param document: what this attempt is told
+    :param document: input of this attempt
     """
     artifact = committed.artifacts.get(INPUT)
     if artifact is None:
@@ -49,16 +49,16 @@ def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:
 
 
 def work_of(document: StepInput) -> StepInput:
-    """What is done again: the same, but for what serves a model in production, which is left alone."""
+    """Return the work to repeat: the same, but for what serves a model in production, which is left alone."""
     online = {"online": None} if document.step == "features" else {}
     return replace(document, config={**document.config, **online})
 
 
 def put_back(store: Store, committed: Ref, document: StepInput, tracking_uri: str) -> Ref:
     """
-    Take what is gone from where there is a copy: its input is known, and MLflow has an evaluation's files.
+    Restore missing objects that have a copy: the step's input is known, and MLflow has an evaluation's files.
 
-    :raises LostObjectsError: where something is still gone
+    :raises LostObjectsError: if something is still gone
     """
     for artifact in store.lacking(committed):
         name = next(name for name, other in committed.artifacts.items() if other == artifact)
@@ -80,9 +80,11 @@ def _copy_in_tracking(committed: Ref, name: str, tracking_uri: str) -> bytes | N
 
 def check_whole(store: Store, committed: Ref, made: Ref | None) -> None:
     """
-    :param committed: what stays, whatever was made
-    :param made: what came out now; None where the step is not done again
-    :raises LostObjectsError: where something that was committed is gone
+    Check that no object of a committed ref is missing.
+
+    :param committed: ref that stays, whatever was made
+    :param made: ref of the repeated work; None if the step is not repeated
+    :raises LostObjectsError: if something that was committed is gone
     """
     if not (gone := store.lacking(committed)):
         return
@@ -104,6 +106,6 @@ def check_whole(store: Store, committed: Ref, made: Ref | None) -> None:
 
 
 def gone_from(store: Store, gone: Sequence[Artifact]) -> str:
-    """The beginning of a sentence."""
+    """Return the beginning of a sentence about missing objects."""
     more = f" and {len(gone) - 1} more objects are" if len(gone) > 1 else " is"
     return f"{gone[0].key}{more} gone from {store.uri}, or cut short"

@@ -79,9 +79,9 @@ def main() -> int:
 
 def _begin(document: StepInput, deployment: ProcessSettings, arguments: argparse.Namespace, here: bool) -> Ref | None:
     """
-    Prepare this process for the work, and look whether it is done.
+    Prepare this process for the work, and check whether it is done.
 
-    :return: the ref that is already committed
+    :return: the ref that is already committed, None if there is none
     """
     # Before the workers and their parent are started: they inherit it.
     world_size = arguments.nnodes[1] * arguments.nproc_per_node
@@ -175,7 +175,7 @@ def _node_command(arguments: argparse.Namespace) -> Callable[[int, str], Sequenc
 
 
 def _keep(document: str, node: str) -> Callable[[Sequence[Path]], None]:
-    """Stores a diagnosis beside what the step made."""
+    """Return a function that stores a diagnosis beside the step's results."""
 
     def keep(files: Sequence[Path]) -> None:
         store, place = Store(os.environ[STORE_VARIABLE]), StepInput.load(Path(document).read_text()).place

@@ -1,4 +1,4 @@
-"""Train: materialised features in, the best checkpoint out. Run by every process of the torchrun gang."""
+"""Train: materialised features in, the best checkpoint out. Run by every process of the torchrun process group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mlops.trainer.trained import best_of
 
 
 def run(context: StepContext) -> CheckpointRef | None:
-    """:return: on rank 0 the best checkpoint; None on the others"""
+    """Run the step; return on rank 0 the best checkpoint, None on the others."""
     study = context.input.ref
     tuned = study.parameters if isinstance(study, StudyRef) else {}
     config = check_section(Train, replaced_settings(context.config, tuned), "train")
@@ -70,9 +70,9 @@ def train_model(
     """
     Train to the end; the run in MLflow ends with the context.
 
-    :param manifest: of the features
-    :param gives_up: asked on rank 0 after each epoch; given on all ranks or on none
-    :param tags: of the run
+    :param manifest: manifest of the features
+    :param gives_up: called on rank 0 after each epoch, True prunes the training; given on all ranks or on none
+    :param tags: tags of the run
     """
     heartbeat = Heartbeat.from_environment()
     recipe = Recipe(
@@ -105,7 +105,7 @@ def train_model(
 
 
 def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
-    """The features' manifest, after a look at what can be known before anything costs time."""
+    """Return the features' manifest, after checks of everything that can be known before anything costs time."""
     features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
     check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))

@@ -1,4 +1,4 @@
-"""Trial: train once with settings that a study chooses. Run by every process of the torchrun gang."""
+"""Trial: train once with settings that a study chooses. Run by every process of the torchrun process group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(context: StepContext) -> TrialRef | None:
-    """:return: on rank 0 what came of the trial; None on the others"""
+    """Run the step; return on rank 0 the result of the trial, None on the others."""
     config = context.section(TrialStep)
     number = config.number
     manifest = checked_manifest(context, config.train)
@@ -63,7 +63,7 @@ def _train(
     trial: FrozenTrial,
     manifest: Mapping[str, Any],
 ) -> FrozenTrial:
-    """:return: as it ended, on rank 0"""
+    """Train a trial; return it as it ended, on rank 0."""
     number = config.number
     given = config.train.model_dump(mode="json")
     settings = check_section(Train, replaced_settings(given, trial.params), f"trial {number}: train")

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoCompleteTrialError(StepError):
-    """Nothing to choose from."""
+    """The study has no complete trial to choose from."""
 
     retryable = False
 
@@ -71,7 +71,7 @@ def run(context: StepContext) -> StudyRef:
 
 
 def _restore(context: StepContext, study: Study, config: TuneStep) -> None:
-    """Trials are committed to the store: a database that is lost or set back does not take them along."""
+    """Restore trials that are committed to the store, but missing in a study's database that was lost or set back."""
     known = {number for number, trial in study.trials().items() if trial.state is not TrialState.FAIL}
     lacking = set(range(config.num_trials)) - known
     folder = f"pipelines/{context.run.pipeline}/trial"

@@ -1,4 +1,6 @@
-"""Hold the snapshot against all that is expected of it; stop the pipeline, with a report, where it does not fit."""
+"""
+Validate: check the snapshot against all that is expected of it; stop the pipeline, with a report, if it does not fit.
+"""
 
 from __future__ import annotations
 

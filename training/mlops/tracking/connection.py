@@ -1,4 +1,4 @@
-"""Reaching the MLflow server, and saying so at once where it cannot be."""
+"""The connection to the MLflow server, with an immediate error if it cannot be reached."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADER_PROVIDERS: Final = "mlflow.tracking.request_header.registry"
 
 
 class TrackingError(StepError):
-    """MLflow did not do what it was asked: retried."""
+    """MLflow did not do what it was asked to. The error is retried."""
 
 
 class TrackingAwayError(OutageError, TrackingError):
@@ -37,25 +37,25 @@ class TrackingAwayError(OutageError, TrackingError):
 
 
 class DeniedError(TrackingError):
-    """MLflow does not take the request, or the credentials: trying again cannot help."""
+    """MLflow refuses the request or the credentials: trying again cannot help."""
 
     retryable = False
 
 
 def tracking_error(verdict: FailureClass) -> type[TrackingError]:
-    """The class that says what became of a request."""
+    """Return the error class for the verdict on a failed request."""
     return {FailureClass.AWAY: TrackingAwayError, FailureClass.REFUSED: DeniedError}.get(verdict, TrackingError)
 
 
 class LoginError(DeniedError):
-    """MLflow does not know who asks, or does not permit it: a setting is wrong."""
+    """MLflow does not know the user, or does not permit the request: a setting is wrong."""
 
 
 def login_refused(tracking_uri: str, what: str) -> LoginError:
     """
-    Where MLflow answered 401 or 403.
+    Return the error for an answer of 401 or 403 from MLflow.
 
-    :param what: was asked, and the answer
+    :param what: the request and the answer
     """
     user = os.environ.get(TRACKING_VARIABLES[0])
     who = f"the user {user!r}" if user else "this process, which has no user and password"
@@ -66,7 +66,11 @@ def login_refused(tracking_uri: str, what: str) -> LoginError:
 
 
 def check_address(tracking_uri: str) -> None:
-    """:raises BadConfigError: where it is not the address of a server"""
+    """
+    Check that a tracking URI can be the address of a server.
+
+    :raises BadConfigError: if it is not the address of a server
+    """
     if not tracking_uri:
         raise BadConfigError("no MLflow server is set; set MLFLOW_TRACKING_URI, e.g. to http://127.0.0.1:5000")
     if not tracking_uri.startswith(("http://", "https://")):
@@ -77,10 +81,10 @@ def check_address(tracking_uri: str) -> None:
 
 def check_reachable(tracking_uri: str) -> None:
     """
-    Ask the server for its health. Costs milliseconds, where importing mlflow costs seconds.
+    Ask the server for its health. This takes milliseconds, where importing mlflow takes seconds.
 
-    :raises BadConfigError: where no server is set
-    :raises TrackingError: within seconds, where it does not answer or answers with an error
+    :raises BadConfigError: if no server is set
+    :raises TrackingError: within seconds, if it does not answer or answers with an error
     """
     check_address(tracking_uri)
     try:
@@ -98,7 +102,11 @@ def check_reachable(tracking_uri: str) -> None:
 
 
 def classify_client_error(error: Exception) -> FailureClass:
-    """:param error: of mlflow's client, once its own tries are over"""
+    """
+    Return the verdict on an error of mlflow's client: MLflow is away, it refuses, or something else.
+
+    :param error: error of the client, after its own tries
+    """
     from mlflow.exceptions import MlflowException, RestException
     from requests import RequestException
 
@@ -120,19 +128,19 @@ def classify_client_error(error: Exception) -> FailureClass:
 
 def was_outrun(error: Exception) -> bool:
     """
-    Whether MLflow looked for a row, found none, and another process had written it before MLflow did.
+    Return True if MLflow looked for a row, found none, and another process had written it before MLflow did.
 
-    :param error: of MLflow, with what SQLite, PostgreSQL or MySQL said
+    :param error: error of MLflow, with the message of SQLite, PostgreSQL or MySQL
     """
     return _OUTRUN.search(str(error)) is not None
 
 
 def connect(tracking_uri: str) -> MlflowClient:
     """
-    A client of a server that answers.
+    Return a client of a server that answers.
 
-    :raises BadConfigError: where no server is set
-    :raises TrackingError: where it does not answer
+    :raises BadConfigError: if no server is set
+    :raises TrackingError: if it does not answer
     """
     check_reachable(tracking_uri)
     # mlflow's own defaults go on trying for several minutes.
@@ -148,10 +156,10 @@ def connect(tracking_uri: str) -> MlflowClient:
 
 def _import_header_providers() -> None:
     """
-    The plugins that add headers to MLflow's requests, without Feast's.
+    Import the plugins that add headers to MLflow's requests, without Feast's.
 
-    That one has something to say only while Feast itself reads from MLflow, which no step does. MLflow's first request
-    would import all of Feast to ask it: three seconds at the end of every training.
+    Feast's adds headers only while Feast itself reads from MLflow, which no step does. MLflow's first request would
+    import all of Feast to ask it: three seconds at the end of every training.
     """
     if _HEADER_PROVIDERS in sys.modules:
         return
@@ -169,13 +177,13 @@ def _import_header_providers() -> None:
 
 
 def allowed(name: str) -> str:
-    """A metric's name as MLflow lets it be written: ``ndcg@10`` is ``ndcg_at_10`` there."""
+    """Return a metric's name as MLflow allows it: ``ndcg@10`` becomes ``ndcg_at_10``."""
     return name.replace("@", "_at_")
 
 
 def check_metric_name(name: str) -> None:
     """
-    MLflow's own rule, looked at when a metric is first logged and not hours later by the server.
+    Check MLflow's own rule for metric names when a metric is first logged, and not hours later on the server.
 
     :raises BadConfigError: naming the metric
     """

@@ -1,4 +1,4 @@
-"""What is logged: from the training loop's memory to local disk, where it waits for MLflow."""
+"""The journal of logged metrics: from the training loop's memory to local disk, where they wait for MLflow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mlops.tracking.spool_file import Line, SpoolFile
 
 WRITE_SECONDS: Final = 0.5
 MAX_POINTS: Final = 100_000
-"""Kept in memory: what is logged between two writes, and while the disk is full."""
+"""Most points kept in memory: those logged between two writes, and while the disk is full."""
 MAX_STEP: Final = 1 << 63
-"""Beyond, MLflow 3.17 stores step 0, drops the rest of the request, and says that all is well."""
+"""Limit of a step: beyond it, MLflow 3.17 stores step 0, drops the rest of the request, and reports success."""
 METRICS_PER_LINE: Final = 1000
-"""What MLflow takes in one request."""
+"""Most metrics that MLflow takes in one request."""
 
 _NUMBERS: Final = frozenset({float, int})
-"""The usual types of values; subclasses are looked at one by one."""
+"""The usual types of values; subclasses are checked one by one."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,29 +38,29 @@ class Point(NamedTuple):
     """
 
     step: int | None
-    """None: the run's age in seconds, for what belongs to no training step."""
+    """Training step; None for metrics of no training step, whose step is the run's age in seconds."""
     unix_time: float
     metrics: Mapping[str, float]
 
 
 class Journal:
     """
-    The way of every point: :meth:`log` in the loop, to disk in a thread, :meth:`read` and :meth:`mark_sent` in the
-    sender's.
+    The way of every point: :meth:`log` in the loop, then to disk in a thread, then :meth:`read` and :meth:`mark_sent`
+    in the sender's thread.
 
-    Since all goes by the disk, a server that is away costs no memory, and a process that is killed loses half a
-    second. A disk that is full only loses points where the server is away as well, and they are counted.
+    Since all points go through the disk, a server that is away costs no memory, and a process that is killed loses half
+    a second. A full disk loses points only if the server is away as well, and these are counted.
 
-    :raises OSError: where the folder cannot be written
+    :raises OSError: if the folder cannot be written
     """
 
     def __init__(self, folder: Path, *, max_points: int = MAX_POINTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.leftovers = list(SpoolFile.left_in(folder))
-        """Spool files of earlier attempts on this machine, oldest first."""
+        """Files of earlier attempts on this machine, oldest first."""
         self.file = SpoolFile.new(folder)
         self.num_lost = 0
-        """Points."""
+        """Number of lost points."""
         self._points: deque[Point] = deque(maxlen=max_points)
         self._max_points = max_points
         self._names: set[str] = set()
@@ -69,7 +69,7 @@ class Journal:
         self._disk_full = False
         self._lock = threading.Lock()
         self.written = threading.Event()
-        """Set when there is something to send."""
+        """Event that is set when there is something to send."""
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write_regularly, name="tracking-journal", daemon=True)
         self._writer.start()
@@ -77,9 +77,9 @@ class Journal:
 
     def log(self, point: Point) -> None:
         """
-        Takes a microsecond or two and never waits.
+        Record a point. Takes a microsecond or two and never waits.
 
-        :raises BadConfigError: where MLflow would refuse a metric's name, or a value or the step is not a number
+        :raises BadConfigError: if MLflow would refuse a metric's name, or a value or the step is not a number
         """
         # Few lines and few objects: after a training's step neither code nor data is in the processor's cache.
         step, _, metrics = point
@@ -104,7 +104,7 @@ class Journal:
         self._names.update(metrics)
 
     def write(self) -> None:
-        """Put on disk what was logged. What a full disk does not take stays in memory."""
+        """Write logged points to disk. Points that do not fit on a full disk stay in memory."""
         with self._lock:
             if not self._unwritten:
                 self._unwritten = lines_of(self._points.popleft() for _ in range(len(self._points)))
@@ -122,18 +122,21 @@ class Journal:
         self.written.set()
 
     def is_empty(self) -> bool:
-        """Whether all that was logged was sent."""
+        """Return True if all logged points were sent."""
         with self._lock:
             return not self._points and not self._num_unsent
 
     def read(self, max_metrics: int) -> tuple[list[Line], int | None]:
-        """The next lines, and the place after them for :meth:`mark_sent`; None where they are in memory only."""
+        """Return the next lines, and the place after them for :meth:`mark_sent`; None if they are in memory only."""
         with self._lock:
             lines, _, place = self.file.read(max_metrics)
             return (lines, place) if lines else (self._unwritten[:1], None)
 
     def mark_sent(self, lines: list[Line], place: int | None) -> None:
-        """Note what was sent. Lines written since the reading are left alone: they are read again, from the disk."""
+        """
+        Mark lines as sent; lines in memory that were written since they were read stay unmarked, to be read again from
+        the disk.
+        """
         with self._lock:
             if place is not None:
                 self.file.mark_sent(place)
@@ -144,7 +147,7 @@ class Journal:
             self._num_unsent -= len(lines)
 
     def close(self) -> None:
-        """What was not sent stays on disk."""
+        """Stop the thread, and write the rest; unsent lines stay on disk."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -162,7 +165,9 @@ class Journal:
 
 
 def lines_of(points: Iterable[Point]) -> list[Line]:
-    """The metrics of all points in turn, in lines of at most 1,000. By hand: a third of what json.dumps takes."""
+    """
+    Return the metrics of all points in turn, in lines of at most 1,000. By hand: a third of the time of json.dumps.
+    """
     heads: dict[str, str] = {}
     steps: list[int] = []
     metrics: list[str] = []
@@ -179,7 +184,7 @@ def lines_of(points: Iterable[Point]) -> list[Line]:
 
 
 def _name_of(value: float) -> str:
-    """JSON has no such numbers; they go by name: https://protobuf.dev/programming-guides/json/"""
+    """Return the name of a number that JSON lacks: https://protobuf.dev/programming-guides/json/"""
     return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
 
 

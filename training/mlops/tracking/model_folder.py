@@ -21,7 +21,10 @@ class SignatureColumn:
 
     name: str
     type: str
-    """MLflow's: ``double``, ``float``, ``long``, ``string``, ``datetime``; ``any`` where none of its may be missing."""
+    """
+    MLflow's type: ``double``, ``float``, ``long``, ``string``, ``datetime``; ``any`` where missing values rule out its
+    own types.
+    """
 
 
 def write_model_folder(
@@ -37,10 +40,10 @@ def write_model_folder(
     metadata: Mapping[str, Any],
 ) -> None:
     """
-    Equal arguments give equal bytes.
+    Write the folder of a model. Equal arguments give equal bytes.
 
-    :param folder: not there yet
-    :param loader_module: of the library, with a function ``_load_pyfunc``, which gets the path of ``data``
+    :param folder: folder to make; must not exist yet
+    :param loader_module: module of the library, with a function ``_load_pyfunc``, which gets the path of ``data``
     :param library: zip of the modules that the loader needs
     """
     from mlflow.models import Model, ModelSignature
@@ -69,7 +72,10 @@ def write_model_folder(
 
 
 def refusal(message: str) -> MlflowException:
-    """What a server answers with status 400 and this message; any other error it would answer with a stack."""
+    """
+    Return the error that a server answers with status 400 and this message; any other error would be answered with a
+    stack.
+    """
     from mlflow.exceptions import MlflowException
 
     error: MlflowException = MlflowException.invalid_parameter_value(message)

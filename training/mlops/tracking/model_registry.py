@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 REF_TAG: Final = "mlops.ref"
-"""The ReportRef that a version was registered for, as JSON: the whole way back to the data."""
+"""Tag with the ReportRef that a version was registered for, as JSON: the whole way back to the data."""
 DIGEST_TAG: Final = "mlops.ref_digest"
-"""Tag with the digest of the ref: one version per digest."""
+"""Tag with the digest of that ref: one version per digest."""
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRegistry:
     """
-    One registered model. Errors of the server are :class:`~mlops.tracking.connection.TrackingError`.
+    One registered model. Errors of the server are raised as :class:`~mlops.tracking.connection.TrackingError`.
 
-    :param name: of the registered model; made on the first version
+    :param name: name of the registered model, which is made with the first version
     """
 
     client: MlflowClient
     name: str
 
     def aliases(self) -> dict[str, str]:
-        """Alias to version, as they are now; none where there is no such model."""
+        """Return the versions by alias, as they are now; empty if there is no such model."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"cannot read model {self.name!r}"):
@@ -46,11 +46,11 @@ class ModelRegistry:
         return {alias: str(version) for alias, version in aliases.items()}
 
     def version_of_alias(self, alias: str) -> str | None:
-        """The version that the alias names now; None where there is no such alias or no such model."""
+        """Return the version that the alias names now; None if there is no such alias or no such model."""
         return self.aliases().get(alias)
 
     def versions(self) -> list[ModelVersion]:
-        """The newest first."""
+        """Return the versions, newest first."""
         with translated(f"cannot search the versions of model {self.name!r}"):
             found = self.client.search_model_versions(f"name = '{self.name}'")
         return sorted(found, key=lambda version: -int(version.version))
@@ -73,7 +73,7 @@ class ModelRegistry:
         return tags
 
     def versions_with_digest(self, digest: str) -> list[str]:
-        """Oldest first."""
+        """Return the versions with that digest, oldest first."""
         with translated(f"cannot search the versions of model {self.name!r}"):
             found: list[ModelVersion] = self.client.search_model_versions(
                 f"name = '{self.name}' and tags.`{DIGEST_TAG}` = '{digest}'"
@@ -81,7 +81,7 @@ class ModelRegistry:
         return sorted((str(version.version) for version in found), key=int)
 
     def tags_before(self, version: str) -> Iterator[dict[str, str]]:
-        """Tags of the versions before that one, newest first."""
+        """Iterate over the tags of the versions before that one, newest first."""
         token = None
         while True:
             with translated(f"cannot search the versions of model {self.name!r}"):
@@ -114,7 +114,7 @@ class ModelRegistry:
         return str(version.version)
 
     def delete(self, version: str) -> None:
-        """Where another process was quicker, there is nothing left to do."""
+        """Delete a version; does nothing if another process has deleted it before."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"cannot delete version {version} of model {self.name!r}"):
@@ -126,9 +126,9 @@ class ModelRegistry:
 
     def set_alias(self, alias: str, version: str) -> bool:
         """
-        One change in MLflow's database: a reader finds the version before or this one, never none.
+        Set an alias in one change of MLflow's database: a reader finds the version before or this one, never none.
 
-        :return: False where there is no such version
+        :return: False if there is no such version
         """
         from mlflow.exceptions import MlflowException
 
@@ -146,7 +146,7 @@ class ModelRegistry:
             self.client.delete_registered_model_alias(self.name, alias)
 
     def set_tag(self, version: str, tag: str, value: str) -> None:
-        """A version that is gone has no tags to keep."""
+        """Set a tag of a version; does nothing if the version is gone."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"cannot set the tag {tag} of version {version} of model {self.name!r}"):
@@ -158,7 +158,7 @@ class ModelRegistry:
 
 
 def _write(write: Callable[..., object], *arguments: str) -> None:
-    """Once more where another process was quicker: MLflow then finds the row, and changes it."""
+    """Write, and try again if another process was quicker: MLflow then finds the row, and changes it."""
     from mlflow.exceptions import MlflowException
 
     for _ in range(_TRIES):
@@ -173,7 +173,7 @@ def _write(write: Callable[..., object], *arguments: str) -> None:
 
 
 def model_names(client: MlflowClient) -> list[str]:
-    """All registered models, by name."""
+    """Return the names of all registered models, sorted."""
     with translated("cannot search the models"):
         names, token = [], None
         while True:

@@ -1,4 +1,4 @@
-"""Finding or making the one run of a piece of work, and what it holds already."""
+"""Find or create the one run of a piece of work, and read which metrics it has already."""
 
 from __future__ import annotations
 
@@ -16,52 +16,54 @@ from mlops.tracking.rest import RefusedError, Rest
 RUN_KEY_TAG: Final = "mlops.run_key"
 OPEN_ATTEMPTS: Final = 8
 COLLISIONS: Final = ("Params were already logged", NOT_ACTIVE)
-"""What MLflow says, where they were not outrun, to all but one of the processes that open a run at once."""
+"""MLflow's errors in all but one of the processes that open a run at once, unless they were outrun."""
 MAX_PER_REQUEST: Final = 100
-"""Params or tags; MLflow's own limit."""
+"""Most params or tags of a request; MLflow's own limit."""
 SYSTEM_PREFIX: Final = "system/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """What a run is opened with."""
+    """Everything that a run is opened with."""
 
     experiment: str
     run_key: str
-    """Names the work: a retry goes on in the same run."""
+    """Key that identifies the work: a retry goes on in the same run."""
     name: str
     params: Mapping[str, str]
-    """MLflow keeps the first value of a param. A later attempt's other value (a world size, say) becomes the tag
-    ``mlops.latest.<param>``."""
+    """
+    Params of the run. MLflow keeps the first value of a param. A later attempt's other value (a world size, say)
+    becomes the tag ``mlops.latest.<param>``.
+    """
     tags: Mapping[str, str]
     leads: bool
-    """Whether this process says how the run is and ends. One does; the others only add metrics."""
+    """True if this process sets the run's status and ends it. One process does; the others only add metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRun:
-    """A run on the server, and the steps it had for each metric when it was opened."""
+    """A run on the server, and the steps that each metric had when it was opened."""
 
     rest: Rest
     run_id: str
     started: int
-    """Unix time in milliseconds."""
+    """Start of the run, Unix time in milliseconds."""
     latest: Mapping[str, int]
     """Highest step of each metric."""
     _steps: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def floor(self) -> int:
-        """No metric of a training step above this one is there yet. -1: none at all."""
+        """Highest training step of any metric when the run was opened; -1 if there is none."""
         return max((step for key, step in self.latest.items() if not key.startswith(SYSTEM_PREFIX)), default=-1)
 
     def holds(self, key: str, step: int) -> bool:
         """
-        Whether the metric has a value at this step.
+        Return True if the metric has a value at this step.
 
-        MLflow can neither delete nor replace a value. What an attempt repeats after a resume is therefore left out:
-        one value per step, the first. An attempt that could not send everything leaves gaps, so that the highest step
-        alone does not say it.
+        MLflow can neither delete nor replace a value. Values that an attempt repeats after a resume are therefore left
+        out: one value per step, the first. An attempt that could not send everything leaves gaps, so that the highest
+        step alone does not decide it.
         """
         if step > self.latest.get(key, -1):
             return False
@@ -74,18 +76,28 @@ class OpenRun:
         return place < len(steps) and int(steps[place]) == step
 
     def step_of(self, unix_milliseconds: int) -> int:
-        """The run's age in seconds then: the step of what belongs to no training step. Grows over all attempts."""
+        """
+        Return the run's age in seconds at that time: the step of metrics of no training step. Grows over all attempts.
+        """
         return max(0, unix_milliseconds - self.started) // 1000
 
     def log(self, metrics: bytes) -> None:
-        """:param metrics: at most 1,000 as JSON objects, separated by commas"""
+        """
+        Log metrics.
+
+        :param metrics: at most 1,000 as JSON objects, separated by commas
+        """
         self.rest.post("runs/log-batch", b'{"run_id": "%s", "metrics": [%s]}' % (self.run_id.encode(), metrics))
 
     def set_tag(self, key: str, value: str) -> None:
         self.rest.post("runs/set-tag", {"run_id": self.run_id, "key": key, "value": value})
 
     def end(self, status: str) -> None:
-        """:param status: ``FINISHED`` or ``FAILED``"""
+        """
+        End the run.
+
+        :param status: ``FINISHED`` or ``FAILED``
+        """
         ended = {"run_id": self.run_id, "status": status, "end_time": int(time.time() * 1000)}
         self.rest.post("runs/update", ended)
 
@@ -94,7 +106,7 @@ def open_on_server(rest: Rest, opening: Opening) -> OpenRun:
     """
     Find the run by its key, or create it.
 
-    :raises TrackingError: where the server is away or refuses
+    :raises TrackingError: if the server is away or refuses
     """
     experiment_id = _experiment(rest, opening.experiment)
     for attempts_left in reversed(range(OPEN_ATTEMPTS)):
@@ -131,7 +143,7 @@ def _find_or_create(rest: Rest, experiment_id: str, opening: Opening) -> str:
 
 
 def _runs_of(rest: Rest, experiment_id: str, run_key: str) -> list[str]:
-    """Ids, oldest first."""
+    """Return the ids of the runs with a key, oldest first."""
     wanted = {"experiment_ids": [experiment_id], "filter": f"tags.`{RUN_KEY_TAG}` = '{run_key}'"}
     found = [run["info"] for run in rest.post("runs/search", wanted).get("runs", [])]
     return [info["run_id"] for info in sorted(found, key=lambda info: (int(info["start_time"]), info["run_id"]))]

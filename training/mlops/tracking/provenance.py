@@ -1,4 +1,4 @@
-"""Where a result came from: commit, lock files, machine, Airflow task."""
+"""The provenance of a result: commit, lock files, machine, Airflow task."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from mlops.contract.step import RunIdentity, code_digest
 from mlops.process import lock_file
 
 COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"
-"""The commit, where the code is deployed without its repository."""
+"""Environment variable with the commit, for code that is deployed without its repository."""
 UNKNOWN: Final = "unknown"
 DIRTY: Final = "-dirty"
 REPRODUCTION_TAG: Final = "mlops.reproduction_of"
-"""The model version, of a run that only makes it again."""
+"""Tag with the model version that a run only reproduces."""
 LOCK_FILES: Final = ("requirements.txt", "training/requirements.txt", "training/requirements-validation.txt")
 _PACKAGE = Path(__file__).parents[1]
 
 
 def git_commit(folder: Path) -> str:
-    """The commit of the checkout, ``-dirty`` where files differ or are not in it; ``unknown`` outside of one."""
+    """
+    Return the commit of the checkout, with ``-dirty`` if files differ or are not in it; ``unknown`` outside of one.
+    """
     if commit := os.environ.get(COMMIT_VARIABLE):
         return commit
     head = git(folder, "rev-parse", "HEAD")
@@ -39,7 +41,7 @@ def git_commit(folder: Path) -> str:
 
 
 def lock_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each lock file there is, under the project folder or beside this code."""
+    """Return the SHA-256 of each lock file there is, under the project folder or beside this code."""
     found = {}
     for name in LOCK_FILES:
         here = lock_file(Path(name).name) if name.startswith("training/") else _PACKAGE.parents[1] / name
@@ -59,13 +61,15 @@ def hardware() -> dict[str, str]:
 
 @cache
 def packages() -> dict[str, str]:
-    """Versions of what is installed, by name. Read once: it takes 0.2 s."""
+    """Return the versions of installed packages, by name. Read once: it takes 0.2 s."""
     found = {dist.name.lower().replace("_", "-"): dist.version for dist in distributions()}
     return dict(sorted(found.items()))
 
 
 def software(home: Path) -> dict[str, Any]:
-    """What runs here, as far as it can be told without torch: all that may decide a bit of a result."""
+    """
+    Return the software that runs here, as far as it is known without torch: all that may decide a bit of a result.
+    """
     return {
         "git_commit": git_commit(home),
         "library": code_digest([_PACKAGE]),
@@ -76,7 +80,7 @@ def software(home: Path) -> dict[str, Any]:
 
 
 def run_tags(run: RunIdentity, home: Path) -> dict[str, str]:
-    """Tags that say who ran what where."""
+    """Return tags that say who ran what where."""
     commit = git_commit(home)
     return {
         "mlops.pipeline": run.pipeline,
@@ -95,7 +99,7 @@ def run_tags(run: RunIdentity, home: Path) -> dict[str, str]:
 
 
 def lineage_tags(ref: Ref) -> dict[str, str]:
-    """Tags that lead from a run or a model version back to the data; all can be searched."""
+    """Return tags that lead from a run or a model version back to the data; all can be searched."""
     dataset, features = ref.ancestor(DatasetRef), ref.ancestor(FeaturesRef)
     tags = {
         "mlops.dataset": dataset.name,

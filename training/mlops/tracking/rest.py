@@ -21,31 +21,31 @@ from mlops.contract.step import WORKSPACE_HEADER, WORKSPACE_VARIABLE
 from mlops.tracking.connection import NOT_ACTIVE, TrackingAwayError, TrackingError, login_refused, tracking_error
 
 TIMEOUT_SECONDS: Final = (5.0, 15.0)
-"""To connect, and to wait for bytes of the answer."""
+"""Seconds to connect, and to wait for bytes of the answer."""
 PAGE_SIZE: Final = 10_000
 TOO_LARGE: Final = "TOO_LARGE"
 _TRY_AGAIN: Final = frozenset({408, 425, 429})
-"""Answers below 500 that say nothing against the request: load passes."""
+"""HTTP statuses below 500 after which the request is sent again: load passes."""
 _NO_LOGIN: Final = frozenset({401, 403})
 _OWN_CLIENT_SETTINGS: Final = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 
 
 class RefusedError(TrackingError):
-    """The server answered that it will not do this."""
+    """The server refused to do this."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-        """MLflow's, e.g. ``RESOURCE_DOES_NOT_EXIST``."""
+        """MLflow's error code, e.g. ``RESOURCE_DOES_NOT_EXIST``."""
 
     @property
     def blames_content(self) -> bool:
-        """Whether a part of the request may be taken where the whole is not."""
+        """True if a part of the request may be accepted where the whole is not."""
         return self.code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", TOO_LARGE}
 
     @property
     def is_gone(self) -> bool:
-        """Whether the run was deleted: by a person, or as surplus by a process that made one at the same moment."""
+        """True if the run was deleted: by a person, or as surplus by a process that made one at the same moment."""
         return self.code == "RESOURCE_DOES_NOT_EXIST" or NOT_ACTIVE in str(self)
 
 
@@ -57,15 +57,23 @@ class Rest:
         self._session: requests.Session | None = None
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
-        """:param path: below ``/api/2.0/mlflow/``, e.g. ``runs/get``"""
+        """
+        Send a GET request.
+
+        :param path: below ``/api/2.0/mlflow/``, e.g. ``runs/get``
+        """
         return self._call("GET", path, params=query)
 
     def post(self, path: str, body: Mapping[str, Any] | bytes) -> dict[str, Any]:
-        """:param body: bytes are JSON already"""
+        """
+        Send a POST request.
+
+        :param body: bytes are JSON already
+        """
         return self._call("POST", path, data=body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def pages(self, path: str, field: str, **query: str | int) -> Iterator[dict[str, Any]]:
-        """The entries of a list that comes in pages."""
+        """Iterate over the entries of a list that comes in pages."""
         token: dict[str, str] = {}
         while True:
             page = self.get(path, max_results=PAGE_SIZE, **query, **token)
@@ -76,9 +84,11 @@ class Rest:
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         """
-        :raises RefusedError: where another try would get the same answer
-        :raises LoginError: where the server does not know us (any more), or does not permit this
-        :raises TrackingError: where the server is away or overloaded
+        Send a request, and return the answer.
+
+        :raises RefusedError: if another try would get the same answer
+        :raises LoginError: if the server does not know us (any more), or does not permit this
+        :raises TrackingError: if the server is away or overloaded
         """
         try:
             self._session = self._session or _session(self.tracking_uri)
@@ -105,7 +115,7 @@ class Rest:
 
 
 def _reason(error: BaseException) -> str:
-    """What the innermost of the errors says that requests and urllib3 wrap around it."""
+    """Return the message of the innermost error that requests and urllib3 wrap."""
     while error.__context__ is not None:
         error = error.__context__
     return (str(error) or repr(error)).splitlines()[0]
@@ -120,7 +130,7 @@ def _error(answer: requests.Response) -> dict[str, Any]:
 
 
 def _session(tracking_uri: str) -> requests.Session:
-    """Credentials as mlflow takes them: https://mlflow.org/docs/latest/self-hosting/security/"""
+    """Make a session with credentials as mlflow takes them: https://mlflow.org/docs/latest/self-hosting/security/"""
     session = requests.Session()
     session.headers["Content-Type"] = "application/json"
     settings = os.environ
@@ -142,7 +152,7 @@ def _session(tracking_uri: str) -> requests.Session:
 
 
 def _read_environment_once(session: requests.Session, tracking_uri: str) -> None:
-    """Proxies, certificates and netrc, which requests would look for at each request: half of its time."""
+    """Read proxies, certificates and netrc once; requests would look for them at each request: half of its time."""
     found = session.merge_environment_settings(tracking_uri, {}, None, None, None)
     session.proxies, session.verify, session.cert = found["proxies"], found["verify"], found["cert"]
     if "Authorization" not in session.headers:
@@ -151,7 +161,9 @@ def _read_environment_once(session: requests.Session, tracking_uri: str) -> None
 
 
 def _authenticate(session: requests.Session, tracking_uri: str) -> None:
-    """Plugins, signatures and the credentials file: what only mlflow knows, worth its import."""
+    """
+    Set up authentication by plugins, signatures and the credentials file: only mlflow knows them, worth its import.
+    """
     from mlflow.tracking.request_auth.registry import fetch_auth
     from mlflow.utils.credentials import get_default_host_creds
 

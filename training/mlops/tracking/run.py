@@ -40,18 +40,22 @@ MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
 FINISH_SECONDS: Final = 300.0
 ABANDON_SECONDS: Final = 5.0
 _NO_LOGIN: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
-"""What mlflow's client makes of 401 and 403."""
+"""Error codes that mlflow's client makes of 401 and 403."""
 
 EVALUATION_FOLDER: Final = "evaluation"
 EXAMPLE: Final = "example"
-"""Artifact of a :class:`~mlops.contract.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
-server will have it."""
+"""
+Artifact of a :class:`~mlops.contract.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
+server gets them.
+"""
 EVALUATION: Final = {
     "report": f"{EVALUATION_FOLDER}/report.html",
     "metrics": f"{EVALUATION_FOLDER}/metrics.json",
     EXAMPLE: f"{EVALUATION_FOLDER}/{EXAMPLE}.arrow",
 }
-"""Artifacts of a :class:`~mlops.contract.refs.ReportRef`, and where the training's run has a copy of each."""
+"""
+Artifacts of a :class:`~mlops.contract.refs.ReportRef`, and the paths at which the training's run has a copy of each.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredRun:
-    """A run that MLflow has, for what is done at once. A server that is away is an error here."""
+    """A run that MLflow has, for writes that are done at once. A server that is away is an error here."""
 
     client: MlflowClient
     run_id: str
@@ -75,7 +79,7 @@ class StoredRun:
             self.client.log_artifacts(self.run_id, scratch, folder or None)
 
     def read(self, path: str) -> bytes | None:
-        """A file that is stored beside the run; None where there is none."""
+        """Return a file that is stored beside the run; None if there is none."""
         with _scratch() as scratch, translated(f"cannot read {path} of run {self.run_id}"):
             if path not in [
                 file.path for file in self.client.list_artifacts(self.run_id, str(PurePosixPath(path).parent))
@@ -84,7 +88,7 @@ class StoredRun:
             return Path(self.client.download_artifacts(self.run_id, path, scratch)).read_bytes()
 
     def log_values(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Final values, without step."""
+        """Log final values, without step."""
         from mlflow.entities import Metric, RunTag
 
         now = int(time.time() * 1000)
@@ -98,9 +102,9 @@ class StoredRun:
 
     def adopt(self, tag: str, value: str, statuses: Mapping[str, str], number: str) -> None:
         """
-        Make the runs with a tag this one's children, and end those that nobody ends any more.
+        Make the runs with a tag this one's children, and end those that no process will end any more.
 
-        :param statuses: by each run's tag of the name ``number``
+        :param statuses: final status of each run, by its tag named ``number``
         """
         with translated(f"cannot settle the children of run {self.run_id}"):
             experiment = self.client.get_run(self.run_id).info.experiment_id
@@ -119,8 +123,8 @@ class StoredRun:
 
 class TrackedRun:
     """
-    A run in the making. :meth:`log` only notes; threads write to disk and send, so that training never waits for
-    MLflow and goes on without it.
+    A run in progress. :meth:`log` only records; threads write to disk and send, so that training never waits for MLflow
+    and goes on without it.
 
     Calls, in order: ``log`` any number of times and from any thread; ``flush`` where the process may soon be killed;
     at the end ``finish``, or ``abandon`` where the training failed.
@@ -135,10 +139,10 @@ class TrackedRun:
             raise StepError(f"cannot keep metrics in {folder}: {error}; make it writable, or free its disk") from error
         self.log: Callable[[Point], None] = self._journal.log
         """
-        Note the metrics of a moment, in a microsecond or two: the journal's own method, for a call between costs a
-        quarter of that.
+        Record the metrics of a moment, in a microsecond or two: the journal's own method, because a call between costs
+        a quarter of that.
 
-        :raises BadConfigError: where MLflow would refuse a metric's name, or a value is not a number
+        :raises BadConfigError: if MLflow would refuse a metric's name, or a value is not a number
         """
         self._sender = Sender(tracking_uri, opening, self._journal)
         self._sender.start()
@@ -146,26 +150,34 @@ class TrackedRun:
     @property
     def run_id(self) -> str:
         """
-        Waits until the run is open.
+        Id of the run; waits until the run is open.
 
-        :raises TrackingError: where MLflow stays away
+        :raises TrackingError: if MLflow stays away
         """
         return self.wait_until_open(FINISH_SECONDS)
 
     def wait_until_open(self, timeout: float) -> str:
-        """:raises TrackingError: where MLflow stays away for so many seconds"""
+        """
+        Wait until the run is open, and return its id.
+
+        :raises TrackingError: if MLflow stays away for so many seconds
+        """
         self._wait(lambda: self._sender.run_id is not None, timeout, "did not open a run")
         assert self._sender.run_id is not None, "waited for"
         return self._sender.run_id
 
     def check_login(self) -> None:
-        """:raises LoginError: where MLflow has refused to open the run: nothing of what follows would be kept there"""
+        """
+        Check that MLflow has not refused this process.
+
+        :raises LoginError: if MLflow has refused to open the run: nothing that follows would be kept there
+        """
         if self._sender.run_id is None and isinstance(self._sender.error, LoginError):
             raise self._sender.error
 
     @property
     def stored(self) -> StoredRun:
-        """The same run, for files and tags. Imports mlflow: seconds."""
+        """Return the same run, for files and tags. Imports mlflow: seconds."""
         return StoredRun(run_id=self.run_id, client=connect(self._tracking_uri))
 
     def log_bytes(self, folder: str, files: Mapping[str, bytes]) -> None:
@@ -176,7 +188,7 @@ class TrackedRun:
         """
         Put all metrics on disk, then wait until MLflow has them.
 
-        :raises TrackingError: where that takes longer; they stay on disk, for the next attempt on this machine
+        :raises TrackingError: if that takes longer; they stay on disk, for the next attempt on this machine
         """
         self._journal.write()
         self._wait(self._journal.is_empty, timeout, "did not take all metrics")
@@ -187,8 +199,8 @@ class TrackedRun:
         """
         Flush, tag the run, and mark it as finished.
 
-        :param status: or ``KILLED``
-        :raises TrackingError: where MLflow stays away for so long; the next attempt sends what is on disk
+        :param status: ``FINISHED`` or ``KILLED``
+        :raises TrackingError: if MLflow stays away for so long; the next attempt sends the metrics that are on disk
         """
         self._sender.tags.update(tags)
         self._end(status, timeout)
@@ -201,7 +213,7 @@ class TrackedRun:
             logger.warning("%s", error)
 
     def close(self) -> None:
-        """End the threads; what was not sent stays on disk. Done by ``finish`` and ``abandon``."""
+        """End the threads; unsent metrics stay on disk. Called by ``finish`` and ``abandon``."""
         self._sender.stop()
         self._journal.close()
         with suppress(OSError):  # not empty: something waits there, or another process lives
@@ -252,14 +264,14 @@ def open_run(
     leads: bool = True,
 ) -> TrackedRun:
     """
-    Track a piece of work: in the run that has its key, or a new one. Returns at once; a thread opens the run as soon
-    as MLflow answers. Who wants to know before the work begins, asks for :meth:`TrackedRun.wait_until_open`.
+    Track a piece of work: in the run that has its key, or a new one. Returns at once; a thread opens the run as soon as
+    MLflow answers. To know that it is open before the work begins, call :meth:`TrackedRun.wait_until_open`.
 
     :param server: MLflow's address, or a client that knows it
-    :param spool: local folder for what MLflow does not have yet, the same for each attempt; by default one under the
-        machine's folder for temporary files
+    :param spool: local folder for metrics that MLflow does not have yet, the same for each attempt; by default one
+        under the machine's folder for temporary files
     :param leads: False in a process that only adds metrics to a run which another one opens and ends
-    :raises BadConfigError: where the address is none
+    :raises BadConfigError: if the address is not one of a server
     """
     tracking_uri = server if isinstance(server, str) else str(server.tracking_uri)
     check_address(tracking_uri)
@@ -277,7 +289,7 @@ def open_run(
 
 
 def reopen_run(client: MlflowClient, run_id: str) -> StoredRun:
-    """A run that an earlier step made."""
+    """Return a run that an earlier step made."""
     with translated(f"cannot read run {run_id}"):
         client.get_run(run_id)
     return StoredRun(client=client, run_id=run_id)
@@ -285,7 +297,9 @@ def reopen_run(client: MlflowClient, run_id: str) -> StoredRun:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Errors of mlflow, which hold the request and a stack of retries, as one that says what could not be done."""
+    """
+    Turn errors of mlflow, which hold the request and a stack of retries, into one that says what could not be done.
+    """
     from mlflow.exceptions import MlflowException
 
     try:

@@ -16,10 +16,10 @@ from mlops.tracking.rest import RefusedError, Rest
 from mlops.tracking.spool_file import Line, SpoolFile
 
 SEND_SECONDS: Final = 2.0
-"""Between two requests, while all is well: one takes some milliseconds of a processor whatever it holds."""
+"""Seconds between two requests while all is well: one takes some milliseconds of a processor whatever it holds."""
 FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 10.0
-"""Between tries while the server is away: it is noticed within so long that it is back."""
+"""Most seconds between tries while the server is away, hence until its return is noticed."""
 REFUSED_TAG: Final = "mlops.refused_metrics"
 
 logger = logging.getLogger(__name__)
@@ -37,15 +37,15 @@ class Sender(threading.Thread):
         self.changed = threading.Condition()
         self.run_id: str | None = None
         self.error: Exception | None = None
-        """What went wrong last; None while all is well."""
+        """The last error; None while all is well."""
         self.failures = 0
-        """Tries that went wrong so far."""
+        """Number of failed tries so far."""
         self.ended = False
-        """Whether the run has its last status."""
+        """True if the run has its last status."""
         self.tags: dict[str, str] = {}
-        """For the run to have when it ends."""
+        """Tags that the run gets when it ends."""
         self.broken = False
-        """Whether the thread died of what it was not made for."""
+        """True if the thread died of an unexpected error."""
         self._rest = Rest(tracking_uri)
         self._opening = opening
         self._journal = journal
@@ -56,7 +56,7 @@ class Sender(threading.Thread):
         self._stopping = False
 
     def hurry(self) -> None:
-        """Try now, whatever the pause."""
+        """Try at once, whatever the pause."""
         self._hurry.set()
         self._journal.written.set()
 
@@ -66,7 +66,7 @@ class Sender(threading.Thread):
         self.hurry()
 
     def stop(self) -> None:
-        """As soon as the request under way is through."""
+        """Stop as soon as the request under way is through."""
         self._stopping = True
         self.hurry()
 
@@ -99,7 +99,7 @@ class Sender(threading.Thread):
                 self._hurry.clear()
 
     def _send_some(self) -> bool:
-        """:return: whether there may be more"""
+        """Send some lines; return True if there may be more."""
         run = self._run
         if run is None:
             run = self._run = self._opened()
@@ -151,7 +151,7 @@ class Sender(threading.Thread):
             self._send_apart(run, json.loads(b"[%s]" % metrics))
 
     def _missing(self, run: OpenRun, line: Line) -> bytes:
-        """The metrics of a line that the server does not have."""
+        """Return the metrics of a line that the server does not have."""
         if line.min_step > run.floor and not self._refused:
             return line.metrics
         kept = []
@@ -163,7 +163,7 @@ class Sender(threading.Thread):
         return _joined(kept)
 
     def _send_apart(self, run: OpenRun, metrics: Sequence[dict[str, Any]]) -> None:
-        """Halve what was refused, until the metric is alone that the server does not take."""
+        """Halve a refused request until the metric that the server does not take is alone."""
         metrics = [metric for metric in metrics if metric["key"] not in self._refused]
         if not metrics:
             return

@@ -15,7 +15,7 @@ _SUFFIX: Final = ".metrics"
 _HEADER: Final = b"%020d\n"
 _HEADER_BYTES: Final = len(_HEADER % 0)
 _READ_BYTES: Final = 1 << 21
-"""More than a line can have: 1,000 metrics, with names of at most 250 characters."""
+"""Bytes read at once, more than a line can have: 1,000 metrics, with names of at most 250 characters."""
 _REUSE_BYTES: Final = 1 << 20
 _LINE: Final = re.compile(rb"(-?\d+) (\d+) (\{.*\})")
 
@@ -24,17 +24,17 @@ class Line(NamedTuple):
     """Some metrics, in the form in which the REST API takes them."""
 
     min_step: int
-    """-1 where a metric belongs to no training step."""
+    """Lowest training step of the metrics; -1 if a metric belongs to no training step."""
     num_metrics: int
     metrics: bytes
-    """JSON objects, separated by commas."""
+    """The metrics as JSON objects, separated by commas."""
 
     def dump(self) -> bytes:
         return b"%d %d %s\n" % self
 
     @classmethod
     def load(cls, line: bytes) -> Self | None:
-        """None where it is damaged."""
+        """Parse a line; None if it is damaged."""
         found = _LINE.fullmatch(line)
         return cls(int(found[1]), int(found[2]), found[3]) if found else None
 
@@ -62,7 +62,9 @@ class SpoolFile:
 
     @classmethod
     def new(cls, folder: Path) -> SpoolFile:
-        """An empty one. Others see it only when it belongs to this process: they would take it over, and remove it."""
+        """
+        Make an empty file. Others see it only when it belongs to this process: they would take it over, and remove it.
+        """
         name = f"{time.time_ns():020d}-{threading.get_native_id()}"
         file = cls(folder / f"{name}.new", new=True)
         file.path = file.path.rename(folder / f"{name}{_SUFFIX}")
@@ -70,7 +72,7 @@ class SpoolFile:
 
     @classmethod
     def left_in(cls, folder: Path) -> Iterator[SpoolFile]:
-        """Return the spool files of processes that are gone, oldest first."""
+        """Take over the files of processes that are gone, oldest first."""
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             try:
                 yield cls(path)
@@ -78,7 +80,11 @@ class SpoolFile:
                 continue
 
     def append(self, lines: Sequence[Line]) -> None:
-        """:raises OSError: where the disk is full; the file is then as it was"""
+        """
+        Append lines.
+
+        :raises OSError: if the disk is full; the file is then as it was
+        """
         data = b"".join(line.dump() for line in lines)
         with self._lock:
             try:
@@ -92,7 +98,7 @@ class SpoolFile:
 
     def read(self, max_metrics: int) -> tuple[list[Line], int, int]:
         """
-        The next lines to send.
+        Return the next lines to send.
 
         :return: the lines, how many were damaged and passed over, and the place after them for :meth:`mark_sent`
         """
@@ -124,7 +130,9 @@ class SpoolFile:
             self._sent = place
 
     def close(self) -> None:
-        """Removes the file, if all of it was sent. What a thread then still reads or marks has no effect."""
+        """
+        Close the file, and remove it if all of it was sent. Whatever a thread then still reads or marks has no effect.
+        """
         with self._lock:
             if self._sent == self._end:
                 self.path.unlink(missing_ok=True)
@@ -132,7 +140,7 @@ class SpoolFile:
             self._file = -1
 
     def _whole(self) -> tuple[int, int]:
-        """:return: up to where it was sent, and where its last whole line ends"""
+        """Return the place up to which the file was sent, and the end of its last whole line."""
         size = os.fstat(self._file).st_size
         header = os.pread(self._file, _HEADER_BYTES, 0)
         if not re.fullmatch(rb"\d{20}\n", header):  # new, or killed within its first microseconds
@@ -145,7 +153,7 @@ class SpoolFile:
 
 
 def _last_newline(file: int, size: int) -> int:
-    """The place after it."""
+    """Return the place after the last line break."""
     while size > 0:
         start = max(0, size - _READ_BYTES)
         found = os.pread(file, size - start, start).rfind(b"\n")

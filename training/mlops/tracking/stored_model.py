@@ -1,4 +1,4 @@
-"""Models' files in MLflow, each content once."""
+"""The files of models in MLflow, each content stored once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 LoadedModel: TypeAlias = "PyFuncModel"
-"""What MLflow makes of a model's folder."""
+"""Type of the object that MLflow loads from a model's folder."""
 CONTENT_TAG: Final = "mlops.content_sha256"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredModel:
-    """What any number of versions may point at; MLflow's name for it is a logged model."""
+    """A set of stored model files that any number of versions may point at; MLflow's name for it is a logged model."""
 
     model_id: str
     uri: str
@@ -28,12 +28,12 @@ class StoredModel:
 
 def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredModel:
     """
-    Find the folder among the models of the run's experiment, else store it. Its status READY is the commit: killed
+    Find the folder among the models of the run's experiment, else store it. Its status READY is the commit: if killed
     before, the next attempt goes on in the same place; two at once write the same bytes. Files that somebody removed
     are stored again.
 
-    :param name: by which people find it in the experiment
-    :param digest: of the folder's content
+    :param name: name by which people find it in the experiment
+    :param digest: digest of the folder's content
     """
     client = run.client
     with translated(f"cannot store the model of run {run.run_id}"):
@@ -56,9 +56,9 @@ def store_model(run: StoredRun, name: str, folder: Path, digest: str) -> StoredM
 
 def fetch_files(client: MlflowClient, model: str, version: str, folder: Path) -> None:
     """
-    The files of a registered version, as MLflow has them; none of them is loaded.
+    Fetch the files of a registered version, as MLflow has them; none of them is loaded.
 
-    :param folder: made where it is missing
+    :param folder: folder for the files, made if it is missing
     """
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
@@ -70,7 +70,7 @@ def fetch_files(client: MlflowClient, model: str, version: str, folder: Path) ->
 
 
 def load_folder(folder: Path) -> LoadedModel:
-    """The model in a folder, as MLflow loads it: this runs code that lies there."""
+    """Load the model in a folder as MLflow does: this runs code that lies there."""
     from mlflow.pyfunc import load_model
 
     loaded: LoadedModel = load_model(str(folder))

@@ -1,4 +1,4 @@
-"""What a node's processors, memory, disk, network and GPUs do while it trains."""
+"""Metrics of a node's processors, memory, disk, network and GPUs while it trains."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class SystemMetrics:
     """
     Logs the state of this node from a thread. One per node, for it measures the whole machine.
 
-    Names and units are those of MLflow's own system metrics, which its page shows in a tab of their own; the mean
-    over the node's GPUs is ``gpu_utilization_pct`` as well, without prefix that of the first node. Used as a context.
+    Names and units are those of MLflow's own system metrics, which its page shows in a tab of their own; the mean over
+    the node's GPUs is ``gpu_utilization_pct`` as well, without prefix that of the first node. Use it as a context
+    manager.
 
     :param log: :meth:`~mlops.tracking.run.TrackedRun.log`
-    :param node: rank of the node where there are several, None where there is one
+    :param node: rank of the node if there are several, None if there is one
     """
 
     def __init__(self, log: Callable[[Point], None], *, node: int | None, every_seconds: float = EVERY_SECONDS) -> None:
@@ -68,7 +69,7 @@ class SystemMetrics:
 
 
 def node_metrics(network_before: Any) -> dict[str, float]:
-    """Processors, memory and disk as they are; network traffic since the counters that are given."""
+    """Return the state of processors, memory and disk; and the network traffic since the given counters."""
     memory, disk, network = psutil.virtual_memory(), psutil.disk_usage(os.sep), psutil.net_io_counters()
     return {
         "cpu_utilization_percentage": psutil.cpu_percent(),
@@ -83,7 +84,7 @@ def node_metrics(network_before: Any) -> dict[str, float]:
 
 
 def gpu_metrics(nvml: Any) -> dict[str, float]:
-    """Each GPU's memory, utilization and power, as far as its driver tells."""
+    """Return each GPU's memory, utilisation and power, as far as its driver reports them."""
     metrics: dict[str, float] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -116,7 +117,7 @@ def _gpu_power(nvml: Any, handle: Any) -> Mapping[str, float]:
 
 
 def _nvml() -> Any:
-    """NVIDIA's library, where it is installed and there is a driver; else None."""
+    """Return NVIDIA's library if it is installed and there is a driver; else None."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:

@@ -16,19 +16,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A training's result."""
+    """The result of a training."""
 
     weights: dict[str, Any]
     """State dict of the model, whole and on the CPU."""
     history: Sequence[Mapping[str, Any]]
     epoch: int
-    """The epoch whose weights these are."""
+    """Epoch that the weights are from."""
     metrics: Mapping[str, float]
     world_size: int
     trail: Mapping[str, Any] | None = None
-    """See :class:`mlops.trainer.fingerprint.StepFingerprint`; None where the loop was not ours."""
+    """Record of the training's steps, see :class:`mlops.trainer.fingerprint.StepFingerprint`; None if the loop was
+    not ours."""
     lost_best: Mapping[str, Any] | None = None
-    """A better epoch, whose weights are lost; None where these are the best."""
+    """A better epoch, whose weights are lost; None if these weights are the best."""
 
 
 def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) -> Trained | None:

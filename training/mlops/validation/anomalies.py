@@ -1,4 +1,4 @@
-"""What is wrong with the data, in words for the person who has to act on it."""
+"""The anomalies of the data, described in words for the person who has to act on them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Distribution:
     """Two histograms over the same bins, to be drawn together."""
 
     labels: tuple[str, ...]
-    """What each bin holds: a value, a range of numbers, ``no value``."""
+    """Name of each bin: a value, a range of numbers, ``no value``."""
     expected: tuple[float, ...]
     """Share of the reference's rows in each bin, 0 to 1."""
     found: tuple[float, ...]
     """Share of the examined rows in each bin, 0 to 1."""
     expected_name: str
-    """Which rows they are, e.g. ``champion's snapshot, 2013-01-10 to 2013-02-08``."""
+    """Name of the reference's rows, e.g. ``champion's snapshot, 2013-01-10 to 2013-02-08``."""
     found_name: str
 
 
@@ -45,9 +45,11 @@ class Anomaly:
     """One way in which the data does not fit."""
 
     column: str | None
-    """None: it concerns the rows as a whole."""
+    """Column with the anomaly; None if it concerns the rows as a whole."""
     kind: str
-    """TFDV's name of it, e.g. ``ENUM_TYPE_UNEXPECTED_STRING_VALUES``; ``EMPTY_DAY`` and ``TIME_TYPE`` are ours."""
+    """
+    TFDV's name of the anomaly, e.g. ``ENUM_TYPE_UNEXPECTED_STRING_VALUES``; ``EMPTY_DAY`` and ``TIME_TYPE`` are ours.
+    """
     title: str
     expected: str
     found: str
@@ -56,15 +58,15 @@ class Anomaly:
     days: tuple[str, ...] = ()
     """Calendar days with offending rows."""
     fix: str = ""
-    """What to do: for a row count in whole sentences, for a column how the schema follows where the data is right."""
+    """Suggested fix: for a row count in whole sentences, for a column how the schema changes if the data is right."""
     distribution: Distribution | None = None
-    """Where two distributions differ: both."""
+    """Both distributions, if the anomaly is a difference between two."""
     slice: str | None = None
-    """The part of the rows that it was found in, e.g. ``carrier=UA``; None: in all of them."""
+    """Part of the rows with the anomaly, e.g. ``carrier=UA``; None: all of them."""
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The whole anomaly in one line."""
         subject = f"column {self.column}: " if self.column is not None else ""
         subject = f"slice {self.slice}: {subject}" if self.slice is not None else subject
         values = f" (e.g. {', '.join(self.examples)})" if self.examples else ""
@@ -73,25 +75,25 @@ class Anomaly:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnDistance:
-    """How far a column's distribution is from the reference's."""
+    """Distance of a column's distribution from the reference's."""
 
     column: str
     measure: str
-    """``Jensen-Shannon`` of numbers, ``L-infinity`` of values."""
+    """Name of the distance: ``Jensen-Shannon`` of numbers, ``L-infinity`` of values."""
     distance: float
     threshold: float
-    """From here on it is an anomaly."""
+    """Distance from which on it is an anomaly."""
     distribution: Distribution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReferenceComparison:
-    """One reference that the data was, or could not be, held against."""
+    """One reference that the data was compared with, or could not be."""
 
     reference: str
     """``champion``, ``previous snapshot`` or ``serving log``."""
     description: str
-    """Which data it is; why it was not compared, where it was not."""
+    """Description of the reference's data; if it was not compared, the reason."""
     compared: bool
     columns: tuple[ColumnDistance, ...] = ()
 
@@ -102,7 +104,7 @@ def describe(
     """
     Put TFDV's finding about a column into words, with the offending values and their days.
 
-    :param days: the calendar days that it was found in
+    :param days: the calendar days with the finding
     """
     return [_describe_reason(reason, column, schema, rows, days) for reason in info.reason]
 
@@ -148,7 +150,7 @@ _TITLES: Final[Mapping[int, str]] = {
 
 
 def _offends(kind: int, column: str, schema: Schema) -> pl.Expr | None:
-    """Which values a finding is about; None where it is not about single rows."""
+    """Return the condition that a finding's values meet; None if it is not about single rows."""
     low, high = bounds(schema.feature(column))
     value = pl.col(column)
     if kind in _MISSING_VALUES:
@@ -168,7 +170,7 @@ def _offends(kind: int, column: str, schema: Schema) -> pl.Expr | None:
 
 
 def bounds(feature: schema_pb2.Feature | None) -> tuple[float | None, float | None]:
-    """Smallest and largest number that a column may hold; None where there is no such bound."""
+    """Return the smallest and largest number that a column may hold; None where there is no such bound."""
     if feature is None:
         return None, None
     if feature.HasField("bool_domain"):
@@ -184,7 +186,7 @@ def bounds(feature: schema_pb2.Feature | None) -> tuple[float | None, float | No
 
 
 def _expectation(kind: int, column: str, schema: Schema, description: str) -> tuple[str, str]:
-    """What the schema asks for, and what was found."""
+    """Return what the schema asks for, and what was found."""
     feature = schema.feature(column)
     low, high = bounds(feature)
     if kind == _Kind.SCHEMA_NEW_COLUMN:
@@ -210,7 +212,7 @@ def _expectation(kind: int, column: str, schema: Schema, description: str) -> tu
 
 
 def _fix(kind: int, column: str, schema: Schema, shown: Sequence[str]) -> str:
-    """What to change in the schema where the data is right."""
+    """Return what to change in the schema if the data is right."""
     where = f"feature {column!r} of {schema.path}"
     if kind == _Kind.SCHEMA_NEW_COLUMN:
         return f"describe the column in {schema.path}, or drop it in the ingest transform"
@@ -233,7 +235,7 @@ def _most_frequent(values: pl.Series) -> tuple[str, ...]:
 
 
 def on_days(days: Sequence[str], num_days: int) -> str:
-    """``on 2013-02-09``, ``on every day``, ``on 3 days, first 2013-02-01, last 2013-02-09``."""
+    """Return days as text: ``on 2013-02-09``, ``on every day``, ``on 3 days, first 2013-02-01, last 2013-02-09``."""
     if num_days > 1 and len(days) == num_days:
         return "on every day"
     if len(days) <= 2:
@@ -242,6 +244,6 @@ def on_days(days: Sequence[str], num_days: int) -> str:
 
 
 def shorten(values: Sequence[str]) -> str:
-    """At most a dozen values, and how many there are besides."""
+    """Return at most a dozen values as text, and the number of the others."""
     rest = len(values) - MAX_SHOWN
     return ", ".join(values[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

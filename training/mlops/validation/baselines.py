@@ -1,4 +1,4 @@
-"""The references that a snapshot is held against: the champion's snapshot, and the one validated before."""
+"""The references that a snapshot is compared with: the champion's snapshot, and the one validated before."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Reference:
     """A snapshot that passed before, or why there is none."""
 
     name: str
-    """:data:`CHAMPION` or :data:`PREVIOUS`."""
+    """Name of the reference, :data:`CHAMPION` or :data:`PREVIOUS`."""
     description: str
-    """Which snapshot it is; why there is none to compare with, where ``statistics`` is None."""
+    """Description of the snapshot; if ``statistics`` is None, the reason why there is none to compare with."""
     statistics: statistics_pb2.DatasetFeatureStatistics | None = None
-    """Statistics of the baseline's whole window."""
+    """Statistics of the whole window; None if there is nothing to compare with."""
     num_rows: Mapping[str, int] | None = None
-    """By calendar day."""
+    """Number of rows by calendar day; None if there is nothing to compare with."""
     num_days: int = 0
-    """Calendar days of its window, those without rows included."""
+    """Number of calendar days of the window, those without rows included."""
 
     @property
     def words(self) -> str:
-        """In a sentence."""
+        """The reference in a sentence."""
         return "the champion's snapshot" if self.name == CHAMPION else "the previous snapshot"
 
 
 def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]) -> list[Reference]:
     """
-    The champion's snapshot and the previous one, in this order.
+    Return the champion's snapshot and the previous one, in this order.
 
     :param baselines: what the operator found: the champion's ValidationRef, where a model is in production
     :raises DamagedObjectError: where one of their files is not what was written
@@ -68,7 +68,7 @@ def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]
 
 
 def previous_validation(store: Store, run: RunIdentity) -> ValidationRef | None:
-    """What was validated last, of the intervals that ended before this one's end."""
+    """Return the last validation of an interval that ended before the end of this one's."""
     this_end = datetime.fromisoformat(run.interval_end)
     found = []
     for entry in store.stored(f"pipelines/{run.pipeline}/validate"):

@@ -1,5 +1,5 @@
 """
-Bins in which two columns of numbers can be held against each other.
+Bins in which two columns of numbers can be compared.
 
 Their edges come from the reference: its quantiles, and an own bin for every value that many rows share. Equal widths
 would put a heavy tail's values into one bin, and deciles alone would hide a mass at zero.
@@ -17,7 +17,7 @@ import polars as pl
 
 NUM_QUANTILES: Final = 10
 MAX_POINTS: Final = 20
-"""A column with at most so many different values gets a bin for each: weekdays, grades, hours of a timetable."""
+"""Most distinct values for which each value gets its own bin: weekdays, grades, hours of a timetable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Numbers:
     """A column of numbers, sorted once: counts and quantiles are read off."""
 
     ordered: pl.Series
-    """float64, ascending, without nulls and NaN."""
+    """The numbers as float64, ascending, without nulls and NaN."""
     num_missing: int
     num_nan: int
 
@@ -36,17 +36,17 @@ class Numbers:
         return cls(ordered=values.head(values.len() - num_nan), num_missing=column.null_count(), num_nan=num_nan)
 
     def up_to(self, edges: Sequence[float]) -> list[int]:
-        """How many values are at most each of the edges."""
+        """Return the number of values that are at most each of the edges."""
         return self.ordered.search_sorted(pl.Series(edges, dtype=pl.Float64), side="right").to_list()
 
     def below(self, edges: Sequence[float]) -> list[int]:
-        """How many values are less than each of the edges."""
+        """Return the number of values that are less than each of the edges."""
         return self.ordered.search_sorted(pl.Series(edges, dtype=pl.Float64), side="left").to_list()
 
 
 def quantiles(ordered: pl.Series, num_buckets: int = NUM_QUANTILES) -> list[float]:
     """
-    Values that cut a sorted column into parts of equal counts, from its smallest to its largest.
+    Return values that cut a sorted column into parts of equal counts, from its smallest to its largest.
 
     :return: ``num_buckets + 1`` of them, none for an empty column
     """
@@ -58,7 +58,7 @@ def quantiles(ordered: pl.Series, num_buckets: int = NUM_QUANTILES) -> list[floa
 
 def reference_edges(numbers: Numbers) -> list[float]:
     """
-    Edges of bins ``(edge, next edge]`` over the values, strictly ascending.
+    Return the edges of bins ``(edge, next edge]`` over the values, strictly ascending.
 
     A value of its own, ``v``, stands in the bin between the float before it and itself.
     """
@@ -72,12 +72,12 @@ def reference_edges(numbers: Numbers) -> list[float]:
 
 
 def is_point(low: float, high: float) -> bool:
-    """Whether a bin holds a single value, its upper edge."""
+    """Return True if a bin holds a single value, its upper edge."""
     return low == _before(high)
 
 
 def counts(numbers: Numbers, edges: Sequence[float]) -> list[int]:
-    """Values at most the first edge, in each bin between edges, and above the last one."""
+    """Count the values up to the first edge, in each bin between edges, and above the last one."""
     positions = [0, *numbers.up_to(edges), numbers.ordered.len()]
     return [above - below for below, above in pairwise(positions)]
 

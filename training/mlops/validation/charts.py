@@ -1,4 +1,4 @@
-"""What the report draws, as numbers ready for the page: every width and height is a percentage."""
+"""The charts of the report, as numbers ready for the page: every width and height is a percentage."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from mlops.validation.slice_checks import SliceSummary
 NUM_TOP_SHOWN: Final = 5
 MAX_PAIRS: Final = 20
 NUM_DRAWN: Final = 10
-"""Columns of a comparison whose two distributions are drawn, those nearest to their thresholds; a page of 200 columns
-would take megabytes otherwise."""
+"""
+Number of columns of a comparison whose two distributions are drawn, those nearest to their thresholds; a page of 200
+columns would take megabytes otherwise.
+"""
 _LARGE: Final = 10_000
-"""From here on a number is shown without decimals, its thousands apart; a year or a flight number is below."""
+"""Number from which on no decimals are shown, and thousands are separated; a year or a flight number is below it."""
 _HUGE: Final = 1e15
-"""From here on it is shown as a power of ten."""
+"""Number from which on it is shown as a power of ten."""
 _STANDARD: Final = statistics_pb2.Histogram.STANDARD
 
 
@@ -53,7 +55,7 @@ class DistanceBar:
     width: float
     exceeded: bool
     drawn: bool
-    """Whether its two distributions are drawn, too."""
+    """True if its two distributions are drawn, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class SliceBar:
 
 
 def pairs(distribution: Distribution) -> list[Pair]:
-    """Two distributions bin by bin, in their order; where there are many bins, those that differ least as one."""
+    """Return two distributions bin by bin, in their order; if there are many bins, those that differ least as one."""
     bins = [
         row
         for row in zip(distribution.labels, distribution.expected, distribution.found, strict=True)
@@ -85,7 +87,7 @@ def pairs(distribution: Distribution) -> list[Pair]:
 
 
 def distance_bars(comparison: ReferenceComparison) -> list[DistanceBar]:
-    """A comparison's columns, the farthest beyond (or nearest to) its threshold first."""
+    """Return the bars of a comparison's columns, the farthest beyond (or nearest to) its threshold first."""
 
     def share(column: ColumnDistance) -> float:
         return column.distance / column.threshold if column.threshold else float(column.distance > 0)
@@ -99,7 +101,7 @@ def distance_bars(comparison: ReferenceComparison) -> list[DistanceBar]:
 
 def slice_bars(slices: Sequence[SliceSummary], anomalies: Mapping[str | None, int]) -> dict[str, list[SliceBar]]:
     """
-    Slices by column: those with anomalies first, then the largest.
+    Return the slices by column: those with anomalies first, then the largest.
 
     :param anomalies: number of the anomaly about a slice, by the slice's name
     """
@@ -120,7 +122,7 @@ def slice_bars(slices: Sequence[SliceSummary], anomalies: Mapping[str | None, in
 
 def day_bars(num_rows: Mapping[str, int], days: Sequence[str], marked: set[str]) -> list[Bar]:
     """
-    Rows per day.
+    Return the bars of rows per day.
 
     :param days: the calendar days, oldest first; those without rows are not in ``num_rows``
     """
@@ -130,7 +132,7 @@ def day_bars(num_rows: Mapping[str, int], days: Sequence[str], marked: set[str])
 
 
 def value_bars(stats: statistics_pb2.StringStatistics, num_rows: int) -> list[Bar]:
-    """The most frequent values."""
+    """Return the bars of the most frequent values."""
     top = stats.top_values[:NUM_TOP_SHOWN]
     return [
         Bar(value.value, percent(value.frequency / num_rows), 100 * value.frequency / top[0].frequency) for value in top
@@ -138,7 +140,7 @@ def value_bars(stats: statistics_pb2.StringStatistics, num_rows: int) -> list[Ba
 
 
 def histogram_bars(stats: statistics_pb2.NumericStatistics, dtype: str) -> list[Bar]:
-    """The histogram of equal widths."""
+    """Return the bars of the histogram of equal widths."""
     buckets = next((h.buckets for h in stats.histograms if h.type == _STANDARD), ())
     highest = max((bucket.sample_count for bucket in buckets), default=1) or 1
     return [
@@ -152,13 +154,13 @@ def histogram_bars(stats: statistics_pb2.NumericStatistics, dtype: str) -> list[
 
 
 def percent(share: float) -> str:
-    """``12.3%``; a share too small for that is not called nothing."""
+    """Format a share as ``12.3%``; a share too small for that is not shown as zero."""
     return "<0.1%" if 0 < share < 0.0005 else f"{100 * share:.1f}%"
 
 
 def format_number(value: float, dtype: str) -> str:
     """
-    A number for people; instants, which the statistics hold as seconds since 1970 UTC, as dates and times.
+    Format a number for people; instants, which the statistics hold as seconds since 1970 UTC, as dates and times.
 
     :param dtype: the column's Polars type
     """

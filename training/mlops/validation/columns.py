@@ -1,4 +1,4 @@
-"""Columns held against the schema."""
+"""Checks of the columns against the schema."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def check_columns(
     environment: str = TRAINING,
 ) -> list[Anomaly]:
     """
-    What TFDV's validator finds, and what it does not look at: a column without ``presence`` may be gone for all it
-    cares, and an instant may have become a plain number.
+    Return what TFDV's validator finds, and what it does not check: it accepts that a column without ``presence`` is
+    gone, and that an instant has become a plain number.
 
     :param days: the days that the statistics describe
-    :param whole: whether the schema's bounds on the number of rows are meant for them
+    :param whole: True if the schema's bounds on the number of rows apply to them
     """
     proto = schema_pb2.Schema()
     proto.CopyFrom(schema.proto)
@@ -81,7 +81,7 @@ def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], 
 def _no_numbers(
     statistics: statistics_pb2.DatasetFeatureStatistics, schema: Schema, already: set[str | None], environment: str
 ) -> list[Anomaly]:
-    """Columns with too few values because of NaN, which TFDV counts as one."""
+    """Report columns with too few values because of NaN, which TFDV counts as a value."""
     described = {feature.path.step[0]: feature.num_stats for feature in statistics.features}
     anomalies = []
     for feature in expected_features(schema.proto, environment):
@@ -107,5 +107,5 @@ def _no_numbers(
 
 
 def is_instant(dtype: pl.DataType) -> bool:
-    """Whether a column's values are points in time."""
+    """Return True if a column's values are points in time."""
     return dtype in (pl.Date, pl.Datetime)

@@ -28,7 +28,7 @@ from mlops.validation.volume import compared_day
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """What was examined, for the head of the report."""
+    """The examined data, as shown in the head of the report."""
 
     dataset: str
     version: str
@@ -54,14 +54,14 @@ class ColumnSummary:
     is_text: bool
     facts: list[tuple[str, str]]
     anomaly: int | None
-    """Number of the first anomaly about it, counted from 1."""
+    """Number of the first anomaly of the column, counted from 1; None if it has none."""
 
 
 def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -> str:
     """
-    The page. Equal verdicts give equal bytes: there is no clock in it.
+    Return the report page. Equal verdicts give equal bytes: there is no clock in it.
 
-    :param volume: how the newest day was compared; None where it was not
+    :param volume: the setting by which the newest day was compared; None if it was not
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -96,7 +96,7 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
 def summarise(
     feature: statistics_pb2.FeatureNameStatistics, types: Mapping[str, str], anomaly: int | None
 ) -> ColumnSummary:
-    """What the report says about a column."""
+    """Return the report's summary of a column."""
     name = feature.path.step[0]
     is_text = feature.HasField("string_stats")
     stats = feature.string_stats if is_text else feature.num_stats

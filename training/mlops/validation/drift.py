@@ -1,11 +1,11 @@
 """
-How far the distribution of a column is from a reference: the champion's snapshot, the previous one, a serving log.
+The distance of a column's distribution from a reference: the champion's snapshot, the previous one, a serving log.
 
-Columns of numbers by the Jensen-Shannon divergence (base 2, 0 to 1; J. Lin, "Divergence measures based on the Shannon
-entropy", IEEE Transactions on Information Theory 37, 1991) over bins whose edges the reference fixes; strings by the
-L-infinity distance, the largest difference of a value's share. Both as TFDV computes them, except that rows without a
-value count, as a bin of their own. TFDV's own bins, of equal widths, see noise where there is a heavy tail, and its
-L-infinity of numbers is always 0. Instants are left out: time goes on.
+Columns of numbers are measured by the Jensen-Shannon divergence (base 2, 0 to 1; J. Lin, "Divergence measures based on
+the Shannon entropy", IEEE Transactions on Information Theory 37, 1991) over bins whose edges the reference fixes;
+strings by the L-infinity distance, the largest difference of a value's share. Both as TFDV computes them, except that
+rows without a value count, as a bin of their own. TFDV's own bins, of equal widths, see noise where there is a heavy
+tail, and its L-infinity of numbers is always 0. Instants are left out: time goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Feature: TypeAlias = statistics_pb2.FeatureNameStatistics
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Rows in the same bins, of the reference and found, and how many rows there are of each."""
+    """Rows by bin, of the reference and of the examined data, and the number of all rows of each."""
 
     labels: Sequence[str]
     reference: Sequence[int]
@@ -60,11 +60,11 @@ def column_distance(
     reference: Feature, feature: Feature, numbers: Numbers | None, config: Drift, names: tuple[str, str]
 ) -> ColumnDistance | None:
     """
-    Hold a column against the reference's.
+    Compare a column with the reference's.
 
-    :param numbers: the column's, as :func:`mlops.validation.statistics.describe_column` returns them
-    :param names: which rows the reference's are, and which were found
-    :return: None where the column is left out, or has become another type: what the schema is for
+    :param numbers: the column's numbers, as :func:`mlops.validation.statistics.describe_column` returns them
+    :param names: names of the reference's rows and of the examined ones
+    :return: the distance; None if the column is left out, or has changed its type, which the schema checks
     """
     name = feature.path.step[0]
     is_text = numbers is None
@@ -84,7 +84,7 @@ def column_distance(
 
 def drifted(column: ColumnDistance, whose: str, title: str) -> Anomaly:
     """
-    The finding that a column is too far from its reference.
+    Describe a column that is too far from its reference as an anomaly.
 
     :param whose: the reference in words, e.g. ``the champion's snapshot``
     """
@@ -114,7 +114,7 @@ def _largest_changes(distribution: Distribution) -> tuple[str, ...]:
 
 
 def _jensen_shannon(bins: _Counts) -> tuple[float, float]:
-    """The divergence, and how much of it chance alone may make."""
+    """Return the divergence, and the part of it that chance alone may cause."""
     divergence, num_bins = 0.0, 0
     for p, q in bins.shares():
         middle = (p + q) / 2
@@ -127,8 +127,7 @@ def _jensen_shannon(bins: _Counts) -> tuple[float, float]:
 
 def _chi_squared(degrees: int) -> float:
     """
-    Return the quantile of the chi-squared distribution at so many standard deviations (Wilson and Hilferty, PNAS 17,
-    1931).
+    Return the quantile of the chi-squared distribution at :data:`_DEVIATIONS` (Wilson and Hilferty, PNAS 17, 1931).
     """
     if not degrees:
         return 0.0
@@ -137,7 +136,7 @@ def _chi_squared(degrees: int) -> float:
 
 
 def _l_infinity(bins: _Counts) -> tuple[float, float]:
-    """The distance, and how much of it chance alone may make."""
+    """Return the distance, and the part of it that chance alone may cause."""
     num_rows = bins.num_reference + bins.num_found
     pooled = [(before + now) / num_rows for before, now in zip(bins.reference, bins.found, strict=True)]
     widest = max(share * (1 - share) for share in pooled)
@@ -187,7 +186,7 @@ def _by_value(feature: Feature) -> dict[str, int]:
 
 
 def _shown(bins: _Counts, names: tuple[str, str], is_text: bool) -> Distribution:
-    """What people see: no empty bins, and of many values those that are frequent or have changed most."""
+    """Return the distributions that people see: no empty bins, and of many values the frequent or most changed ones."""
     rows = [(label, p, q) for label, (p, q) in zip(bins.labels, bins.shares(), strict=True) if p or q]
     if is_text and len(rows) > _MAX_VALUES_SHOWN:
         by_weight = sorted(rows, key=lambda row: -max(row[1], row[2], 10 * abs(row[1] - row[2])))

@@ -1,4 +1,4 @@
-"""The gate: a snapshot held against all that is expected of it; the verdict is what the report shows."""
+"""The gate, which compares a snapshot with all that is expected of it; the report shows its verdict."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from mlops.validation.volume import check_against_previous, check_days, check_vo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationResult:
-    """All that was found. The data passed where there is no anomaly."""
+    """The result of the gate. The data passed if there is no anomaly."""
 
     anomalies: tuple[Anomaly, ...]
     num_checks: int
     days: tuple[str, ...]
     """The calendar days of the window, oldest first."""
     num_rows: Mapping[str, int]
-    """Rows by day; days without rows are missing."""
+    """Number of rows by day; days without rows are missing."""
     statistics: statistics_pb2.DatasetFeatureStatisticsList
-    """Statistics of the whole window and of the newest day; empty where there are no rows."""
+    """Statistics of the whole window and of the newest day; empty if there are no rows."""
     comparisons: tuple[ReferenceComparison, ...] = ()
-    """The references that the distributions were, or could not be, held against."""
+    """The references that the distributions were compared with, or could not be."""
     slices: tuple[SliceSummary, ...] = ()
     """Slices of each column of ``validate.slices``, the largest first."""
     notes: tuple[str, ...] = ()
-    """What could not be checked and why, a sentence each."""
+    """Checks that were not possible and why, a sentence each."""
 
     @property
     def passed(self) -> bool:
@@ -49,36 +49,36 @@ class ValidationResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examined:
-    """A snapshot to be examined, and what it is held against."""
+    """A snapshot to be examined, and the data that it is compared with."""
 
     rows: Rows
     days: Sequence[str]
-    """The calendar days that there should be, oldest first."""
+    """The calendar days that the snapshot should have, oldest first."""
     interval_end: str
-    """ISO 8601."""
+    """End of the data interval, ISO 8601."""
     references: Sequence[Reference]
     serving: Rows | None
-    """The serving log's requests of these days; None where there is no log, or it has none."""
+    """The serving log's requests of these days; None if there is no log, or it has none."""
     notes: Sequence[str]
-    """What could not be checked, as far as is known before."""
+    """Checks that are known beforehand to be impossible, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What one reading of all columns gives."""
+    """The result of one reading of all columns."""
 
     window: statistics_pb2.DatasetFeatureStatistics
     newest: statistics_pb2.DatasetFeatureStatistics | None
-    """None where the newest day is the only one, or has no rows."""
+    """Statistics of the newest day; None if it is the only day, or has no rows."""
     distances: Mapping[str, Sequence[ColumnDistance]]
-    """By the reference's name."""
+    """Distances of the columns, by the reference's name."""
     uncompared: Mapping[str, Sequence[str]]
-    """Columns that a reference lacks, or has in another type, by its words."""
+    """Columns that a reference lacks or has in another type, by the reference in words."""
 
 
 def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResult:
     """
-    Hold a snapshot against its schema, its earlier days, the references and the serving log.
+    Check a snapshot against its schema, its earlier days, the references and the serving log.
 
     :raises BadConfigError: where the settings ask for days or columns that are not there
     """
@@ -128,7 +128,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
 
 
 def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
-    """Every day there, as many rows as on an earlier day, as many as in the previous snapshot."""
+    """Check that every day has rows, as many as on an earlier day, and as many as in the previous snapshot."""
     num_rows = data.rows.num_rows
     anomalies = check_days(data.days, num_rows)
     if config.volume is not None:
@@ -169,7 +169,9 @@ def _describe(data: Examined, drift: Drift | None) -> _Described:
 
 
 def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:
-    """The window; and the newest day on its own, for in a window of 30 days its rows alone would move no share."""
+    """
+    Check the window, and the newest day on its own, because in a window of 30 days its rows alone would move no share.
+    """
     anomalies = check_columns(described.window, schema, data.rows, list(data.rows.num_rows))
     if described.newest is not None:
         known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
@@ -181,7 +183,11 @@ def _check_schema(described: _Described, data: Examined, schema: Schema) -> list
 def _check_slices(
     data: Examined, config: Validate, volume_fits: bool
 ) -> tuple[list[Anomaly], list[SliceSummary], list[str]]:
-    """:param volume_fits: whether the rows as a whole are as many as expected; else every slice would say so again"""
+    """
+    Check the slices of ``validate.slices``.
+
+    :param volume_fits: True if the rows as a whole are as many as expected; else every slice would report the same
+    """
     if not config.slices:
         return [], [], []
     newest = data.days[-1]
@@ -200,7 +206,7 @@ def _check_slices(
 def _check_references(
     described: _Described, data: Examined, config: Validate
 ) -> tuple[list[Anomaly], list[ReferenceComparison]]:
-    """Drift; a column that is too far from both references is told once."""
+    """Check for drift; a column that is too far from both references is reported once."""
     if config.drift is None:
         reason = "validate.drift is null"
         return [], [
@@ -226,7 +232,7 @@ def _check_references(
 
 
 def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
-    """A mistyped column would be a check that is never made."""
+    """Check that configured columns exist: a mistyped column would be a check that is never made."""
     known = dict.fromkeys([*rows.schema, *schema.columns])
     named = [("unique", column) for key in config.unique for column in key]
     named += [("slices", column) for column in config.slices]

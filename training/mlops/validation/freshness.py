@@ -1,4 +1,4 @@
-"""Is the newest row recent enough?"""
+"""The check that the newest row is recent enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_freshness(
     event_time: statistics_pb2.FeatureNameStatistics, interval_end: str, max_age_hours: float
 ) -> list[Anomaly]:
     """
-    Hold the newest row's event time against the interval's end.
+    Compare the newest row's event time with the interval's end.
 
     :param event_time: statistics of the column with the instants
     :param interval_end: ISO 8601

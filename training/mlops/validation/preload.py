@@ -1,5 +1,5 @@
 """
-Imported once by the warm validation runtime.
+Modules that the warm validation runtime imports once.
 
 Nothing here may start a thread. Polars does when it is imported, so that Polars and our modules on top of it are left
 to the step.

@@ -1,4 +1,7 @@
-"""Schemas that the data would fit: a first one, or what a committed one would need. A person decides on either."""
+"""
+Schemas that the data would fit: a first one, or the changes that a committed one would need. A person decides on
+either.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from mlops.validation.validator import infer_schema, update_schema
 
 def write_schema(proto: schema_pb2.Schema, window: str) -> str:
     """
-    The text of a first schema.pbtxt, with a heading for its reviewer.
+    Return the text of a first schema.pbtxt, with a heading for its reviewer.
 
-    :param window: which data it was inferred from, e.g. ``2013-01-11 to 2013-02-09, 26,104 rows``
+    :param window: the data that it was inferred from, e.g. ``2013-01-11 to 2013-02-09, 26,104 rows``
     """
     heading = (
         "# Schema of the snapshot: what the data must look like. A snapshot that does not fit stops the pipeline.\n"
@@ -78,7 +81,7 @@ def propose_schema(
 
 
 def _bound_floats(feature: schema_pb2.Feature, stats: statistics_pb2.NumericStatistics) -> None:
-    """NaN and infinities where there were none: no ``presence`` counts them as missing."""
+    """Forbid NaN and infinities where there were none: no ``presence`` counts them as missing."""
     if not any(histogram.num_nan for histogram in stats.histograms):
         feature.float_domain.disallow_nan = True
     if math.isfinite(stats.min) and math.isfinite(stats.max):
@@ -92,9 +95,9 @@ def revise_schema(
     labels: Collection[str] = (),
 ) -> schema_pb2.Schema:
     """
-    The least change after which the data fits: TFDV's own update, except that a column that is gone is removed where
-    TFDV would no longer look at it, a new or retyped column is described as in :func:`propose_schema`, and shares of
-    missing values are rounded.
+    Make the least change to a schema after which the data fits: TFDV's own update, except that a column that is gone is
+    removed where TFDV would no longer look at it, a new or retyped column is described as in :func:`propose_schema`,
+    and shares of missing values are rounded.
 
     :param datasets: the window, and the parts of it that must fit on their own
     :param types: Polars type of each column
@@ -159,7 +162,7 @@ def _copy_domains(
     updated: schema_pb2.Schema,
     proposed: schema_pb2.Schema,
 ) -> None:
-    """Give the features the shared domains that they name; a new one must not take a committed one's name."""
+    """Give the features the shared domains that they name; a new domain must not take a committed one's name."""
     kept = {domain.name for domain in committed.string_domain}
     before = {feature.name: feature.domain for feature in committed.feature}
     used = {feature.domain for feature in revised.feature if feature.domain == before.get(feature.name)}
@@ -178,5 +181,5 @@ def _copy_domains(
 
 
 def _floor(share: float) -> float:
-    """Two decimals are enough for a person."""
+    """Round a share down to two decimals, which are enough for a person."""
     return math.floor(share * 100) / 100

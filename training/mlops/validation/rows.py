@@ -1,4 +1,4 @@
-"""The rows that are examined: on disk, read some columns at a time, so that a window need not fit into memory."""
+"""The examined rows: on disk, read some columns at a time, so that a window need not fit into memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mlops.validation.statistics import (
 )
 
 _PASS_BYTES: Final = 16 * 1024 * 1024
-"""What the columns of one pass over the files may take; a single column may take more."""
+"""Most bytes of the columns of one pass over the files; a single column may take more."""
 _VALUE_BYTES: Final = 8
 
 
@@ -33,18 +33,18 @@ class Rows:
     """Rows of a window, day after day."""
 
     table: pl.LazyFrame
-    """In the order of ``num_rows``."""
+    """The rows, in the order of the days of ``num_rows``."""
     num_rows: Mapping[str, int]
-    """By calendar day, oldest first; days without rows are missing."""
+    """Number of rows by calendar day, oldest first; days without rows are missing."""
     event_time: str
-    """Column with the instant that a row belongs to."""
+    """Column with the instant that decides to which day a row belongs."""
     timezone: str
-    """IANA name of the zone whose days they are."""
+    """IANA name of the time zone of the days."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, cache: Path) -> Rows:
         """
-        A snapshot's rows.
+        Open a snapshot's rows.
 
         :param cache: folder for what is fetched from a remote store
         """
@@ -71,11 +71,11 @@ class Rows:
 
     @property
     def day(self) -> pl.Expr:
-        """``YYYY-MM-DD`` of each row."""
+        """Expression for the day of each row, ``YYYY-MM-DD``."""
         return pl.col(self.event_time).dt.convert_time_zone(self.timezone).dt.date().cast(pl.String)
 
     def columns(self) -> Iterator[Column]:
-        """Every column, in order; of those of numbers as many are read at a time as fit."""
+        """Iterate over every column, in order; of columns of numbers as many are read at a time as fit."""
         at_once = max(1, _PASS_BYTES // (_VALUE_BYTES * max(self.total, 1)))
         names = [name for name, dtype in self.schema.items() if feature_type(name, dtype) != FeatureType.STRING]
         batch: deque[pl.Series] = deque()
@@ -90,7 +90,8 @@ class Rows:
 
     def counts(self, column: str, day: str | None = None) -> pl.DataFrame:
         """
-        A column's values as strings, each once, and how often they occur: without holding the column in memory.
+        Return a column's values as strings, each once, and the number of times they occur, without holding the column
+        in memory.
 
         :param day: None for all days
         """
@@ -101,7 +102,7 @@ class Rows:
         return table.group_by(pl.col(column).cast(pl.String)).agg(pl.len().alias(COUNT)).collect(engine="streaming")
 
     def statistics(self, name: str) -> statistics_pb2.DatasetFeatureStatistics:
-        """What :func:`mlops.validation.statistics.dataset_statistics` says of all rows."""
+        """Return the statistics of all rows, see :func:`mlops.validation.statistics.dataset_statistics`."""
         dataset = statistics_pb2.DatasetFeatureStatistics(name=name, num_examples=self.total)
         dataset.features.extend(column.describe()[0] for column in self.columns())
         return dataset
@@ -116,9 +117,9 @@ class Rows:
 
     def matching(self, column: str, condition: pl.Expr, days: Sequence[str]) -> dict[str, pl.Series]:
         """
-        The values of a column that meet a condition on it as a number or string, by day.
+        Return the values of a column that meet a condition on it as a number or string, by day.
 
-        :param days: where to look
+        :param days: days to search
         """
         values = as_number(self.table.select(column).collect().to_series())
         parts = self.by_day(values)
@@ -132,7 +133,7 @@ class Column:
     rows: Rows
     name: str
     values: pl.Series | None = None
-    """None where they are strings: those are counted where they lie."""
+    """The column's values; None for strings, which are counted where they are stored."""
 
     @property
     def dtype(self) -> pl.DataType:
@@ -140,7 +141,7 @@ class Column:
 
     def describe(self, day: str | None = None) -> tuple[statistics_pb2.FeatureNameStatistics, Numbers | None]:
         """
-        As :func:`mlops.validation.statistics.describe_column` does.
+        Describe the column as :func:`mlops.validation.statistics.describe_column` does.
 
         :param day: None for all days
         """

@@ -29,17 +29,19 @@ _DOMAIN_BOUNDS: Final = ("int_domain", "float_domain")
 TRAINING: Final = "TRAINING"
 SERVING: Final = "SERVING"
 ENVIRONMENTS: Final = (TRAINING, SERVING)
-"""Where data is met; ``not_in_environment: "SERVING"`` says of a label that it is not known when the model is asked."""
+"""
+Environments in which data occurs; ``not_in_environment: "SERVING"`` on a label means that it is not known at serving.
+"""
 
 SchemaType = schema_pb2.FeatureType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
-    """A schema as it lies in git."""
+    """A schema as it is stored in git."""
 
     path: str
-    """As the pipeline names it, for messages."""
+    """Path of the file as the pipeline names it, for messages."""
     proto: schema_pb2.Schema
     sha256: str
     """Digest of the file's bytes."""
@@ -50,7 +52,7 @@ class Schema:
         return [feature.name for feature in expected_features(self.proto)]
 
     def domain_values(self, column: str) -> list[str]:
-        """The strings a column may hold; empty where it may hold any."""
+        """Return the strings that a column may hold; empty if it may hold any."""
         feature = self.feature(column)
         if feature is None:
             return []
@@ -86,8 +88,8 @@ def read_schema(path: Path, shown_as: str) -> Schema:
 
 def expected_features(proto: schema_pb2.Schema, environment: str = TRAINING) -> list[schema_pb2.Feature]:
     """
-    Features that the data of an environment must have: neither deprecated, nor of a lifecycle stage that TFDV leaves
-    out, nor of another environment.
+    Return the features that the data of an environment must have: neither deprecated, nor of a lifecycle stage that
+    TFDV leaves out, nor of another environment.
     """
     out = (schema_pb2.DEPRECATED, schema_pb2.DISABLED, schema_pb2.PLANNED, schema_pb2.ALPHA, schema_pb2.DEBUG_ONLY)
     return [
@@ -101,7 +103,10 @@ def expected_features(proto: schema_pb2.Schema, environment: str = TRAINING) -> 
 
 
 def count_checks(schema: Schema) -> int:
-    """Single constraints of a schema: per column its being there, type, missing share, and each bound of its domain."""
+    """
+    Count the single constraints of a schema: per column its presence, type, missing share, and each bound of its
+    domain.
+    """
     num_checks = 1  # no column besides
     for feature in expected_features(schema.proto):
         num_checks += 2

@@ -1,4 +1,4 @@
-"""Changes a ``schema.pbtxt`` where its messages differ; comments, order and layout of the rest stay as they are."""
+"""Change a ``schema.pbtxt`` where its messages differ; comments, order and layout of the rest stay as they are."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class _Field:
     start: int
     end: int
     body: tuple[int, int] | None
-    """What stands between the braces of a message."""
+    """Start and end of the text between the braces of a message; None if the value is not a message."""
 
 
 _Edit = tuple[int, int, str]
-"""The text from one position to another, and what takes its place."""
+"""An edit: start and end of the replaced text, and the new text."""
 
 
 def revise_text(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema) -> str:
     """
     Make the text say ``after``, with as few changes as possible.
 
-    :param before: what the text says; features and string domains of the same name are the same
+    :param before: the schema that the text describes; features and string domains of the same name are the same
     """
     fields = list(_fields(text, 0, len(text)))
     edits: list[_Edit] = []
@@ -64,7 +64,7 @@ def revise_text(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema) 
 
 
 def _fields(text: str, start: int, end: int) -> Iterator[_Field]:
-    """The fields of one message, in the order of the text; not those of the messages in it."""
+    """Iterate over the fields of one message, in the order of the text; not those of the messages in it."""
     tokens = [match for match in _TOKEN.finditer(text, start, end) if match[0][0] != "#"]
     place = 0
     while place < len(tokens):
@@ -122,14 +122,14 @@ def _message_edits(text: str, field: _Field, before: Message, after: Message) ->
 
 
 def _value(message: Message, descriptor: FieldDescriptor) -> list[Any]:
-    """The values of a field: none, one, or those of a repeated one."""
+    """Return the values of a field: none, one, or those of a repeated one."""
     if descriptor.is_repeated:
         return list(getattr(message, descriptor.name))
     return [getattr(message, descriptor.name)] if message.HasField(descriptor.name) else []
 
 
 def _only(message: Message, descriptor: FieldDescriptor, value: Any, *, one_line: bool = True) -> str:
-    """The field with that value, as text."""
+    """Return the field with that value, as text."""
     alone = type(message)()
     if descriptor.is_repeated:
         getattr(alone, descriptor.name).append(value)
@@ -141,12 +141,12 @@ def _only(message: Message, descriptor: FieldDescriptor, value: Any, *, one_line
 
 
 def _gap(text: str, field: _Field) -> str:
-    """The space before a field: a blank, or a line break and an indent."""
+    """Return the space before a field: a blank, or a line break and an indent."""
     return text[len(text[: field.start].rstrip()) : field.start] or " "
 
 
 def _deletion(text: str, field: _Field) -> _Edit:
-    """A field that stands alone on its lines goes with them."""
+    """Return the edit that deletes a field; if it stands alone on its lines, the lines go with it."""
     start = len(text[: field.start].rstrip(" \t"))
     end = len(text) - len(text[field.end :].lstrip(" \t"))
     if (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n":

@@ -1,4 +1,4 @@
-"""Train/serve skew: what the model was asked in production, held against what it is trained on."""
+"""The check for train/serve skew: compares the model's requests in production with the data that it is trained on."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def read_serving_log(
     config: ServingLog, manifest: Manifest, training: Rows, schema: Schema, *, home: Path, scratch: Path
 ) -> tuple[Rows | None, list[str]]:
     """
-    The requests of the snapshot's window, with the columns that the schema has for serving.
+    Read the requests of the snapshot's window, with the columns that the schema has for serving.
 
     :param training: the snapshot's rows
     :param scratch: folder for the requests in order of their days
-    :return: None where no request is of the window; and what is not checked, for people
+    :return: the requests, None if none is of the window; and sentences on what is not checked
     :raises BadDataError: where there is no log, or it cannot be read
     :raises BadConfigError: where its format is not known
     """
@@ -78,10 +78,10 @@ def check_serving_log(
     days: Sequence[str],
 ) -> tuple[list[Anomaly], ReferenceComparison]:
     """
-    Hold the log against the schema, as the environment SERVING has it, and its distributions against the snapshot's.
+    Check the log against the schema, in its environment SERVING, and compare its distributions with the snapshot's.
 
     :param training: statistics of the snapshot's window
-    :param days: the snapshot's
+    :param days: days of the snapshot
     """
     names = f"{TRAINING_SNAPSHOT}, {days[0]} to {days[-1]}", f"{log.total:,} requests of {len(log.num_rows)} days"
     reference = {feature.path.step[0]: feature for feature in training.features}
@@ -149,7 +149,9 @@ def _with_instants(log: pl.LazyFrame, config: ServingLog) -> pl.LazyFrame:
 
 
 def _as_in_training(log: Rows, training: Rows) -> pl.LazyFrame:
-    """Columns of the snapshot's types where nothing is lost by it: CSV is text, and JSON has but one kind of number."""
+    """
+    Cast columns to the snapshot's types where this loses nothing: CSV is text, and JSON has only one kind of number.
+    """
     casts = {}
     for name, dtype in log.schema.items():
         wanted = training.schema.get(name)

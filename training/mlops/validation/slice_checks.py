@@ -1,5 +1,6 @@
 """
-Slices: each value of a column is a part of the rows, whose newest day is held against its own earlier days.
+The check of slices: each value of a column is a part of the rows, whose newest day is compared with its own earlier
+days.
 
 What breaks for one carrier is a small share of all rows, and passes every check on them as a whole.
 """
@@ -25,23 +26,26 @@ SLICE_VOLUME: Final = "SLICE_VOLUME"
 SLICE_MISSING_VALUES: Final = "SLICE_MISSING_VALUES"
 MAX_SLICES: Final = 1_000
 _MIN_ROWS: Final = 10
-"""A slice of fewer rows a day may have none on the next by chance: e ** -10 is 5 in 100,000."""
+"""
+Fewest rows on a day from which a slice is judged; one with fewer may have none on the next by chance: e ** -10 is 5 in
+100,000.
+"""
 _DEVIATIONS: Final = 4.0
 """Standard deviations that chance may add: one-sided 3 in 100,000, for each slice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceSummary:
-    """What the report says about a slice."""
+    """The report's summary of a slice."""
 
     column: str
     value: str
     num_rows: int
-    """In the whole window."""
+    """Number of rows in the whole window."""
     newest: int
-    """Rows on the newest day."""
+    """Number of rows on the newest day."""
     compared: int | None
-    """Rows on the day that the newest is compared with; None where volumes are not."""
+    """Number of rows on the day that the newest is compared with; None if volumes are not compared."""
 
     @property
     def name(self) -> str:
@@ -50,22 +54,25 @@ class SliceSummary:
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """A slice's rows and missing values by day."""
+    """Rows and missing values of a slice by day."""
 
     num_rows: Mapping[str, int]
     missing: Mapping[str, Mapping[str, int]]
-    """By column, by day."""
+    """Number of missing values by column, then by day."""
 
     def missing_share(self, column: str, day: str) -> float:
         return self.missing[column][day] / self.num_rows[day]
 
     def worst_before(self, column: str, newest: str) -> str | None:
-        """The earlier day with the largest share of missing values; None where no day has enough rows to tell."""
+        """Return the earlier day with the largest share of missing values; None if no day has enough rows to tell."""
         days = [day for day, count in self.num_rows.items() if day != newest and count >= _MIN_ROWS]
         return max(days, key=lambda day: self.missing_share(column, day), default=None)
 
     def missing_rises(self, column: str, newest: str, tolerance: float) -> bool:
-        """Whether above that of any day before, by more than is tolerated, and than chance would do."""
+        """
+        Return True if the missing share exceeds that of every earlier day by more than is tolerated, and more than by
+        chance.
+        """
         worst = self.worst_before(column, newest)
         if worst is None or self.num_rows.get(newest, 0) < _MIN_ROWS:
             return False
@@ -80,11 +87,11 @@ def check_slices(
     rows: Rows, days: Sequence[str], column: str, volume: Volume | None, tolerance: float
 ) -> tuple[list[Anomaly], list[SliceSummary]]:
     """
-    Look at each value of a column on its own.
+    Check each value of a column on its own.
 
     :param days: the window's calendar days, at least two
     :param volume: None where the volume is not to be checked, or has failed for the rows as a whole
-    :param tolerance: by how much a slice's missing share may rise
+    :param tolerance: most that a slice's missing share may rise
     :raises BadConfigError: where the column has too many values
     """
     if column not in rows.schema:
@@ -204,7 +211,7 @@ def _check_missing(slices: Mapping[str, _Days], column: str, newest: str, tolera
 def _about_missing(
     name: str, column: str, risen: Sequence[tuple[float, float, str]], num_slices: int, newest: str
 ) -> Anomaly:
-    """One message for a column that fails in many slices."""
+    """Return one anomaly for a column that fails in many slices."""
     share, before, value = risen[0]
     also = f"; so in {len(risen)} of the {num_slices} slices of {column}" if len(risen) > 1 else ""
     return Anomaly(

@@ -3,7 +3,7 @@ Statistics of a table as TFDV's protos, computed by Polars.
 
 TFDV's validator reads nothing but these protos, so its own generator (Beam, TensorFlow, pandas) is not needed. The
 field meanings are those of tensorflow_metadata/proto/v0/statistics.proto. Statistics say which generator made them:
-those of two generators are never held against each other, for their quantiles and bins differ.
+those of two generators are never compared, for their quantiles and bins differ.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from mlops.contract.step import BadDataError
 from mlops.validation.bins import NUM_QUANTILES, Numbers, counts, quantiles, reference_edges
 
 GENERATOR: Final = "airflow-provider-mlops/2"
-"""Written into the statistics. To be counted up when a value of theirs changes its meaning."""
+"""Name and version of the generator, written into the statistics. Count it up when a value changes its meaning."""
 REFERENCE_BINS: Final = "reference_bins"
 """Name of the histogram whose edges other data is counted in."""
 _GENERATOR_STATISTIC: Final = "generator"
 COUNT: Final = "number of rows"
-"""Name of the column of counts beside one of values; with spaces, so that it is no column's of the data."""
+"""Name of the column of counts beside one of values; with spaces, so that no column of the data has it."""
 NUM_BUCKETS: Final = 10
 NUM_TOP_VALUES: Final = 20
 NUM_RANKED_VALUES: Final = 10_000
-"""The validator looks for unexpected strings among the ranked values only: rarer ones would pass unseen."""
+"""
+Number of strings that are ranked. The validator looks for unexpected strings among them only: rarer ones would pass
+unseen.
+"""
 
 FeatureType = statistics_pb2.FeatureNameStatistics.Type
 
@@ -51,7 +54,7 @@ def describe_column(column: pl.Series) -> tuple[statistics_pb2.FeatureNameStatis
     """
     Describe one column.
 
-    :return: TFDV's proto; and the sorted numbers it was read off, None for a column of strings
+    :return: TFDV's proto; and the sorted numbers that it was computed from, None for a column of strings
     :raises BadDataError: for a type that validation does not know
     """
     if feature_type(column.name, column.dtype) == FeatureType.STRING:
@@ -67,7 +70,7 @@ def describe_strings(name: str, counts: pl.DataFrame) -> statistics_pb2.FeatureN
     """
     Describe a column of strings.
 
-    :param counts: its values, each once, null too, and how often they occur
+    :param counts: the column's values, each once, null too, and their numbers of occurrences
     """
     feature = _feature(name, FeatureType.STRING)
     stats = feature.string_stats
@@ -87,12 +90,12 @@ def describe_strings(name: str, counts: pl.DataFrame) -> statistics_pb2.FeatureN
 
 
 def in_rank(counts: pl.DataFrame) -> pl.DataFrame:
-    """Values but null, the most frequent first; ties by value, so that equal data ranks equally."""
+    """Return the values except null, the most frequent first; ties by value, so that equal data ranks equally."""
     return counts.filter(pl.nth(0).is_not_null()).sort(pl.nth(1), pl.nth(0), descending=[True, False])
 
 
 def generator(statistics: statistics_pb2.DatasetFeatureStatistics) -> str:
-    """What made the statistics: :data:`GENERATOR` for ours."""
+    """Return the name of the generator of the statistics: :data:`GENERATOR` for ours."""
     stated = {
         stat.str
         for feature in statistics.features
@@ -103,13 +106,13 @@ def generator(statistics: statistics_pb2.DatasetFeatureStatistics) -> str:
 
 
 def reference_bins(stats: statistics_pb2.NumericStatistics) -> statistics_pb2.Histogram:
-    """The bins that other data is to be counted in; see :func:`mlops.validation.bins.reference_edges`."""
+    """Return the bins that other data is to be counted in; see :func:`mlops.validation.bins.reference_edges`."""
     return next(histogram for histogram in stats.histograms if histogram.name == REFERENCE_BINS)
 
 
 def feature_type(name: str, dtype: pl.DataType) -> int:
     """
-    TFDV's type (a value of its enum) for a Polars type.
+    Return TFDV's type (a value of its enum) for a Polars type.
 
     :raises BadDataError: where it has none
     """
@@ -126,7 +129,7 @@ def feature_type(name: str, dtype: pl.DataType) -> int:
 
 
 def as_number(column: pl.Series) -> pl.Series:
-    """Instants as whole seconds since 1970 UTC, durations as whole seconds, booleans as 0 and 1."""
+    """Convert instants and durations to whole seconds (since 1970 UTC), booleans to 0 and 1."""
     if column.dtype == pl.Duration:
         return column.dt.total_seconds()
     if column.dtype.is_temporal():
@@ -174,7 +177,7 @@ def _describe_numbers(numbers: Numbers, stats: statistics_pb2.NumericStatistics,
 
 
 def _equal_widths(numbers: Numbers, *, is_integer: bool) -> statistics_pb2.Histogram:
-    """Histogram of equal widths between the smallest and the largest finite value."""
+    """Return a histogram of equal widths between the smallest and the largest finite value."""
     standard = statistics_pb2.Histogram.STANDARD
     infinite, (end,) = numbers.up_to([-math.inf])[0], numbers.below([math.inf])
     if infinite == end:

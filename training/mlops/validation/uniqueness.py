@@ -1,4 +1,4 @@
-"""Do the keys occur once?"""
+"""The check that keys occur once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAY: Final = "day of the row"
 
 def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
     """
-    Find rows that share a key. No value is a value like any other: a key must be known to be one.
+    Find rows that share a key. A missing value counts as a value like any other: a key has to be known.
 
     :param key: columns that together occur once; where the data lacks one, its absence is what is reported
     """

@@ -41,7 +41,7 @@ def infer_schema(
     statistics: statistics_pb2.DatasetFeatureStatistics, *, max_domain_values: int = 50
 ) -> schema_pb2.Schema:
     """
-    TFDV's proposal of a schema for the data.
+    Return TFDV's proposal of a schema for the data.
 
     :param max_domain_values: strings with at most so many distinct values get a domain
     """
@@ -51,7 +51,7 @@ def infer_schema(
 
 
 def update_schema(schema: schema_pb2.Schema, statistics: statistics_pb2.DatasetFeatureStatistics) -> schema_pb2.Schema:
-    """The schema with the least change after which TFDV finds nothing wrong with the columns."""
+    """Return the schema with the least change after which TFDV finds nothing wrong with the columns."""
     # A domain that got more values than a limit would be dropped.
     proposal = _extension().UpdateSchema(schema.SerializeToString(), statistics.SerializeToString(), _NO_LIMIT)
     return schema_pb2.Schema.FromString(proposal)
@@ -65,13 +65,13 @@ def validate_statistics(
     environment: str = "",
 ) -> anomalies_pb2.Anomalies:
     """
-    Hold statistics against a schema.
+    Check statistics against a schema.
 
     TFDV skips two checks in silence: any on data of zero rows, and those on ``previous`` or ``serving`` where it is
     not given. The caller must exclude both.
 
-    :param previous: what ``drift_comparator`` and ``num_examples_drift_comparator`` compare with
-    :param serving: what ``skew_comparator`` compares with
+    :param previous: statistics that ``drift_comparator`` and ``num_examples_drift_comparator`` compare with
+    :param serving: statistics that ``skew_comparator`` compares with
     :param environment: leaves out the features that are ``not_in_environment``, e.g. ``SERVING``
     """
     verdict = _extension().ValidateFeatureStatistics(

@@ -1,4 +1,4 @@
-"""Has every day its rows, and the newest day about as many as an earlier one?"""
+"""The check that every day has rows, and the newest day about as many as an earlier one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_COMPARABLE: Final = "VOLUME_NOT_COMPARABLE"
 
 def compared_day(volume: Volume, days: Sequence[str]) -> str:
     """
-    The earlier day that the newest one is held against.
+    Return the earlier day that the newest one is compared with.
 
     :param days: the calendar days of the window, oldest first
     :raises BadConfigError: where it lies before the window
@@ -39,11 +39,11 @@ def compared_day(volume: Volume, days: Sequence[str]) -> str:
 
 def calendar_days(interval_start: str, interval_end: str, timezone: str) -> list[str]:
     """
-    The days of a data window, whether they have rows or not.
+    Return the days of a data window, whether they have rows or not.
 
     :param interval_start: first instant, ISO 8601
     :param interval_end: first instant after it, ISO 8601
-    :param timezone: IANA name of the zone whose days they are
+    :param timezone: IANA name of the time zone of the days
     :return: ``YYYY-MM-DD``, oldest first
     """
     zone = ZoneInfo(timezone)
@@ -128,8 +128,8 @@ def check_against_previous(
     """
     Compare with the previous snapshot: the rows a day of the two windows, and every day that both hold.
 
-    :param before: its rows by day
-    :param num_days: calendar days of its window
+    :param before: the previous snapshot's rows by day
+    :param num_days: number of calendar days of its window
     """
     changed = [
         day

@@ -9,7 +9,7 @@ import polars as pl
 
 def dtype_of(text: str) -> pl.DataType:
     """
-    The type that ``str`` made the text of, e.g. ``Datetime(time_unit='us', time_zone='UTC')``.
+    Return the type that ``str`` made the text of, e.g. ``Datetime(time_unit='us', time_zone='UTC')``.
 
     :raises ValueError: where it is not the text of a Polars type
     """

@@ -52,7 +52,7 @@ Piece = Callable[[], pl.LazyFrame]
 
 
 def as_table(native: Any) -> Table:
-    """A Polars LazyFrame or a Spark DataFrame as a table in flight."""
+    """Wrap a Polars LazyFrame or a Spark DataFrame as a table in flight."""
     table: Table = nw.from_native(native)
     return table
 
@@ -62,13 +62,13 @@ def is_spark(table: Table) -> bool:
 
 
 def on_polars(pieces: Sequence[Piece]) -> Table:
-    """One table of its pieces, read when it is collected."""
+    """Make one table of its pieces, read when it is collected."""
     return as_table(pl.concat([piece() for piece in pieces]))
 
 
 def on_spark(pieces: Sequence[Piece], session: SparkSession) -> Table:
     """
-    One table of its pieces, each read by Polars in an executor: both engines see the same parsed rows.
+    Make one table of its pieces, each read by Polars in an executor: both engines see the same parsed rows.
 
     All pieces have the columns and types of the first. Types that Spark lacks are held as others (an unsigned integer
     as a wider signed one, a category as text); columns that are only passed on come back with their own.
@@ -91,7 +91,7 @@ def on_spark(pieces: Sequence[Piece], session: SparkSession) -> Table:
 
 
 def without_rows(table: Table) -> Table:
-    """An empty Polars table with the columns of a table, and the types that they have, or had before Spark."""
+    """Return an empty Polars table with the columns of a table, and the types that they have, or had before Spark."""
     native = table.to_native()
     schema = polars_schema(native.schema) if is_spark(table) else native.collect_schema()
     return as_table(pl.LazyFrame(schema=schema))
@@ -99,7 +99,7 @@ def without_rows(table: Table) -> Table:
 
 def run_recipe(recipe: Recipe, sources: Mapping[str, Table]) -> Table:
     """
-    One table of several, with the types that it has on Polars, whichever engine makes it.
+    Run a recipe on several tables and return one, with the types that it has on Polars, whichever engine makes it.
 
     On Spark the recipe is run on empty Polars tables as well, to learn these types: a count, say, is a wider integer
     there, and a snapshot would hold other bytes.
@@ -147,9 +147,9 @@ def map_polars(
 
 def collect(table: Table) -> pl.DataFrame:
     """
-    A table's rows in this process, in no particular order.
+    Return a table's rows in this process, in no particular order.
 
-    :raises StepError: what a function in an executor raised
+    :raises StepError: the error that a function in an executor raised
     """
     native = table.to_native()
     if not is_spark(table):

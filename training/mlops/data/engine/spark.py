@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _POLARS_TYPE = "polars"
-"""Field metadata: the type that a column had before it was carried."""
+"""Field metadata that holds the type that a column had before it was carried."""
 _MARK = re.compile(r"step error <([A-Za-z0-9+/=]+)>")
 _STOP_SECONDS = 10
 
 
 class SparkError(StepError):
-    """Spark does not run just now: retried, for clusters come back."""
+    """Spark does not run just now. The error is retried, because clusters recover."""
 
 
 def spark_session() -> SparkSession:
     """
-    The process's session, started when first asked for and stopped when the process ends.
+    Return the process's session, started at the first call and stopped when the process ends.
 
     ``SPARK_MASTER`` or Spark's own ``spark-defaults.conf`` says where it runs: on this machine's cores otherwise.
 
@@ -125,7 +125,7 @@ def _stop(session: SparkSession, gateway: Any) -> None:
 
 def spark_schema(schema: pl.Schema) -> tuple[StructType, pa.Schema]:
     """
-    Rows of Polars types as Spark holds them, and as Arrow hands them over.
+    Return the schemas with which Spark holds rows of Polars types, and with which Arrow passes them.
 
     :raises BadDataError: naming the column whose type Spark does not have
     """
@@ -147,7 +147,7 @@ def spark_schema(schema: pl.Schema) -> tuple[StructType, pa.Schema]:
 
 
 def polars_schema(fields: StructType) -> pl.Schema:
-    """The Polars types of a Spark table's columns: those that they came with, where they did."""
+    """Return the Polars types of a Spark table's columns: the original ones for columns that came from Polars."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     empty = pl.from_arrow(to_arrow_schema(fields, timezone="UTC").empty_table())
@@ -159,7 +159,7 @@ def polars_schema(fields: StructType) -> pl.Schema:
 
 
 def carried(dtype: pl.DataType) -> pl.DataType | None:
-    """The type as which Spark holds values of a Polars type; None where it cannot."""
+    """Return the type in which Spark holds values of a Polars type; None if it cannot hold them."""
     match dtype:
         case pl.UInt8():
             return pl.Int16()
@@ -192,7 +192,7 @@ def _instance(dtype: Any) -> pl.DataType:
 
 def to_arrow(frame: pl.DataFrame, arrow: pa.Schema) -> pa.Table:
     """
-    A frame as Spark takes it.
+    Convert a frame to the Arrow table that Spark takes.
 
     :raises BadDataError: where a time is finer than the microseconds that Spark keeps
     """
@@ -209,7 +209,7 @@ def to_arrow(frame: pl.DataFrame, arrow: pa.Schema) -> pa.Table:
 
 
 def from_arrow(rows: Any, schema: pl.Schema) -> pl.DataFrame:
-    """What Spark hands over, in the columns and types of ``schema``."""
+    """Convert the rows that Spark returns to the columns and types of ``schema``."""
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
     return frame.select(schema.names()).cast(pl.Schema(schema))
@@ -217,7 +217,7 @@ def from_arrow(rows: Any, schema: pl.Schema) -> pl.DataFrame:
 
 @contextmanager
 def errors_sent() -> Iterator[None]:
-    """In an executor: give a step's error a form that survives the way through Java."""
+    """Give a step's error, in an executor, a form that survives the way through Java."""
     try:
         yield
     except StepError as error:
@@ -228,8 +228,8 @@ def errors_sent() -> Iterator[None]:
 
 def _received(sent: str) -> StepError | None:
     """
-    The error of an executor, where it is one. Spark's messages quote cells, and a cell may hold what looks like an
-    error of ours: it is read as text, and nothing is imported for it.
+    Return the error of an executor; None if the text is not one. Spark's messages quote cells, and a cell may hold what
+    looks like an error of ours: it is read as text, and nothing is imported for it.
     """
     try:
         module, name, retryable, message, details = json.loads(base64.b64decode(sent, validate=True))
@@ -244,9 +244,9 @@ def _received(sent: str) -> StepError | None:
 @contextmanager
 def errors_received() -> Iterator[None]:
     """
-    In the step's process: raise a step's error as it was raised in the executor.
+    Raise a step's error, in the step's process, as it was raised in the executor.
 
-    :raises BadDataError: where Spark itself found the query or the data wrong
+    :raises BadDataError: if Spark itself found the query or the data wrong
     """
     from pyspark.errors import PySparkException
 

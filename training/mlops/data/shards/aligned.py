@@ -1,5 +1,5 @@
 """
-Memory for batches.
+Aligned memory for batches.
 
 A kernel may take another path, and so give other bits, where its inputs begin elsewhere within a cache line: MKL does
 for few rows and for narrow outputs. Numpy aligns to 16 bytes only, and a view begins wherever what is before it ends.

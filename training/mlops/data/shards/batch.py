@@ -1,4 +1,4 @@
-"""What a model is given, and the protocol of what it comes from."""
+"""The batch that a model is given, and the protocol of the sources that batches come from."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Batch:
     """``[B]``, position of each sample in the split."""
 
     def to(self, device: torch.device) -> Batch:
-        """On the device; does not wait for the copy where this batch is pinned."""
+        """Return the batch on a device; does not wait for the copy if this batch is pinned."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
-        """In page-locked memory, from which a GPU copies by itself."""
+        """Return the batch in page-locked memory, from which a GPU copies by itself."""
         return self.map(Tensor.pin_memory)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch with changed tensors."""
+        """Return the same batch with changed tensors."""
         return Batch(
             features=change(self.features),
             labels=change(self.labels),
@@ -52,7 +52,7 @@ class Batch:
         )
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors that there are, in a fixed order."""
+        """Return the batch's tensors that are not None, in a fixed order."""
         parts = (self.features, self.labels, self.mask, self.weights)
         return [part for part in parts if part is not None]
 
@@ -65,46 +65,48 @@ class SampleSource(Protocol):
 
     @property
     def grouped(self) -> bool:
-        """Whether a sample is a group of rows."""
+        """True if a sample is a group of rows."""
 
     @property
     def shard_sizes(self) -> IntArray:
-        """``[K]``, samples of each shard."""
+        """``[K]``, number of samples of each shard."""
 
     @property
     def window_samples(self) -> int:
         """
-        Number of samples that are shuffled together, a function of the data alone; see
+        Number of samples shuffled together, a function of the data alone; see
         :class:`mlops.data.shards.sampler.EpochSampler`.
         """
 
     @property
     def block_samples(self) -> int:
-        """Samples that are gathered at once where batches are smaller."""
+        """Number of samples that are gathered at once where batches are smaller."""
 
     def lengths(self, samples: IntArray) -> IntArray:
-        """``[B]``, rows of each sample."""
+        """Return ``[B]``, the number of rows of each sample."""
 
     def gather(self, samples: IntArray, weight: float = 1.0) -> Batch:
-        """A copy of the samples."""
+        """Return a copy of the samples as one batch."""
 
     def gather_many(self, parts: Sequence[IntArray], weights: Sequence[float]) -> Sequence[Batch]:
-        """A batch of each part, whose samples have the weight of that part."""
+        """Return one batch for each part; all samples of a part have the weight of that part."""
 
     def prefetch(self, samples: IntArray) -> None:
-        """A hint that these will be gathered soon; returns at once."""
+        """Hint that these samples will be gathered soon; returns at once."""
 
 
 def samples_in(room: int, *, num_samples: int, num_bytes: int) -> int:
-    """Samples that take so many bytes, about; at least 1."""
+    """Return the number of samples that take about ``room`` bytes; at least 1."""
     return max(1, room * num_samples // max(1, num_bytes))
 
 
 def window_of(num_samples: int, num_bytes: int) -> int:
-    """Samples of a window: 4 GiB, which a node's cache holds a few times, and at most 4 million."""
+    """
+    Return the number of samples of a window: 4 GiB, which a node's cache holds a few times, and at most 4 million.
+    """
     return min(1 << 22, samples_in(4 << 30, num_samples=num_samples, num_bytes=num_bytes))
 
 
 def block_of(num_samples: int, num_bytes: int) -> int:
-    """Samples of a block: 2 MiB, about what a core's cache holds."""
+    """Return the number of samples of a block: 2 MiB, about what a core's cache holds."""
     return samples_in(2 << 20, num_samples=num_samples, num_bytes=num_bytes)

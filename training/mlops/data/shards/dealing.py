@@ -1,5 +1,5 @@
 """
-How a global batch of groups is dealt to ranks, and to the forward passes of each.
+The rules by which a global batch of groups is dealt to ranks, and to the forward passes of each.
 
 A batch of groups is padded to its longest one, so that it costs its padded rows: groups times the rows of the longest.
 Groups are sorted by their rows and cut into neighbouring parts, few long groups or many short ones each, of about equal
@@ -24,32 +24,38 @@ from mlops.data.shards.batch import IntArray
 
 PASS_WORTH_ROWS: Final = 1024
 """
-On a CPU: what a forward and a backward pass take beside their rows was as long as 600 padded rows of a model of 31
-inputs and 64 hidden units, 46 rows of one of 75,000 weights (torch 2.13, one thread), and gradients are added up too.
+Padded rows that a further forward and backward pass must be worth. On a CPU a pass took, beside its rows, as long as
+600 padded rows of a model of 31 inputs and 64 hidden units, or as 46 rows of one of 75,000 weights (torch 2.13, one
+thread); each pass also adds up gradients.
 """
 # The largest part has at most so much more than the best cut: a 32nd.
 _TOLERANCE_SHIFT: Final = 5
 
 Part = tuple[int, int]
-"""Neighbours in the descending order of lengths: the first, and the one behind the last."""
+"""Neighbouring groups in the descending order of lengths: the index of the first, and that after the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passes:
-    """What a forward pass over groups may hold, and whether there shall be more of them than that asks for."""
+    """Limits of one forward pass over groups, and the saving that justifies more passes than these limits ask for."""
 
     most_groups: int | None = None
     most_rows: int | None = None
-    """Padded rows; a longer group has a pass of its own."""
+    """Most padded rows of a pass, None for no limit; a longer group has a pass of its own."""
     worth_rows: int | None = None
-    """Padded rows that a rank must spare by each further pass. None: as few passes as the limits allow."""
+    """Padded rows that each further pass must save a rank. None: as few passes as the limits allow."""
     one_shape: bool = False
-    """Passes are padded to the largest of all ranks: then all have about as many groups, and only that limit counts."""
+    """
+    True if passes are padded to the largest of all ranks: then all have about as many groups, and only the limit
+    ``most_groups`` counts.
+    """
 
     def dealt(self, lengths: IntArray, num_ranks: int) -> Sequence[Sequence[Part]]:
         """
+        Deal groups to ranks, and to the forward passes of each rank.
+
         :param lengths: of the groups, in descending order
-        :return: the parts of each rank, as many but for those that have no group
+        :return: the parts of each rank; as many for each, except that empty parts are left out
         """
         rows = np.maximum(lengths, 1)  # an empty group is padded to a row
         least = float(rows.sum()) / num_ranks
@@ -79,7 +85,7 @@ class Passes:
         return len(filled)
 
     def _in(self, num_passes: int, lengths: Sequence[int], num_ranks: int) -> tuple[Sequence[Sequence[Part]], float]:
-        """Parts by rank, and the cost of the rank that has most."""
+        """Return the parts by rank, and the cost of the most loaded rank."""
         num_parts = num_passes * num_ranks
         if self.one_shape:
             edges = [len(lengths) * number // num_parts for number in range(num_parts + 1)]
@@ -97,9 +103,9 @@ def cut(
     Cut groups into neighbouring parts so that the largest has few padded rows: at most a 32nd more than it must have.
 
     :param lengths: at least 1 each, in descending order
-    :param num_parts: at most; enough for the limits
-    :param most_groups: in a part
-    :param most_rows: padded, of a part of more than one group
+    :param num_parts: most parts; enough for the limits
+    :param most_groups: most groups in a part
+    :param most_rows: most padded rows of a part of more than one group
     """
     if num_parts == 1:
         return [(0, len(lengths))]
@@ -118,7 +124,7 @@ def cut(
 
 
 def _filled(lengths: Sequence[int], most_rows: int, most_groups: int, most_parts: int) -> list[Part] | None:
-    """Parts that are filled one after the other; None where these are too many."""
+    """Fill parts one after the other; None if that takes more than ``most_parts``."""
     parts: list[Part] = []
     start, size = 0, len(lengths)
     while start < size:
@@ -132,9 +138,9 @@ def _filled(lengths: Sequence[int], most_rows: int, most_groups: int, most_parts
 
 def _filled_from_behind(lengths: Sequence[int], most_rows: int, most_groups: int) -> list[Part]:
     """
-    As many parts as :func:`_filled` makes, filled from the shortest on.
+    Cut groups into as many parts as :func:`_filled` makes, filled from the shortest group on.
 
-    What is left over is then a few long groups: a single row would be too little for a batch norm.
+    The remainder is then a few long groups: a single row would be too little for a batch norm.
     """
     parts: list[Part] = []
     stop = len(lengths)
@@ -155,7 +161,7 @@ def _rows_before(lengths: Sequence[int], stop: int, size: int) -> int:
 def _evenly(
     parts: Sequence[Part], lengths: Sequence[int], num_ranks: int, num_passes: int
 ) -> tuple[Sequence[Sequence[Part]], int]:
-    """Each part, the largest first, to the rank that has least and a pass left; and the cost of who has most."""
+    """Give each part, the largest first, to the least loaded rank with a pass left; also return the highest load."""
     costs = sorted(((start - stop) * lengths[start], start, stop) for start, stop in parts)
     dealt: list[list[Part]] = [[] for _ in range(num_ranks)]
     loads = [(0, rank) for rank in range(num_ranks)]  # a heap

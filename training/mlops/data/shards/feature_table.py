@@ -20,15 +20,15 @@ class FeatureTable:
     """Rows ready for a model. A sample is a row, or a group of rows that are ranked together."""
 
     features: npt.NDArray[np.float32]
-    """[N, F]"""
+    """``[N, F]``, the features of each row."""
     labels: npt.NDArray[np.float32]
-    """[N]"""
+    """``[N]``, the label of each row."""
     offsets: IntArray
-    """[S + 1]; sample i is rows ``offsets[i]:offsets[i + 1]``."""
+    """``[S + 1]``; sample i is rows ``offsets[i]:offsets[i + 1]``."""
     ids: npt.NDArray[np.uint64] | None = None
-    """[S]; hash of the group's, or the row's, keys: which sample it is, in whatever order they are."""
+    """``[S]``; hash of the group's or the row's keys: identifies a sample, whatever the order of the samples."""
     keys: pl.DataFrame | None = None
-    """[N] rows of further columns that are stored beside the features, for the feature store."""
+    """``[N]`` rows of further columns that are stored beside the features, for the feature store."""
 
     def __post_init__(self) -> None:
         assert self.features.ndim == 2, self.features.shape
@@ -52,7 +52,7 @@ class FeatureTable:
         return len(self.offsets) - 1
 
     def samples(self, start: int, stop: int) -> FeatureTable:
-        """Samples ``start:stop`` as views of the same memory."""
+        """Return samples ``start:stop`` as views of the same memory."""
         first, last = self.offsets[start], self.offsets[stop]
         return FeatureTable(
             features=self.features[first:last],
@@ -63,7 +63,7 @@ class FeatureTable:
         )
 
     def take(self, samples: IntArray) -> FeatureTable:
-        """A copy of some samples, in that order."""
+        """Return a copy of some samples, in that order."""
         lengths = np.diff(self.offsets)[samples]
         offsets = offsets_of(lengths)
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][samples] - offsets[:-1], lengths)
@@ -77,7 +77,7 @@ class FeatureTable:
 
 
 def concat(tables: Sequence[FeatureTable]) -> FeatureTable:
-    """The samples of one or more tables of the same features; a copy, unless there is only one."""
+    """Join the samples of one or more tables of the same features; a copy, unless there is only one."""
     if len(tables) == 1:
         return tables[0]
     ids = [table.ids for table in tables if table.ids is not None]
@@ -98,5 +98,5 @@ def _concat_keys(keys: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def offsets_of(lengths: IntArray) -> IntArray:
-    """``[S + 1]`` of samples with these numbers of rows."""
+    """Return ``[S + 1]``, the offsets of samples with these numbers of rows."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

@@ -44,18 +44,24 @@ _Dealt = Sequence[tuple[IntArray, float, int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What one rank computes for one optimizer step."""
+    """One rank's work for one optimizer step."""
 
     index: int
-    """Within the epoch, from 0."""
+    """Index of the step within the epoch, from 0."""
     batches: Sequence[Batch]
-    """As many on every rank: micro batches, or in exact mode one for each logical shard that the rank owns."""
+    """
+    Batches of the step, as many on every rank: micro batches, or in exact mode one for each logical shard that the rank
+    owns.
+    """
     shards: Sequence[int]
     """Number of each batch's logical shard, -1 for a batch that only fills up; without exact mode 0, 1, ..."""
     num_samples: int
     """Number of samples of the whole global batch, over all ranks."""
     num_rows: int
-    """As ``num_samples``, without padding; one each where samples are no groups."""
+    """
+    Number of rows of the whole global batch, over all ranks, without padding; ``num_samples`` if samples are not
+    groups.
+    """
 
 
 class Loader:
@@ -67,16 +73,16 @@ class Loader:
     it must take part in the collectives all the same.
 
     :param global_batch: samples per optimizer step over all ranks
-    :param rank: of the data-parallel group, as ``world_size``
+    :param rank: rank in the data-parallel group, whose size is ``world_size``
     :param micro_batch: samples per forward pass, at most; None: the rank's whole share at once
     :param micro_batch_rows: padded rows per forward pass over groups, at most; a longer group has one of its own
-    :param pass_worth_rows: padded rows of groups that each further forward pass must spare a rank; None: no further
-        ones than the limits ask for
+    :param pass_worth_rows: padded rows of groups that each further forward pass must save a rank; None: only the passes
+        that the limits ask for
     :param one_shape: batches are padded to the largest of all ranks, as a pipeline's
     :param logical_shards: parts that every global batch is cut into whatever the world size, one batch each: for
         results that do not depend on the world size
     :param prefetch: steps, or blocks of small ones, gathered ahead by a thread; 0: none, and no thread
-    :param pin: in page-locked memory, where there is a GPU
+    :param pin: put batches into page-locked memory, if there is a GPU
     """
 
     def __init__(
@@ -114,9 +120,9 @@ class Loader:
 
     def epoch(self, epoch: int, start: int = 0, *, last: bool = False) -> Iterator[Step]:
         """
-        This rank's steps of an epoch.
+        Iterate over this rank's steps of an epoch.
 
-        Closing the iterator ends its thread. What goes wrong in the thread is raised here.
+        Closing the iterator ends its thread. Errors in the thread are raised here.
 
         :param start: first step, e.g. where a checkpoint was taken, at whatever world size
         :param last: no epoch follows whose first shards should be fetched ahead
@@ -126,7 +132,7 @@ class Loader:
             yield from block
 
     def _blocks(self, epoch: int, start: int, *, last: bool) -> Iterator[Sequence[Step]]:
-        """Steps that are gathered at once: a single one, unless they are small."""
+        """Iterate over blocks of steps that are gathered at once: a single step each, unless steps are small."""
         source, size = self._source, self._global_batch
         order = self._order(epoch)
         steps_at_once = max(1, _STRETCH // size)
@@ -151,7 +157,7 @@ class Loader:
         return EpochSampler(source.shard_sizes, seed=self._seed, epoch=epoch, window_samples=source.window_samples)
 
     def _gathered(self, first: int, wholes: Sequence[IntArray]) -> Sequence[Step]:
-        """The steps of these global batches; the first has that index."""
+        """Gather the steps of these global batches; the first has index ``first``."""
         lengths = self._lengths(wholes)
         dealt = [
             self._deal(whole) if length is None else self._deal_groups(whole, length, first + number)
@@ -183,7 +189,7 @@ class Loader:
         self._source.prefetch(whole if self.grouped else np.concatenate([part for part, _, _ in self._deal(whole)]))
 
     def _deal(self, whole: IntArray) -> _Dealt:
-        """Equal shares, to one sample, in the order of the split; as many batches on every rank."""
+        """Deal equal shares, to within one sample, in the order of the split; as many batches on every rank."""
         samples, num_samples = np.sort(whole), len(whole)
 
         def share(number: int, num_shares: int) -> IntArray:
@@ -197,7 +203,7 @@ class Loader:
         return _numbered([mine[start : start + size] for start in range(0, largest, size)], samples[:1])
 
     def _deal_groups(self, whole: IntArray, lengths: IntArray, step: int) -> _Dealt:
-        """Shares of about equal padded rows, as many batches on every rank; each in the order of the split."""
+        """Deal shares of about equal padded rows, as many batches on every rank; each in the order of the split."""
         order = np.lexsort((whole, -lengths))
         longest_first, lengths = whole[order], lengths[order]
         # Of middle length: a batch norm cannot do with a single row.
@@ -240,12 +246,12 @@ class Loader:
 
 
 def _numbered(parts: Sequence[IntArray], stand_in: IntArray) -> _Dealt:
-    """Batches of these samples; of a stand-in where there are none."""
+    """Number batches of these samples; where a part has none, its batch is the stand-in."""
     return [(part, 1.0, number) if len(part) else (stand_in.copy(), 0.0, number) for number, part in enumerate(parts)]
 
 
 def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, made by a thread that is at most so many ahead."""
+    """Iterate over the same items, made by a thread that is at most ``depth`` ahead."""
     made: queue.Queue[T | BaseException | None] = queue.Queue(depth)
     closed = threading.Event()
 
@@ -275,7 +281,7 @@ def _ahead(items: Iterator[T], depth: int) -> Iterator[T]:
 
 
 def in_memory(table: FeatureTable, *, grouped: bool) -> SampleSource:
-    """A table as the source of a loader."""
+    """Make a table the source of a loader."""
     offsets = table.offsets if grouped else None
     num_samples = len(table.offsets) - 1
     return TableSource(
@@ -288,7 +294,7 @@ def in_memory(table: FeatureTable, *, grouped: bool) -> SampleSource:
 
 
 def in_order(table: FeatureTable, batch_size: int, *, grouped: bool) -> Iterator[Batch]:
-    """Every sample once, in the order of the split: for validation and scoring."""
+    """Iterate over every sample once, in the order of the split: for validation and scoring."""
     source = in_memory(table, grouped=grouped)
     num_samples = len(table.offsets) - 1
     for first in range(0, num_samples, batch_size):

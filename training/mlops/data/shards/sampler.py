@@ -57,8 +57,10 @@ class Permutation:
 
     def __call__(self, positions: IntArray) -> IntArray:
         """
+        Map positions to their permuted places.
+
         :param positions: each in ``range(size)``
-        :return: where each goes; of the same shape
+        :return: the place of each; of the same shape
         """
         if positions.size and not (positions.min() >= 0 and positions.max() < self.size):
             raise IndexError(f"positions {positions.min()}..{positions.max()} are not all in range({self.size})")
@@ -120,7 +122,8 @@ class EpochSampler:
     as a whole. Memory: 16 bytes a shard, 128 MB for the 8 million shards of a petabyte.
 
     :param shard_sizes: ``[K]``, samples of each shard
-    :param window_samples: of a window, give or take a shard: the shards that begin in one stretch of so many samples
+    :param window_samples: samples of a window, give or take a shard: a window is the shards that begin in one stretch
+        of so many samples
     """
 
     def __init__(self, shard_sizes: IntArray, *, seed: int, epoch: int, window_samples: int = 1 << 22) -> None:
@@ -137,13 +140,15 @@ class EpochSampler:
         """``[W + 1]``, positions at which the windows start, and the end of the epoch."""
 
     def window_of(self, position: int) -> int:
-        """Number of the window that a position lies in."""
+        """Return the number of the window that a position lies in."""
         return int(np.searchsorted(self.window_starts[1:-1], position, side="right"))
 
     def __call__(self, positions: IntArray) -> IntArray:
         """
+        Map positions in the epoch to samples of the split.
+
         :param positions: in ``range(num_samples)``; quick where they lie in few windows
-        :return: sample numbers in the split, its shards concatenated
+        :return: numbers of the samples in the split, its shards concatenated
         """
         if not positions.size:
             return positions.astype(np.int64)
@@ -164,7 +169,8 @@ class EpochSampler:
 
 def intervals_of(places: IntArray, starts: IntArray, stop: int) -> IntArray:
     """
-    As ``np.searchsorted(starts, places, side="right") - 1``, which mispredicts every other branch: 50 ns a place.
+    Return ``np.searchsorted(starts, places, side="right") - 1``. searchsorted itself mispredicts every other branch: 50
+    ns a place.
 
     :param places: in ``range(starts[0], stop)``
     :param starts: ascending

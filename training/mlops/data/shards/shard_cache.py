@@ -31,7 +31,7 @@ from mlops.store_errors import StoreError
 logger = logging.getLogger(__name__)
 
 MAX_CACHE_BYTES: Final = 16 << 30
-"""Room for the window in use and the next one, several times."""
+"""Size of the folder in bytes: room for the window in use and the next one, several times."""
 _FETCHERS: Final = 2
 # Calls after which a shard that was not used is unmapped, and the most that are mapped: Linux allows 65,530 mappings.
 _IDLE_CALLS: Final = 256
@@ -60,7 +60,9 @@ class Lease:
 
 
 def node_folder() -> Path:
-    """For a remote store's shards; all processes of a node share it, and a restart finds them there."""
+    """
+    Return the folder for a remote store's shards; all processes of a node share it, and a restart finds them there.
+    """
     folder = Path(tempfile.gettempdir(), f"mlops-shards-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -71,7 +73,7 @@ class ShardCache:
     Checked local files of a store's shards.
 
     :param folder: for shards of a remote store; may be shared by processes
-    :param max_bytes: of that folder
+    :param max_bytes: size of that folder
     """
 
     def __init__(self, store: Store, folder: Path, max_bytes: int = MAX_CACHE_BYTES) -> None:
@@ -81,12 +83,17 @@ class ShardCache:
         self._fetchers = ThreadPoolExecutor(_FETCHERS, "fetch-shards")  # starts its threads when they are needed
         self._hinted: set[str] = set()
         self._sound: set[str] = set()
-        """Digests whose file this process has fetched or read: before, a power cut may have taken what was in it."""
+        """
+        Digests whose file this process has fetched or read; a file from before may have lost its contents in a power
+        cut.
+        """
 
     def open(self, shard: Artifact, *, checked: bool = False) -> Lease:
         """
-        :param checked: by this process before: a local store's file is then not read again
-        :raises DamagedObjectError: naming the shard whose bytes are not those that were written
+        Open a shard as a local file.
+
+        :param checked: True if this process has checked the shard before: a local store's file is then not read again
+        :raises DamagedObjectError: if the shard's bytes are not those that were written; names it
         :raises CacheFullError: where other shards in use leave no room
         """
         if self._root is not None:
@@ -209,14 +216,14 @@ class _Open(Generic[T]):
     value: T
     lease: Lease
     used: int
-    """Call in which it was last used."""
+    """Number of the call in which the shard was last used."""
 
 
 class OpenShards(Generic[T]):
     """
     The shards of a split that are in use, by number; each is opened when it is first asked for.
 
-    :param shards: ``{"key", "sha256", "num_bytes"}`` of each, as the manifest has them
+    :param shards: ``{"key", "sha256", "num_bytes"}`` of each shard, as in the manifest
     :param read: maps a file into memory, given its part of the manifest
     """
 
@@ -232,6 +239,8 @@ class OpenShards(Generic[T]):
 
     def __getitem__(self, number: int) -> T:
         """
+        Return an open shard by its number.
+
         :raises DamagedObjectError: naming the shard whose bytes are not those that were written
         """
         with self._lock:
@@ -245,7 +254,7 @@ class OpenShards(Generic[T]):
             return entry.value
 
     def prefetch(self, numbers: Sequence[int]) -> None:
-        """Say which shards the next call needs, or a later one; returns at once."""
+        """Fetch ahead the shards that the next call needs, or a later one; returns at once."""
         with self._lock:
             self._calls += 1
             while self._open and (

@@ -1,8 +1,5 @@
-"""
-The files of shards, mapped into memory. Needs neither Arrow nor Polars nor torch.
-
-See :mod:`mlops.data.shards.shard_reading`.
-"""
+"""The files of shards, mapped into memory: see :mod:`mlops.data.shards.shard_reading`. Without Arrow, Polars and
+torch."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ COLUMNS: Final = ("features", "label", "sample")
 
 
 def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> FeatureTable:
-    """See :func:`open_split`; ``keys`` are left out."""
+    """Map shards into memory, see :func:`open_split`; ``keys`` are left out."""
     files = [
         store.local_file(Artifact(key=s["key"], sha256=s["sha256"], num_bytes=s["num_bytes"]), cache) for s in shards
     ]
@@ -39,9 +36,9 @@ def columns_of(
     path: Path, shard: Mapping[str, Any]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
     """
-    ``[N, F]`` features, ``[N]`` labels and ``[N]`` ids of the samples, in place.
+    Return a shard's ``[N, F]`` features, ``[N]`` labels and ``[N]`` ids of the samples, in place.
 
-    :param shard: its part of the manifest
+    :param shard: the shard's part of the manifest
     """
     file: npt.NDArray[np.uint8] = np.asarray(np.memmap(path, np.uint8, mode="r"))
     num_rows, width = shard["num_rows"], shard["num_features"]
@@ -55,6 +52,6 @@ def columns_of(
 
 
 def offsets_of_samples(ids: npt.NDArray[np.uint64]) -> IntArray:
-    """``[S + 1]`` of a shard's samples: no two of them have one id."""
+    """Return ``[S + 1]``, the offsets of a shard's samples: no two of them have one id."""
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.empty(0, np.int64)
     return np.append(starts, len(ids)).astype(np.int64)

@@ -49,10 +49,10 @@ def open_source(
     store: Store, ref: FeaturesRef, name: str, cache: Path, *, max_cache_bytes: int = MAX_CACHE_BYTES
 ) -> SampleSource:
     """
-    A split for the loader, of rows, groups or tokens: no shard is read, or its digest checked, before it is used.
+    Open a split for the loader, of rows, groups or tokens: no shard is read, or its digest checked, before it is used.
 
     :param cache: folder for shards of a remote store; the processes of a node may share it
-    :param max_cache_bytes: of that folder
+    :param max_cache_bytes: size of that folder
     :raises BadDataError: where the features have no such split
     """
     manifest = _manifest(store, ref)

@@ -1,8 +1,5 @@
-"""
-Write shards.
-
-Apart from :mod:`mlops.data.shards.shard_reading`, which needs neither Polars nor Arrow.
-"""
+"""Write shards, see :mod:`mlops.data.shards.shard_reading`. It is apart from reading them, which needs neither
+Polars nor Arrow."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from mlops.data.shards.spool import Spool
 from mlops.store import Store
 
 MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
-"""Most bytes of rows in a shard; the file's schema and padding stay below the 128 MB that a shard may have."""
+"""Most bytes of the rows of a shard; the file's schema and padding stay below the 128 MB that a shard may have."""
 _BUCKET_BYTES: Final = 64 * 1024 * 1024
 _MAX_BUCKETS: Final = 512
 
@@ -38,7 +35,7 @@ def write_split(
     Store a split that is in memory; see :class:`SplitWriter`.
 
     :param keys: further columns to store, row for row
-    :return: its part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+    :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
     """
     with SplitWriter(store, place, name, max_shard_bytes=max_shard_bytes) as writer:
         writer.add(table if keys is None else replace(table, keys=keys))
@@ -54,8 +51,8 @@ class SplitWriter:
     sorted in memory.
 
     :param place: folder of the step
-    :param name: of the split, e.g. ``train``
-    :param num_bytes: of all rows that will come, about; where that is more than a bucket, samples must have ids
+    :param name: name of the split, e.g. ``train``
+    :param num_bytes: about the size of all rows that will come; if that is more than a bucket, samples must have ids
     """
 
     def __init__(
@@ -91,7 +88,7 @@ class SplitWriter:
 
     def finish(self) -> dict[str, Any]:
         """
-        Store what was added.
+        Store the samples that were added.
 
         :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
         :raises BadDataError: where two samples have one id: their keys do not tell them apart
@@ -121,7 +118,7 @@ class SplitWriter:
         return {"num_rows": self._num_rows, "num_samples": num_samples, "shards": shards}
 
     def _shards(self) -> Iterator[FeatureTable]:
-        """The samples in their order, cut into shards; a split without samples is one empty shard."""
+        """Iterate over the samples in their order, cut into shards; a split without samples is one empty shard."""
         num_shards = max(1, math.ceil(self._num_rows * self._row_bytes / self._max_shard_bytes))
         pending: list[FeatureTable] = []
         current = first_row = 0
@@ -161,14 +158,16 @@ class SplitWriter:
 
 
 def row_bytes(table: FeatureTable) -> int:
-    """Return the bytes of one row in a shard, an average where keys are text."""
+    """Return the bytes of one row in a shard, on average if keys are text."""
     keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
     return 4 * table.num_features + 12 + keys
 
 
 def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
     """
-    :param first_sample: number of the first sample, where samples have no ids
+    Convert a table to Arrow, in the columns of a shard.
+
+    :param first_sample: number of the first sample, if samples have no ids
     """
     features = pa.array(np.ascontiguousarray(table.features).reshape(-1))
     ids = np.arange(table.num_samples, dtype=np.uint64) + np.uint64(first_sample) if table.ids is None else table.ids
@@ -184,7 +183,7 @@ def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
 
 
 def _from_arrow(batch: pa.RecordBatch) -> FeatureTable:
-    """A bucket's rows, in place."""
+    """Return a bucket's rows, in place."""
     width = batch.schema.field("features").type.list_size
     # Not to_numpy, which imports pandas: half a second of each process that starts.
     features: Any = np.from_dlpack(batch.column("features").flatten())
@@ -202,7 +201,7 @@ def _from_arrow(batch: pa.RecordBatch) -> FeatureTable:
 
 
 def _starts(path: Path) -> dict[str, int]:
-    """Where in a shard's file each of :data:`COLUMNS` begins, in bytes."""
+    """Return where each of :data:`COLUMNS` begins in a shard's file, in bytes."""
     with pa.memory_map(str(path)) as file:
         start = file.read_buffer().address
         batch = pa.ipc.open_file(file).get_batch(0)

@@ -1,4 +1,4 @@
-"""Rows set aside on local disk in buckets, for what must be brought together from all over a table."""
+"""Rows set aside on local disk in buckets, to bring together rows from all over a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Spool:
             stream.write_table(table)
 
     def read(self, bucket: int) -> pa.Table | None:
-        """What was appended, in that order; None where nothing was."""
+        """Return the rows that were appended to a bucket, in that order; None if there are none."""
         path = self._path(bucket)
         if not path.exists():
             return None

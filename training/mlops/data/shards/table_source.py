@@ -22,9 +22,9 @@ _MOST_GAPS: Final = 1.5
 
 T_co = TypeVar("T_co", covariant=True)
 Run = tuple[int, IntArray]
-"""Neighbouring samples of one shard: its number, and theirs within it."""
+"""Neighbouring samples of one shard: the shard's number, and the samples' numbers within it."""
 _Wanted = tuple[slice, IntArray, float]
-"""A batch: where its samples are among those of all, their numbers, and their weight."""
+"""A batch to gather: the slice of its samples among those of all batches, their numbers, and their weight."""
 
 
 class Shards(Protocol[T_co]):
@@ -40,26 +40,26 @@ class ShardRows:
     """The rows of a shard."""
 
     features: npt.NDArray[np.float32]
-    """[N, F]"""
+    """``[N, F]``, the features of each row."""
     labels: npt.NDArray[np.float32]
-    """[N]"""
+    """``[N]``, the label of each row."""
     offsets: IntArray | None
-    """[S + 1]; sample i is rows ``offsets[i]:offsets[i + 1]``. None where every sample is a row."""
+    """``[S + 1]``; sample i is rows ``offsets[i]:offsets[i + 1]``. None if every sample is a row."""
 
     def __getitem__(self, place: slice) -> ShardRows:
-        """Some rows, as views."""
+        """Return some rows, as views."""
         return ShardRows(features=self.features[place], labels=self.labels[place], offsets=None)
 
     @classmethod
     def empty(cls, num_rows: int, num_features: int) -> ShardRows:
-        """Aligned memory for so many rows."""
+        """Return aligned memory for so many rows."""
         features, labels = aligned(((num_rows, num_features), FLOAT), ((num_rows,), FLOAT))
         return cls(features=features, labels=labels, offsets=None)
 
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """One shard that is there already."""
+    """One shard that is in memory already."""
 
     rows: ShardRows
 
@@ -71,23 +71,23 @@ class InMemory:
 
 
 class Numbering:
-    """Which shard a sample is in."""
+    """The mapping from samples to the shards that hold them."""
 
     def __init__(self, shard_sizes: IntArray) -> None:
         self._ends = np.cumsum(shard_sizes)
         self._starts = self._ends - shard_sizes
 
     def numbers(self, samples: IntArray) -> Sequence[int]:
-        """Shards that samples are in, each once."""
+        """Return the numbers of the shards that samples are in, each once."""
         numbers: list[int] = np.unique(np.searchsorted(self._ends, samples, side="right")).tolist()
         return numbers
 
     def runs(self, samples: IntArray) -> tuple[Sequence[Run], IntArray | None]:
         """
-        The samples by shard.
+        Group samples by shard.
 
-        :return: and where each sample is in the runs, one behind the other; None where they are in order, with a run
-            for every change of the shard
+        :return: the runs, and the place of each sample in the concatenated runs; None if samples are in order, with a
+            run for every change of the shard
         """
         if len(self._ends) == 1:
             return [(0, samples)], None
@@ -178,7 +178,7 @@ class TableSource:
         ]
 
     def _gathered(self, num_rows: int, width: int) -> ShardRows:
-        """Memory that this thread uses again for each block: to get new one takes as long as to fill it."""
+        """Return memory that this thread uses again for each block: new memory takes as long to get as to fill."""
         rows: ShardRows | None = getattr(self._scratch, "rows", None)
         if rows is None or len(rows.labels) < num_rows:
             rows = self._scratch.rows = ShardRows.empty(num_rows, width)
@@ -198,7 +198,7 @@ class TableSource:
         return [_padded(block, starts[place], lengths[place], part, weight) for place, part, weight in wanted]
 
     def _span(self, run: Run) -> tuple[IntArray, IntArray]:
-        """First row in its shard and number of rows of each sample."""
+        """Return each sample's first row in its shard, and its number of rows."""
         number, samples = run
         offsets = self._shards[number].offsets
         assert offsets is not None, "grouped"
@@ -206,7 +206,7 @@ class TableSource:
 
 
 def _aligned_starts(sizes: Sequence[int]) -> tuple[Sequence[int], int]:
-    """The row at which each batch begins in a block of them, and the rows of that block."""
+    """Return the row at which each batch begins in a block of them, and the number of rows of that block."""
     step = ALIGNMENT // FLOAT.itemsize
     *starts, end = np.cumsum([0, *(-(-size // step) * step for size in sizes)]).tolist()
     return starts, end
@@ -231,7 +231,7 @@ def _take(shards: Iterable[tuple[ShardRows, IntArray]], places: Sequence[ShardRo
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """``starts[i], starts[i] + 1, ...``, ``lengths[i]`` of them, for each i."""
+    """Return ``starts[i], starts[i] + 1, ...``, ``lengths[i]`` of them, for each i."""
     ends = np.cumsum(lengths)
     within: IntArray = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
     return within + np.repeat(starts, lengths)

@@ -38,7 +38,7 @@ def write_tokens(
     """
     Store a split of token documents, in the order in which they come.
 
-    What is left at the end and does not fill a sequence is not stored.
+    Tokens at the end that do not fill a sequence are not stored.
 
     :param place: folder of the step
     :param documents: token numbers, ``[T]`` each
@@ -94,7 +94,7 @@ def _checked(
 
 
 def _shards(parts: Iterable[Tokens], shard_samples: int, context: int, dtype: np.dtype[Any]) -> Iterator[Tokens]:
-    """Shards of whole samples; the first token of each is the last of the one before."""
+    """Iterate over shards of whole samples; the first token of each is the last of the one before."""
     size = shard_samples * context + 1
     shard, filled = np.empty(size, dtype), 0
     for part in parts:
@@ -116,7 +116,7 @@ class TokenSource:
 
     grouped = False
     block_samples = 1
-    """A sequence is long enough to be gathered by itself."""
+    """Number of samples gathered at once: one, because a sequence is long enough to be gathered by itself."""
 
     def __init__(self, shards: Shards[Tokens], shard_sizes: IntArray, *, window_samples: int) -> None:
         self._shards = shards
@@ -126,7 +126,11 @@ class TokenSource:
 
     @classmethod
     def open(cls, cache: ShardCache, split: Mapping[str, Any]) -> TokenSource:
-        """:param split: what :func:`write_tokens` returned"""
+        """
+        Open a split of token shards.
+
+        :param split: the split's part of the manifest, as :func:`write_tokens` returned it
+        """
         read = partial(_map, dtype=np.dtype(split["dtype"]), context=split["context"])
         sizes = np.array([shard["num_samples"] for shard in split["shards"]], np.int64)
         num_bytes = sum(shard["num_bytes"] for shard in split["shards"])

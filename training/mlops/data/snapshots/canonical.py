@@ -24,7 +24,8 @@ _PROBE_ROWS: Final = 65_536
 
 def normalise(rows: pl.DataFrame) -> pl.DataFrame:
     """
-    One representation of each value: no -0.0, one NaN, and text for categories, whose codes follow the arrival.
+    Give each value one representation: no -0.0, one NaN, and text for categories, whose codes depend on the order of
+    arrival.
 
     :raises BadDataError: where a column holds Python objects
     """
@@ -59,14 +60,14 @@ def _instance(dtype: object) -> pl.DataType:
 
 
 def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
-    """Rows by event time; those of one instant by their other columns, from the first to the last; nulls last."""
+    """Sort rows by event time; rows of one instant by their other columns, from the first to the last; nulls last."""
     keys = [event_time, *(name for name in rows.columns if name != event_time)]
     return sorted_by(rows, keys, nulls_last=True)
 
 
 def sorted_by(rows: pl.DataFrame, keys: Sequence[str], *, nulls_last: bool) -> pl.DataFrame:
     """
-    ``rows.sort(keys, nulls_last=nulls_last)``, quick where the first keys settle most of the order.
+    Return ``rows.sort(keys, nulls_last=nulls_last)``, quick where the first keys settle most of the order.
 
     :param keys: the first of them without nulls
     """
@@ -87,14 +88,14 @@ def sorted_by(rows: pl.DataFrame, keys: Sequence[str], *, nulls_last: bool) -> p
 
 
 def _tied(rows: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
-    """Positions of ordered rows that have the same keys as a neighbour."""
+    """Return the positions of ordered rows that have the same keys as a neighbour."""
     same = rows.select((pl.struct(keys) if len(keys) > 1 else pl.col(keys[0])).rle_id()).to_series()
     same = same == same.shift()
     return (same.fill_null(value=False) | same.shift(-1).fill_null(value=False)).arg_true()
 
 
 def encode(rows: pl.DataFrame) -> bytes:
-    """Parquet bytes: a function of the rows alone."""
+    """Encode rows as Parquet bytes, which are a function of the rows alone."""
     buffer = io.BytesIO()
     # Everything that could vary is fixed; chunks are merged because row groups would follow them.
     rows.rechunk().write_parquet(
@@ -105,7 +106,7 @@ def encode(rows: pl.DataFrame) -> bytes:
 
 def encode_pieces(rows: pl.DataFrame, max_bytes: int) -> list[tuple[bytes, int]]:
     """
-    Parquet bytes cut evenly, so that every piece fits and none has more than one row more than another.
+    Encode rows as Parquet pieces of even length: every piece fits, and none has more than one row more than another.
 
     :return: bytes and number of rows of each piece
     """

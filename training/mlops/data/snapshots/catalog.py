@@ -1,4 +1,4 @@
-"""The snapshots of a store: what was committed, and how people name one of them."""
+"""The snapshots committed to a store, and how people name one of them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class CommittedSnapshot:
     ref: DatasetRef
     manifest: Manifest
     committed: datetime
-    """When, by the store's clock."""
+    """Time of the commit, by the store's clock."""
     deprecation: Deprecation | None
 
     @property
     def name(self) -> str:
-        """``flights@1a2b3c4d5e6f``: names it at the command line."""
+        """Name of the snapshot at the command line, e.g. ``flights@1a2b3c4d5e6f``."""
         return f"{self.ref.name}@{self.ref.version[:12]}"
 
     @property
     def last_day(self) -> str:
-        """``YYYY-MM-DD``: the last whole day of its interval, in its own time zone."""
+        """Last whole day of the snapshot's interval, ``YYYY-MM-DD``, in its own time zone."""
         end = datetime.fromisoformat(self.ref.interval_end).astimezone(ZoneInfo(self.manifest.timezone))
         return (end - timedelta(microseconds=1)).date().isoformat()
 
@@ -52,12 +52,12 @@ class CommittedSnapshot:
         return Snapshot(store, self.manifest)
 
     def artifacts(self) -> dict[str, Artifact]:
-        """Every object that the snapshot consists of, by key."""
+        """Return every object that the snapshot consists of, by key."""
         blobs = [blob.artifact for blob in self.manifest.blobs]
         return {artifact.key: artifact for artifact in (*self.ref.artifacts.values(), *blobs)}
 
     def to_document(self) -> dict[str, Any]:
-        """JSON: the ref's facts and the whole manifest."""
+        """Return the ref's facts and the whole manifest as JSON."""
         return {
             "name": self.ref.name,
             "version": self.ref.version,
@@ -73,20 +73,24 @@ class CommittedSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Catalog:
-    """The snapshots of one dataset or of all, and what is too damaged to be listed."""
+    """The snapshots of one dataset or of all, and those that are too damaged to be listed."""
 
     snapshots: Sequence[CommittedSnapshot]
-    """By name, then from the oldest interval to the newest; of one interval in the order of their commits."""
+    """
+    The snapshots, sorted by name, then from the oldest interval to the newest, then in the order of their commits.
+    """
     damaged: Sequence[DamagedObjectError]
 
 
 def dataset_names(store: Store) -> list[str]:
-    """Datasets that have a place in the store; a dataset is called like its pipeline."""
+    """List the datasets that have a place in the store; a dataset has the name of its pipeline."""
     return [name for name in store.folders("pipelines") if "ingest" in store.folders(f"pipelines/{name}")]
 
 
 def read_catalog(store: Store, name: str | None = None) -> Catalog:
     """
+    List the snapshots of one dataset or of all.
+
     :param name: None for all datasets
     :raises BadConfigError: where there is no such dataset, with the names that there are
     """
@@ -121,7 +125,7 @@ def read_catalog(store: Store, name: str | None = None) -> Catalog:
 
 def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
     """
-    The snapshot that people mean by ``NAME``, ``NAME@VERSION`` or ``NAME@YYYY-MM-DD``.
+    Find the snapshot that people mean by ``NAME``, ``NAME@VERSION`` or ``NAME@YYYY-MM-DD``.
 
     A version may be shortened to a beginning of at least 6 characters that only it has. A date is the last day of the
     interval; of several snapshots of it, or where only the name is given, the newest counts, as it does for sensors:
@@ -167,5 +171,5 @@ def _instead(name: str, names: Sequence[str]) -> str:
 
 
 def _common(a: str, b: str) -> int:
-    """Characters that both begin with."""
+    """Return the number of leading characters that both texts share."""
     return next((index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))

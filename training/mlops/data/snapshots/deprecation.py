@@ -18,12 +18,12 @@ from mlops.store_errors import DamagedObjectError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deprecation:
-    """Why a snapshot shall not be used any more."""
+    """The reason why a snapshot must not be used any more."""
 
     reason: str
     by: str
     at: str
-    """ISO 8601, UTC."""
+    """Time of the deprecation, ISO 8601, UTC."""
 
 
 def deprecate(store: Store, dataset: str, version: str, *, reason: str, by: str) -> Deprecation:
@@ -41,7 +41,11 @@ def deprecate(store: Store, dataset: str, version: str, *, reason: str, by: str)
 
 
 def find_deprecation(store: Store, dataset: str, version: str) -> Deprecation | None:
-    """:raises DamagedObjectError: where the mark is there and cannot be read"""
+    """
+    Return the mark of a snapshot; None if it is not deprecated.
+
+    :raises DamagedObjectError: where the mark is there and cannot be read
+    """
     key = deprecation_key(dataset, version)
     try:
         return Deprecation(**json.loads(store.get(key)))
@@ -54,7 +58,11 @@ def find_deprecation(store: Store, dataset: str, version: str) -> Deprecation | 
 
 
 def refuse_deprecated(store: Store, ref: Ref) -> None:
-    """:raises BadDataError: where the ref descends from a deprecated snapshot"""
+    """
+    Refuse work on a deprecated snapshot.
+
+    :raises BadDataError: where the ref descends from a deprecated snapshot
+    """
     dataset = ref.ancestor(DatasetRef)
     mark = find_deprecation(store, dataset.name, dataset.version)
     if mark is not None:

@@ -42,7 +42,7 @@ from mlops.store_errors import DamagedObjectError, StoreError
 BLOBS: Final = "blobs/sha256"
 ASIDE: Final = "garbage"
 BATCH: Final = 500
-"""Blobs moved aside before the manifests are read again: one that comes back was away for seconds."""
+"""Blobs moved aside before the manifests are read again; so few that one that comes back was away for seconds only."""
 _REQUESTS: Final = 16
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _DIGEST: Final = re.compile(rb"[0-9a-f]{64}")
@@ -51,15 +51,15 @@ _MANIFEST: Final = re.compile(r"manifest\.([0-9a-f]{12})\.json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """What a collection did, or with ``dry_run`` would do."""
+    """The result of a collection, or with ``dry_run`` what one would do."""
 
     removed: Sequence[Stored]
     restored: Sequence[str]
-    """Blobs that a manifest came to name meanwhile, and were moved back."""
+    """Blobs that were moved back, because a manifest came to name them in the meantime."""
     young: int
-    """Unnamed blobs, kept for being younger than the grace period."""
+    """Number of unnamed blobs that were kept because they are younger than the grace period."""
     named: int
-    """Blobs that manifests name."""
+    """Number of blobs that manifests name."""
 
 
 def collect(
@@ -68,7 +68,7 @@ def collect(
     """
     Remove unnamed blobs that are older than the grace period. May be killed at any time, and run again.
 
-    :param progress: called with how many blobs are done, and of how many
+    :param progress: called with the number of blobs done, and the number of all
     :raises DamagedObjectError: where a manifest cannot be read, before anything is removed
     """
     horizon = datetime.now(UTC) - grace
@@ -101,7 +101,7 @@ def collect(
 
 def confirm_blobs(store: Store, manifest: Manifest) -> None:
     """
-    The look of an ingest between writing its manifest and committing it.
+    Check that an ingest's blobs are still there, after it wrote its manifest and before it commits.
 
     :raises StoreError: where a blob is gone; a retry writes it
     """
@@ -116,7 +116,7 @@ def confirm_blobs(store: Store, manifest: Manifest) -> None:
 
 
 def _finish_killed_collections(store: Store, names: _Names, horizon: datetime) -> list[str]:
-    """:return: keys of what was moved aside and is back"""
+    """Undo killed collections, and return the keys of the blobs that were moved aside and are back."""
     left = {entry.key: _origin(entry.key) for entry in store.stored(ASIDE)}
     names.read()
     restored = _copy(
@@ -128,14 +128,14 @@ def _finish_killed_collections(store: Store, names: _Names, horizon: datetime) -
 
 
 def _origin(key: str) -> tuple[datetime, str]:
-    """When the collection that moved this aside began, and the blob's own key."""
+    """Return when the collection that moved this object aside began, and the blob's own key."""
     stamp, _, name = PurePosixPath(key).name.split("-", 2)
     digest, dot, suffix = name.partition(".")
     return datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC), blob_key(digest, dot + suffix)
 
 
 def _copy(store: Store, copies: Iterable[tuple[str, str]]) -> list[str]:
-    """:return: the keys that were there to be copied"""
+    """Copy objects, and return the keys of those that were there to be copied."""
     copies = list(copies)
     with ThreadPoolExecutor(_REQUESTS) as pool:
         done = list(pool.map(lambda pair: store.copy(*pair), copies))
@@ -160,9 +160,10 @@ class _Names:
 
     def read(self) -> None:
         """
-        Read what was written since the last time: neither a manifest nor a ref ever changes.
+        Read the manifests that were written since the last time: neither a manifest nor a ref ever changes.
 
-        :raises DamagedObjectError: where one cannot be read, or a committed ref has none: what it names is unknown
+        :raises DamagedObjectError: if a manifest cannot be read, or a committed ref has none: the blobs that it names
+            are unknown
         """
         keys = set(self.store.list("pipelines")) - self._seen
         manifests = {key for key in keys if _MANIFEST.fullmatch(PurePosixPath(key).name)}

@@ -1,4 +1,4 @@
-"""What a snapshot holds, and where it came from, as a JSON document. Standard library only, but for the contract."""
+"""The contents and the provenance of a snapshot, as a JSON document. Standard library only, but for the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from mlops.contract.refs import Artifact, DatasetRef, canonical_json, digest_of
 
 FORMAT: Final = 2
-"""Format 1 had no splits, creator nor engine; its snapshots stay readable."""
+"""Version of the manifest's format. Format 1 had no splits, creator nor engine; its snapshots stay readable."""
 _NEW_IN_2: Final = ("format", "split", "split_hash", "splits", "creator", "engine")
 
 
@@ -33,13 +33,15 @@ class Partition:
     """The rows of one calendar day."""
 
     day: str
-    """``YYYY-MM-DD`` in the snapshot's time zone."""
+    """The calendar day, ``YYYY-MM-DD`` in the snapshot's time zone."""
     num_rows: int
     num_bytes: int
     blobs: tuple[Blob, ...]
-    """In order of their rows; as long as each other, give or take one row."""
+    """Blobs that hold the rows, in order; as long as each other, give or take one row."""
     index: Blob | None = None
-    """Where the split is by key: a Parquet file whose column ``split`` names the split of each of the day's rows."""
+    """
+    Parquet file whose column ``split`` names the split of each of the day's rows; None if the split is not by key.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +49,13 @@ class SplitPart:
     """One split of a snapshot."""
 
     days: tuple[str, ...]
-    """Days on which it has rows, oldest first."""
+    """Days on which the split has rows, oldest first."""
     num_rows: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a snapshot holds, and where it came from."""
+    """The contents of a snapshot, and where they came from."""
 
     format: int = FORMAT
     name: str
@@ -63,12 +65,12 @@ class Manifest:
     """As-of time, ISO 8601, UTC."""
     timezone: str
     event_time: str
-    """Column that a row's day follows from."""
+    """Column that decides to which day a row belongs."""
     schema: Mapping[str, str]
     """Column name to polars type, in column order."""
     schema_hash: str
     partitions: tuple[Partition, ...]
-    """In order of their days; a day without rows has none."""
+    """Partitions in order of their days; a day without rows has none."""
     split: Mapping[str, Any]
     """The setting ``ingest.split``; empty in format 1."""
     split_hash: str
@@ -80,7 +82,7 @@ class Manifest:
     creator: Mapping[str, Any]
     """Airflow's ``dag_id``, ``run_id``, ``task_id`` and ``try_number``."""
     engine: str
-    """``polars`` or ``spark``: what made it, and what makes the features of it."""
+    """The engine that made the snapshot and makes its features: ``polars`` or ``spark``."""
 
     @property
     def num_rows(self) -> int:
@@ -92,14 +94,14 @@ class Manifest:
 
     @property
     def blobs(self) -> list[Blob]:
-        """All that the snapshot is made of, indexes too."""
+        """Return all objects that the snapshot is made of, indexes too."""
         found = [blob for partition in self.partitions for blob in (*partition.blobs, partition.index)]
         return [blob for blob in found if blob is not None]
 
     @property
     def version(self) -> str:
         """
-        SHA-256 over all but sources, creator and engine: equal rows of equal intervals give equal versions.
+        Return SHA-256 over all but sources, creator and engine: equal rows of equal intervals give equal versions.
 
         A file that grew by rows from the future is the same source as of this interval.
         """
@@ -110,10 +112,10 @@ class Manifest:
 
     def ref(self, place: str, artifact: Artifact) -> DatasetRef:
         """
-        The snapshot's ref.
+        Return the snapshot's ref.
 
-        :param place: the ingest step's
-        :param artifact: where the manifest itself lies
+        :param place: place of the ingest step
+        :param artifact: the stored manifest itself
         """
         return DatasetRef(
             place=place,
@@ -143,7 +145,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """:raises ValueError: where a newer release wrote it"""
+        """
+        Parse a manifest.
+
+        :raises ValueError: where a newer release wrote it
+        """
         document = json.loads(data)
         if document.get("format", 1) > FORMAT:
             raise ValueError(

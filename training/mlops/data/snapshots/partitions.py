@@ -43,12 +43,12 @@ class StoredDay:
     """Rows of each split, where the split is by key."""
     num_new_blobs: int
     num_new_bytes: int
-    """What the store did not have yet."""
+    """Bytes that the store did not have yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayWriter:
-    """Stores the rows of a day; picklable, for Spark's executors do it where the rows are."""
+    """Stores the rows of a day. It is picklable, because Spark's executors store rows where they are."""
 
     store_uri: str
     event_time: str
@@ -82,7 +82,7 @@ class DayWriter:
         )
 
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """A group of Spark's, all of one day."""
+        """Store one of Spark's groups, whose rows are all of one day."""
         stored = self.write(str(rows[_DAY][0]), rows.drop(_DAY))
         return pl.DataFrame({"stored": [pickle.dumps(stored)]}, schema=_STORED)
 
@@ -120,7 +120,10 @@ def write_days(table: Table, writer: DayWriter, *, timezone: str, scratch: Path)
 
 
 def _batch_rows(schema: pl.Schema) -> int:
-    """Rows of 4 MB, or so: Polars holds dozens of batches in flight, and its own are 100,000 rows, however wide."""
+    """
+    Return the number of rows in about 4 MB: Polars holds dozens of batches in flight, and its own are 100,000 rows,
+    however wide.
+    """
     row_bytes = sum(8 if dtype.is_numeric() or dtype.is_temporal() else 32 for dtype in schema.dtypes())
     return min(100_000, max(5_000, 4_000_000 // row_bytes))
 
@@ -157,7 +160,9 @@ class _Spool:
 
     def add(self, rows: pl.DataFrame, days: pl.Series) -> None:
         """
-        :param days: of each row
+        Deal rows out to their days.
+
+        :param days: day of each row
         """
         for day, part in _by_day(rows, days):
             num_bytes = int(part.estimated_size())
@@ -168,7 +173,7 @@ class _Spool:
             self._spill()
 
     def take(self, day: str) -> pl.DataFrame:
-        """The rows of a day; they are given up."""
+        """Return the rows of a day, and forget them."""
         files = [pl.read_ipc(path) for path in self._files.pop(day, ())]
         rows: pl.DataFrame = pl.concat([*files, *self._held.pop(day, ())])
         return rows

@@ -46,7 +46,11 @@ class Snapshot:
 
     @classmethod
     def open(cls, store: Store, ref: DatasetRef) -> Snapshot:
-        """:raises DamagedObjectError: where the manifest is missing or not the one that was written"""
+        """
+        Open a snapshot: read its manifest, and no blob.
+
+        :raises DamagedObjectError: where the manifest is missing or not the one that was written
+        """
         artifact = ref.artifacts["manifest"]
         try:
             return cls(store, Manifest.from_json(store.read(artifact)))
@@ -60,7 +64,7 @@ class Snapshot:
 
     def split_days(self, name: str) -> list[str]:
         """
-        Days on which a split has rows, oldest first.
+        Return the days on which a split has rows, oldest first.
 
         :raises BadDataError: where the snapshot has no such split
         """
@@ -73,7 +77,7 @@ class Snapshot:
 
     def read(self, days: Sequence[str] | None = None) -> pl.DataFrame:
         """
-        Rows in canonical order.
+        Read rows in canonical order.
 
         :param days: ``YYYY-MM-DD``, in the order wanted; None for all
         :raises BadDataError: where the snapshot has no such day
@@ -86,7 +90,7 @@ class Snapshot:
 
     def scan(self, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
         """
-        The rows of :meth:`read`, read as they are needed.
+        Return the rows of :meth:`read`, read as they are needed.
 
         :param cache: folder for blobs of a remote store; must stay as long as the frame is in use
         """
@@ -97,7 +101,7 @@ class Snapshot:
 
     def read_split(self, name: str, days: Sequence[str] | None = None) -> pl.DataFrame:
         """
-        Rows of a split in canonical order.
+        Read the rows of a split in canonical order.
 
         :param name: ``train``, ``validation`` or ``test``
         :param days: only these days of the split; None for all
@@ -110,7 +114,7 @@ class Snapshot:
         return rows.filter(self._read_blobs(indexes)[INDEX] == name)
 
     def scan_split(self, name: str, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
-        """The rows of :meth:`read_split`, read as they are needed; see :meth:`scan`."""
+        """Return the rows of :meth:`read_split`, read as they are needed; see :meth:`scan`."""
         wanted = self._split_partitions(name, days)
         rows = self.scan([partition.day for partition in wanted], cache=cache)
         if not (indexes := [partition.index for partition in wanted if partition.index]):
@@ -120,7 +124,8 @@ class Snapshot:
 
     def table(self, split: str, *, cache: Path) -> Table:
         """
-        The rows of a split, on the engine that made the snapshot; every blob is checked by whoever reads it.
+        Return the rows of a split, on the engine that made the snapshot; every blob is checked by the process that
+        reads it.
 
         :param cache: folder for blobs that are fetched to this machine
         """
@@ -144,7 +149,7 @@ class Snapshot:
         return self._partitions(split_days if days is None else days)
 
     def _no_rows(self) -> pl.DataFrame:
-        """An empty table with the snapshot's columns, which a blob knows."""
+        """Return an empty table with the snapshot's columns, whose types are taken from a blob."""
         for partition in self.manifest.partitions[:1]:
             return self._read_blobs(partition.blobs[:1]).clear()
         raise BadDataError(f"snapshot {self.manifest.name} up to {self.manifest.interval_end} holds no rows at all")
@@ -194,7 +199,7 @@ def write_snapshot(
     :param event_time: column of ``table`` with the instants (UTC) that give a row its day in the window's time zone
     :param sources: provenance, kept in the manifest as it is
     :param split: the setting ``ingest.split``
-    :param creator: who made it; kept in the manifest as it is
+    :param creator: the Airflow task that made it; kept in the manifest as it is
     :param scratch: folder for rows that do not fit in memory
     :return: the manifest, which is not stored yet: the caller commits it
     :raises BadDataError: where the window's last day has no rows, a split has none, or a column cannot be stored

@@ -1,4 +1,4 @@
-"""What changed between two snapshots: columns, days, rows, values."""
+"""The differences between two snapshots: columns, days, rows, values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _AFTER: Final = "__after"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnsDiff:
-    """Columns of the second snapshot against the first."""
+    """Differences in columns between the first snapshot and the second."""
 
     added: Mapping[str, str]
-    """Name to type."""
+    """Name to type of the columns that only the second snapshot has."""
     removed: Mapping[str, str]
     retyped: Mapping[str, tuple[str, str]]
-    """Name to the type before and after."""
+    """Name to the type before and after, of the columns whose type differs."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.retyped)
@@ -33,7 +33,7 @@ class ColumnsDiff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsDiff:
-    """Rows of one day in the second snapshot against the first, in the columns that both have with the same type."""
+    """Differences between the rows of one day in two snapshots, in the columns that both have with the same type."""
 
     day: str
     added: int
@@ -41,11 +41,14 @@ class RowsDiff:
     changed: int
     """Rows with the same key and other values; they are not among the added and removed ones."""
     columns: Mapping[str, int]
-    """How many of the changed rows differ in a column; most first."""
+    """Number of changed rows that differ in a column, by column; most first."""
     key: Sequence[str]
-    """Columns that say which rows belong together; empty where nothing was paired."""
+    """Columns whose values pair rows of the two snapshots; empty if no rows were paired."""
     examples: Sequence[Mapping[str, Mapping[str, Any]]]
-    """Some changed rows: ``{"key": {column: value}, "before": {...}, "after": {...}}``, the latter in what differs."""
+    """
+    Some changed rows: ``{"key": {column: value}, "before": {...}, "after": {...}}``, the last two with the differing
+    columns.
+    """
 
 
 def compare_columns(before: Manifest, after: Manifest) -> ColumnsDiff:
@@ -62,15 +65,17 @@ def compare_columns(before: Manifest, after: Manifest) -> ColumnsDiff:
 
 
 def differing_days(before: Manifest, after: Manifest) -> list[str]:
-    """Days whose blobs are not the same; all others have equal rows, and need not be read."""
+    """Return the days whose blobs are not the same; all others have equal rows, and need not be read."""
     old, new = ({part.day: [blob.sha256 for blob in part.blobs] for part in m.partitions} for m in (before, after))
     return sorted(day for day in old.keys() | new.keys() if old.get(day) != new.get(day))
 
 
 def compare_day(before: Snapshot, after: Snapshot, day: str, key: Sequence[str] = ()) -> RowsDiff:
     """
+    Compare the rows of one day of two snapshots.
+
     :param key: columns that identify a row; where there are none they are inferred, see :func:`infer_key`
-    :raises BadConfigError: where the key is none
+    :raises BadConfigError: if these columns do not identify a row
     """
     if day not in before.days or day not in after.days:
         added, removed = (
@@ -82,7 +87,7 @@ def compare_day(before: Snapshot, after: Snapshot, day: str, key: Sequence[str] 
 
 
 def compare_rows(day: str, old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str] = ()) -> RowsDiff:
-    """As :func:`compare_day`, of two tables."""
+    """Compare two tables of one day's rows, as :func:`compare_day` does."""
     columns = [name for name in old.columns if new.schema.get(name) == old.schema[name]]
     if unknown := [name for name in key if name not in columns]:
         raise BadConfigError(f"the snapshots share no column {unknown[0]!r} of one type, only {', '.join(columns)}")
@@ -125,13 +130,13 @@ def compare_rows(day: str, old: pl.DataFrame, new: pl.DataFrame, key: Sequence[s
 
 def infer_key(old: pl.DataFrame, new: pl.DataFrame, removed: pl.DataFrame, added: pl.DataFrame) -> list[str]:
     """
-    Columns that tell the rows of both tables apart, and differ least between the removed and the added rows.
+    Infer the columns that tell the rows of both tables apart, and differ least between the removed and the added rows.
 
     Columns are taken in the order of how many of their values stand on one side only, each that tells more rows apart,
     until all are told apart; then those that the others can do without are left out, the coarsest first. Numbers with a
     fraction measure something; they identify nothing.
 
-    :return: empty where no columns do, or where there is nothing to pair
+    :return: the columns; empty if no columns do this, or if there is nothing to pair
     """
     if removed.is_empty() or added.is_empty():
         return []
@@ -165,7 +170,7 @@ def _unpaired(day: str, added: int, removed: int) -> RowsDiff:
 
 
 def _surplus(rows: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Rows that occur here more often than there, as often as they do so."""
+    """Return the rows that occur more often here than in the other table, as many times as they do."""
     here, there = (frame.group_by(rows.columns).len(_COUNT) for frame in (rows, others))
     counted = here.join(there, on=rows.columns, how="left", nulls_equal=True, suffix=_AFTER).with_columns(
         pl.col(_COUNT).cast(pl.Int64) - pl.col(_COUNT + _AFTER).fill_null(0).cast(pl.Int64)

@@ -1,4 +1,4 @@
-"""Read every object of a snapshot and hold it against its digest."""
+"""Read every object of a snapshot and compare it with its digest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mlops.store import Store
 from mlops.store_errors import DamagedObjectError
 
 _READERS: Final = 4
-"""Blobs held in memory at once, 128 MB at most each."""
+"""Number of blobs held in memory at once, at most 128 MB each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DamagedObject:
-    """An object that is missing, or not what was written."""
+    """An object that is missing, or whose bytes are not those that were written."""
 
     key: str
     problem: str
-    """What is wrong, and how to mend it."""
+    """The fault of the object, and how to fix it."""
     snapshots: Sequence[str]
-    """Versions of the snapshots that need the object."""
+    """Names of the snapshots that need the object."""
 
 
 def find_damage(
@@ -33,7 +33,7 @@ def find_damage(
     """
     Check blobs, index files and manifests; one that several snapshots share is read once.
 
-    :param progress: called with the bytes read so far, and all there are to read
+    :param progress: called with the number of bytes read so far, and of all to read
     """
     artifacts: dict[str, Artifact] = {}
     owners: dict[str, list[str]] = {}
@@ -50,7 +50,7 @@ def find_problems(store: Store, artifacts: Sequence[Artifact], progress: Callabl
     Read objects and check their digests.
 
     :param progress: see :func:`find_damage`
-    :return: by the key of each that is missing or damaged, what is wrong with it
+    :return: the problem of each missing or damaged object, by its key
     """
     total = sum(artifact.num_bytes for artifact in artifacts)
 

@@ -18,7 +18,7 @@ from mlops.contract.step import BadDataError
 
 SPLITS: Final = ("train", "validation", "test")
 INDEX: Final = "split"
-"""The column of an index: the name of each row's split."""
+"""Name of the column of an index: the name of each row's split."""
 
 
 def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
@@ -47,7 +47,7 @@ def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
 
 def index_of(rows: pl.DataFrame, split: KeySplit, day: str) -> pl.DataFrame:
     """
-    The split of each row: a function of its key's text alone, so that a key never changes its split.
+    Return the split of each row: a function of its key's text alone, so that a key never changes its split.
 
     :return: one column, :data:`INDEX`
     :raises BadDataError: where the key is missing, no text or whole number, or null

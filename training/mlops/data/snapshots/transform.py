@@ -1,4 +1,4 @@
-"""From sources to the one table of a snapshot: the recipe's transform, and the rows of the window."""
+"""Make the one table of a snapshot from its sources: the recipe's transform, and the rows of the window."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _select(path: str, tables: Mapping[str, Table], home: Path) -> Table:
 @contextmanager
 def explained(transform: str | None, sources: Mapping[str, SourceTable]) -> Iterator[None]:
     """
-    Say what a failing transform asked for, and what there is; around its making and around its running.
+    Add to the error of a failing transform what it asked for and what there is; used around its making and its running.
 
     :raises BadDataError: where the transform does not fit the data
     """
@@ -128,11 +128,11 @@ def explained(transform: str | None, sources: Mapping[str, SourceTable]) -> Iter
 
 
 def _cause(error: Exception) -> str:
-    """What went wrong, without the plan of the query that Polars and Spark print below it."""
+    """Return an error's cause, without the plan of the query that Polars and Spark print below it."""
     return str(error).strip().split("\n", 1)[0]
 
 
 def _analysis_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises for a query that can never run, where Spark is in use at all."""
+    """Return the exceptions that Spark raises for a query that can never run; empty if Spark is not in use."""
     module = sys.modules.get("pyspark.errors")
     return (module.AnalysisException,) if module else ()

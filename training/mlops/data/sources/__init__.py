@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
     "redis": "mlops.data.sources.redis_stream:RedisStream",
     "kafka": "mlops.data.sources.kafka_topic:KafkaTopic",
 }
-"""Imported by name: a step waits for the libraries of its own source only."""
+"""Class of each kind of source, imported by name: a step waits for the libraries of its own source only."""
 _PIECES_AT_ONCE = 4
 Result = TypeVar("Result")
 
@@ -50,10 +50,12 @@ class SourceTable:
     rows: Table
     columns: tuple[str, ...]
     provenance: dict[str, Any]
-    """``kind``, ``position`` (exactly what was read) and ``num_rows`` that were known."""
+    """``kind``, ``position`` (exactly what was read) and ``num_rows``, the number of known rows."""
     finish: Callable[[], None] = field(repr=False)
-    """To be called when the rows have been read for the last time: lets go of the source, and raises
-    :class:`SourceError` where it changed meanwhile."""
+    """
+    Function to call when the rows have been read for the last time: it releases the source, and raises
+    :class:`SourceError` if the source changed in the meantime.
+    """
 
 
 def read_source(
@@ -62,7 +64,7 @@ def read_source(
     """
     Read a source without what was not yet known at the end of the window.
 
-    :param settings: its section of ``ingest.sources``
+    :param settings: the source's section of ``ingest.sources``
     :param home: folder where relative paths start
     :param scratch: folder for what is fetched or converted; needed as long as the rows are
     :raises BadDataError: where something is missing, unreadable, or no instant
@@ -104,7 +106,7 @@ def read_source(
 def _known(
     source: Source, pieces: Sequence[Piece], records: Records, types: Mapping[str, str], engine: Engine
 ) -> tuple[list[Piece], int]:
-    """The pieces with their known rows only, all of the same columns and types; and how many rows that are."""
+    """Return the pieces with their known rows only, all of the same columns and types; and the number of these rows."""
     if source.documents:
         schemas = _each(functools.partial(fields_of, records=records), pieces, engine)
         schema = by_name(functools.reduce(merged, schemas))
@@ -162,7 +164,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that are there already, as a piece."""
+    """Rows that are in memory already, as a piece."""
 
     place: str
     rows: pl.LazyFrame
@@ -172,7 +174,7 @@ class _Rows:
 
 
 def _stored(pieces: Sequence[Piece], records: Records, folder: Path) -> list[Piece]:
-    """Pieces converted once, to be read by all that follows: at most a batch of rows is in memory."""
+    """Convert each piece to a local file once, for all further reads: at most a batch of rows is in memory."""
 
     def store(numbered: tuple[int, Piece]) -> Piece:
         number, piece = numbered
@@ -186,7 +188,7 @@ def _stored(pieces: Sequence[Piece], records: Records, folder: Path) -> list[Pie
 
 
 def _each(function: Callable[[Piece], Result], pieces: Sequence[Piece], engine: Engine) -> list[Result]:
-    """Call a function on each piece, where it would be read: in threads, or in Spark's executors."""
+    """Call a function on each piece, where the piece is read: in threads, or in Spark's executors."""
 
     def attempt(piece: Piece) -> Result | StepError:
         try:

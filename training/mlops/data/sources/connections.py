@@ -1,4 +1,4 @@
-"""Airflow's connections, as the operator hands them to the step's process: by its environment."""
+"""Airflow's connections, as the operator hands them to the step's process in its environment variables."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ class Connection:
     login: str | None = field(repr=False)
     password: str | None = field(repr=False)
     schema: str | None
-    """Database, where there is such a thing."""
+    """Name of the database, if the service has databases."""
     extra: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def from_environment(cls, name: str, user: str, *, conn_type: str | None = None) -> Connection:
         """
+        Read a connection from the environment variables of this process.
+
         :param name: the connection's id in Airflow
-        :param user: whose connection it is, for messages: ``source 'orders'``, ``tune.connection``
+        :param user: the setting that names the connection, for messages: ``source 'orders'``, ``tune.connection``
         :param conn_type: the type it must have
-        :raises BadConfigError: where it was not handed over, or is of another type
+        :raises BadConfigError: if the connection was not passed to this process, or has another type
         """
         variable = connection_variable(name)
         if (text := os.environ.get(variable)) is None:
@@ -49,7 +51,7 @@ class Connection:
         return found
 
     def uri(self, scheme: str) -> str:
-        """``scheme://login:password@host:port/schema?extra``, every part quoted."""
+        """Return ``scheme://login:password@host:port/schema?extra``, every part quoted."""
         login = quote(self.login or "", safe="") + (f":{quote(self.password, safe='')}" if self.password else "")
         # A socket's folder is quoted, for its first slash would end the host; an IPv6 address stands in brackets.
         host = quote(self.host or "localhost", safe="[]:,")
@@ -68,7 +70,7 @@ class Connection:
         )
 
     def redacted(self, message: object) -> str:
-        """A library's message without the password, quoted or not."""
+        """Return a library's message without the password, quoted or not."""
         text = str(message).strip()
         for secret in {self.password or "", quote(self.password or "", safe="")} - {""}:
             text = text.replace(secret, "***")

@@ -1,4 +1,4 @@
-"""Bringing what a server sends to a local file, a batch at a time, so that no table has to fit into memory."""
+"""Write the data that a server sends to a local file, a batch at a time, so that no table has to fit into memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A file to write, that gets its name when it is whole: other threads and processes may fetch the same piece."""
+    """Write a file that gets its name only when it is whole: other threads and processes may fetch the same piece."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:

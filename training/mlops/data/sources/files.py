@@ -1,7 +1,7 @@
 """
 Files on a disk or in an object store: Parquet, CSV and JSON lines, the latter two also compressed.
 
-What is read is what the position says: files are identified by their digest, objects by the entity tag (and version)
+The position says exactly what is read: files are identified by their digest, objects by the entity tag (and version)
 that the store gave them, with which alone they are fetched.
 """
 
@@ -117,7 +117,7 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
         return names
 
     def _objects(self) -> list[dict[str, Any]]:
-        """The objects that match, sorted by key; like a file glob, ``*`` stays within a folder."""
+        """List the objects that match, sorted by key; like a file glob, ``*`` stays within a folder."""
         folder, pattern = _fixed_part(self.path)
         if "**" in PurePosixPath(pattern).parts:
             raise BadConfigError(
@@ -153,7 +153,7 @@ class FilePiece:
     suffix: str
     null_values: tuple[str, ...]
     scratch: Path
-    """Where to put it fetched or unpacked; the beginning of a name."""
+    """Path whose name begins those of the fetched and the unpacked file."""
 
     @property
     def place(self) -> str:
@@ -182,7 +182,7 @@ class FilePiece:
         return rows
 
     def on_disk(self) -> Path:
-        """The file, fetched where it is an object."""
+        """Return the path of the file, fetched if it is an object."""
         return Path(self.path) if self.store is None else self._fetched()
 
     def _fetched(self) -> Path:
@@ -231,7 +231,7 @@ class FilePiece:
 
 
 def _fixed_part(uri: str) -> tuple[str, str]:
-    """A URI without its pattern, and the pattern: ``s3://b/x/*.csv`` -> ``s3://b/x``, ``*.csv``."""
+    """Return a URI without its pattern, and the pattern: ``s3://b/x/*.csv`` -> ``s3://b/x``, ``*.csv``."""
     scheme, _, path = uri.partition("://")
     parts = PurePosixPath(path).parts
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)

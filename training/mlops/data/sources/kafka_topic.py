@@ -28,7 +28,7 @@ from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, So
 _BATCH = 10_000
 _ANSWER_SECONDS = 30.0
 _SILENCE_SECONDS = 60.0
-"""Without a message or the partition's end for so long, the broker is taken to be gone."""
+"""Seconds without a message or the partition's end, after which the broker is taken to be gone."""
 _SCHEMA = pa.schema(
     {
         DOCUMENT: pa.string(),
@@ -41,7 +41,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopic(SourceReader[KafkaSource]):
-    """A topic."""
+    """A source that reads a Kafka topic."""
 
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = False
@@ -161,10 +161,10 @@ class PartitionPiece:
 
 def bounds(first: int, after_last: int, start: int | None, end: int | None) -> list[int]:
     """
-    What to read of a partition: the first offset, and the one after the last.
+    Return the range to read of a partition: the first offset, and the one after the last.
 
     :param first: the oldest message that the partition still has
-    :param after_last: where the next message will be
+    :param after_last: offset of the next message that will be written
     :param start: the first message that is not too old; None where all are
     :param end: the first message that is not from before the as-of time; None where all are
     """
@@ -173,7 +173,7 @@ def bounds(first: int, after_last: int, start: int | None, end: int | None) -> l
 
 
 def _offsets_at(kafka: Consumer, topic: str, partitions: Sequence[int], at: datetime) -> dict[int, int | None]:
-    """The first offset of each partition whose message is not from before an instant; None where there is none."""
+    """Return, by partition, the offset of the first message at or after an instant; None if there is none."""
     milliseconds = int(at.timestamp() * 1000)
     asked = [TopicPartition(topic, partition, milliseconds) for partition in partitions]
     found = kafka.offsets_for_times(asked, timeout=_ANSWER_SECONDS)
@@ -183,6 +183,8 @@ def _offsets_at(kafka: Consumer, topic: str, partitions: Sequence[int], at: date
 @contextlib.contextmanager
 def _consumer(source: str, connection: Connection) -> Iterator[Consumer]:
     """
+    Connect to the cluster.
+
     :raises BadConfigError: where the connection names no brokers, or a setting is unknown
     :raises SourceError: where the cluster does not answer
     """

@@ -27,7 +27,7 @@ from mlops.data.sources.source import Piece, Position, SourceError, SourceReader
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(SourceReader[DeltaSource]):
-    """A Delta table."""
+    """A source that reads a Delta table."""
 
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
@@ -70,7 +70,7 @@ class Delta(SourceReader[DeltaSource]):
 
 @dataclass(frozen=True, slots=True)
 class DeltaPiece:
-    """The table at a version."""
+    """A Delta table at a version."""
 
     uri: str
     version: int
@@ -85,7 +85,7 @@ class DeltaPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class Iceberg(SourceReader[IcebergSource]):
-    """An Iceberg table."""
+    """A source that reads an Iceberg table."""
 
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
@@ -146,7 +146,7 @@ class Iceberg(SourceReader[IcebergSource]):
 
 @dataclass(frozen=True, slots=True)
 class IcebergPiece:
-    """The table at a snapshot."""
+    """An Iceberg table at a snapshot."""
 
     table: str
     metadata: str

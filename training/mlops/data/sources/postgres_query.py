@@ -28,20 +28,20 @@ from mlops.data.sources.source import Piece, Position, SourceError, SourceReader
 
 _BATCH_BYTES = 16 << 20
 _TEXTS = ("citext", "xml")
-"""Types of PostgreSQL's own whose binary form is their text."""
+"""PostgreSQL's own types whose binary form is their text."""
 _ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresQuery(SourceReader[SqlSource]):
-    """A query."""
+    """A source that reads a query to PostgreSQL."""
 
     connection: Connection
     documents: ClassVar[bool] = False
     text: ClassVar[bool] = False
     local: ClassVar[bool] = True
     _open: list[Any] = field(default_factory=list, init=False, repr=False)
-    """The transaction that holds the state, once there is one."""
+    """The open transaction that holds the state; empty before it begins."""
 
     def position(self) -> Position:
         with _explained(self.name, self.connection):
@@ -73,7 +73,9 @@ class PostgresQuery(SourceReader[SqlSource]):
             self._open.pop().close()
 
     def _bounds(self, cursor: Any) -> list[str]:
-        """What divides the range column into ranges of equal width; with few values there are fewer."""
+        """
+        Return the bounds that divide the range column into ranges of equal width; with few values there are fewer.
+        """
         if self.settings.range_column is None or self.settings.num_ranges == 1:
             return []
         column = _quoted(self.settings.range_column)
@@ -97,7 +99,9 @@ class PostgresQuery(SourceReader[SqlSource]):
         return list(dict.fromkeys(str(bound) for bound in parts if bound > low))
 
     def _ranges(self, bounds: Sequence[str]) -> list[str]:
-        """One query for each range. The first has no lower bound and takes the nulls, the last has no upper one."""
+        """
+        Return one query for each range. The first has no lower bound and takes the nulls, the last has no upper one.
+        """
         if not bounds:
             return [self._known_query()]
         column = _quoted(self.settings.range_column or "")
@@ -113,14 +117,14 @@ class PostgresQuery(SourceReader[SqlSource]):
         return queries
 
     def _known_query(self) -> str:
-        """The query without the rows that the records' rule would leave out: they need not travel."""
+        """Return the query without the rows that the records' rule would leave out: they need not travel."""
         # On a line of its own, for the query may end in a comment.
         return f"SELECT * FROM ({self.settings.query.strip().rstrip(';')}\n) AS source{_where(self.records)}"
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresPiece:
-    """One range, read in the state that was exported."""
+    """One range of a query, read in the state that was exported."""
 
     source: str
     connection: Connection
@@ -171,7 +175,7 @@ def _quoted(column: str) -> str:
 
 def _plain(column: pa.Field, source: str, place: str) -> pa.Field:
     """
-    What has no type in Parquet travels as text: numeric, json and uuid.
+    Return the field as text if its type has no counterpart in Parquet: numeric, json and uuid.
 
     :raises BadDataError: for a type that PostgreSQL sends in a binary form of its own
     """

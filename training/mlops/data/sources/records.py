@@ -1,4 +1,6 @@
-"""Which records of a source count, as of an instant: known by then, and of several of one thing the last."""
+"""
+The rule for which records of a source count, as of an instant: known by then, and of several with one key the last.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
-    """The rule, for one source."""
+    """The rule for which records of one source count."""
 
     source: str
     """Name of the source, for messages."""
@@ -28,18 +30,22 @@ class Records:
     created_time: str | None
     """Column with the instant at which a record was written."""
     key: Sequence[str]
-    """Columns that name a thing; of its records the one created last counts."""
+    """Columns that identify a thing; of its records the one created last counts."""
     as_of: datetime
-    """Neither event nor creation may be at or after this instant, UTC."""
+    """As-of time, UTC: neither event nor creation may be at or after this instant."""
     since: datetime | None
-    """Events before this instant are left out."""
+    """Earliest event time: events before this instant are left out."""
 
     @property
     def instants(self) -> list[str]:
         return [name for name in (self.event_time, self.created_time) if name is not None]
 
     def check(self, schema: pl.Schema) -> None:
-        """:raises BadDataError: where a column is not there, or holds no instants"""
+        """
+        Check that a table has the columns that the rule needs.
+
+        :raises BadDataError: where a column is not there, or holds no instants
+        """
         wanted = {"event_time": self.event_time, "created_time": self.created_time}
         named = [(setting, column) for setting, column in wanted.items() if column is not None]
         for setting, column in [*named, *(("key", column) for column in self.key)]:
@@ -70,7 +76,7 @@ class Records:
 
     def latest(self, table: Table) -> Table:
         """
-        Keep the last of the known records of each key, then only rows in time.
+        Keep the last known record of each key, and of these the records in time.
 
         :raises BadDataError: where two records of a key were created at the same instant and differ
         """
@@ -93,7 +99,7 @@ class Records:
         return rows.filter(*self._in_time(nw.col))
 
     def _in_time(self, col: Callable[[str], Any]) -> list[Any]:
-        """The conditions on the event time, in expressions of Polars or of narwhals."""
+        """Return the conditions on the event time, in expressions of Polars or of narwhals."""
         if self.event_time is None:
             return []
         event = col(self.event_time)
@@ -105,7 +111,7 @@ def _several(rows: Table, by: list[str]) -> Table:
 
 
 def instant(name: str, dtype: pl.DataType) -> pl.Expr:
-    """A column as instants in UTC, in microseconds; text without an offset, or that is none, as null."""
+    """Return a column as instants in UTC, in microseconds; text that is no instant, or has no offset, becomes null."""
     column = pl.col(name)
     if dtype == pl.String:
         # Polars would take a text without an offset for UTC.

@@ -33,7 +33,7 @@ _SCHEMA = pa.schema({DOCUMENT: pa.string(), "stream_id": pa.string(), "stream_ti
 
 @dataclass(frozen=True, kw_only=True)
 class RedisStream(SourceReader[RedisSource]):
-    """A stream."""
+    """A source that reads a Redis stream."""
 
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class RedisStream(SourceReader[RedisSource]):
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """The entries from the first to the last id."""
+    """The entries of a stream from the first to the last id."""
 
     source: str
     connection: Connection
@@ -117,7 +117,11 @@ class StreamPiece:
 
 @contextlib.contextmanager
 def _client(source: str, connection: Connection) -> Iterator[redis.Redis]:
-    """:raises SourceError: where the server does not answer"""
+    """
+    Connect to the server.
+
+    :raises SourceError: where the server does not answer
+    """
     settings: dict[str, Any] = dict(connection.extra)
     client = redis.Redis(
         host=connection.host or "localhost",

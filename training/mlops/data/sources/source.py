@@ -1,4 +1,4 @@
-"""What a source is: something that says exactly what it reads, and reads it in pieces."""
+"""The protocol of a source: it says exactly what it reads, and reads it in pieces."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from mlops.contract.step import BadDataError, StepError
 from mlops.data.sources.records import Records
 
 Position = Mapping[str, Any]
-"""Exactly what is read, as JSON: digests of files, a table's version, ids, offsets, a transaction's snapshot."""
+"""
+Exact description of what is read, as JSON: digests of files, a table's version, ids, offsets, a transaction's snapshot.
+"""
 DOCUMENT = "document"
 """Column with one JSON object a row, where a source has :attr:`Source.documents`."""
 
 
 class SourceError(StepError):
-    """A source cannot be read just now: retried, for servers come back."""
+    """A source cannot be read just now. The error is retried, because servers recover."""
 
 
 class Piece(Protocol):
@@ -31,7 +33,7 @@ class Piece(Protocol):
 
     @property
     def place(self) -> str:
-        """What messages call it, e.g. the file's name."""
+        """Name of the piece in messages, e.g. the file's name."""
 
     def __call__(self) -> pl.LazyFrame: ...
 
@@ -44,31 +46,31 @@ class Source(Protocol):
 
     @property
     def documents(self) -> bool:
-        """Whether a piece has its rows as JSON, in the column :data:`DOCUMENT`."""
+        """True if a piece has its rows as JSON, in the column :data:`DOCUMENT`."""
 
     @property
     def text(self) -> bool:
-        """Whether columns of text get the types that their values show."""
+        """True if columns of text get the types that their values show."""
 
     @property
     def local(self) -> bool:
-        """Whether a piece, once read, is a file on this machine that can be scanned as it stands."""
+        """True if a piece, once read, is a file on this machine that can be scanned as it stands."""
 
     def position(self) -> Position:
-        """Settle what is read."""
+        """Settle exactly what is read."""
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
         """
-        Divide it.
+        Divide the source into pieces.
 
-        :param scratch: folder for what must be fetched; made by whoever needs it
+        :param scratch: folder for fetched files; made by the code that needs it
         """
 
     def finish(self, position: Position) -> None:
         """
-        Let go of it.
+        Release the source after all pieces have been read.
 
-        :raises SourceError: where it was not what the position says any more, while it was read
+        :raises SourceError: if the source stopped matching the position while it was read
         """
 
 
@@ -77,25 +79,25 @@ SettingsT = TypeVar("SettingsT", bound=sections.SourceSection)
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReader(Generic[SettingsT]):
-    """What all kinds of sources are told."""
+    """The settings that all kinds of sources are given."""
 
     name: str
-    """Key in ``ingest.sources``."""
+    """Name of the source, its key in ``ingest.sources``."""
     home: Path
     """Folder where relative paths start."""
     records: Records
-    """Which rows count; a source may leave the others out where that spares work."""
+    """Rule for which rows count; a source may leave the others out if that saves work."""
     settings: SettingsT
     """Settings of this kind of source, from ``ingest.sources``."""
 
     def finish(self, position: Position) -> None:
-        """Nothing was held."""
+        """Do nothing: the source holds nothing."""
 
 
 @contextmanager
 def reading(name: str, place: str) -> Iterator[None]:
     """
-    Name the source and the place where its data cannot be read.
+    Name the source and the place in the error if its data cannot be read.
 
     :raises BadDataError: naming both
     """

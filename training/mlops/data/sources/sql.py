@@ -1,4 +1,4 @@
-"""The rows of a SQL query: the connection's type says from what."""
+"""The rows of a SQL query; the connection's type decides which database it goes to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ DATABASES: dict[str, Callable[..., Source]] = {"postgres": PostgresQuery, "sqlit
 
 
 def sql_query(*, name: str, settings: SqlSource, **rest: Any) -> Source:
-    """:raises BadConfigError: where the connection is to another kind of database"""
+    """
+    Make the source for a SQL query by the type of its connection.
+
+    :raises BadConfigError: where the connection is to another kind of database
+    """
     found = Connection.from_environment(settings.connection, f"source {name!r}")
     if found.conn_type not in DATABASES:
         raise BadConfigError(

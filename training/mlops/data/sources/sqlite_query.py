@@ -29,7 +29,7 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class SqliteQuery(SourceReader[SqlSource]):
-    """A query."""
+    """A source that reads a query to SQLite."""
 
     connection: Connection
     documents: ClassVar[bool] = True
@@ -55,7 +55,7 @@ class SqliteQuery(SourceReader[SqlSource]):
 
 @dataclass(frozen=True, slots=True)
 class SqlitePiece:
-    """The whole query, as JSON objects."""
+    """The whole query as one piece, with its rows as JSON objects."""
 
     source: str
     query: str
@@ -101,7 +101,7 @@ class SqlitePiece:
 
 
 def _change_counter(path: Path) -> int:
-    """Counts the transactions written to the file (https://www.sqlite.org/fileformat.html, offset 24)."""
+    """Return the number of transactions written to the file (https://www.sqlite.org/fileformat.html, offset 24)."""
     with path.open("rb") as file:
         file.seek(24)
         return int.from_bytes(file.read(4), "big")

@@ -1,4 +1,4 @@
-"""Text files, on a disk or in an object store: a row each."""
+"""Text files, on a disk or in an object store, one row for each file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
-"""Most bytes of the files that are read as one piece."""
+"""Bytes of the files that are read as one piece."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(Files[TextSource]):
     """
-    Rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
+    Text files as rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
     :class:`mlops.contract.sections.sources.TextSource`.
     """
 
@@ -76,7 +76,7 @@ class TextFiles(Files[TextSource]):
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some files."""
+    """Some text files that are read as one piece."""
 
     files: tuple[FilePiece, ...]
     folder: str
@@ -105,7 +105,9 @@ def _text(file: FilePiece) -> str:
 
 
 def _folder(path: str) -> str:
-    """The folder of a name, or that a pattern begins with; of an object, within its store."""
+    """
+    Return the folder of a name, or the one that a pattern begins with; for an object, the folder within its store.
+    """
     scheme, separator, rest = path.partition("://")
     parts = PurePosixPath(rest if separator else path).parts
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)

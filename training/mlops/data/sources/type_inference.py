@@ -1,4 +1,4 @@
-"""From what is written to values: JSON objects to columns, and text to the types that its values show."""
+"""Convert written data to values: JSON objects to columns, and text to the types that its values show."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TYPES: Mapping[str, pl.DataType] = {
     "date": pl.Date(),
     "datetime": pl.Datetime("us", "UTC"),
 }
-"""What the names in ``types`` stand for."""
+"""Polars type of each name that ``types`` may have."""
 Shown = Literal["null", "boolean", "int64", "float64", "string"]
-"""What the values of a column of text are; ``null`` where there are none."""
+"""Type that the values of a column of text show; ``null`` if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Decoded:
 
 def fields_of(piece: Piece, records: Records) -> pl.Schema:
     """
-    The fields of a piece's JSON objects, and the types that hold all their known values.
+    Return the fields of a piece's JSON objects, with types that hold all their known values.
 
-    :raises BadDataError: where a document is no JSON object, or its instant is none
+    :raises BadDataError: if a document is no JSON object, or its instant is not one
     """
     with reading(records.source, piece.place):
         rows = piece()
@@ -73,7 +73,11 @@ def fields_of(piece: Piece, records: Records) -> pl.Schema:
 
 
 def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
-    """:raises BadDataError: where a document is no JSON object: without an instant it would pass for not yet known"""
+    """
+    Refuse documents that are not JSON objects.
+
+    :raises BadDataError: where a document is no JSON object: without an instant it would pass for not yet known
+    """
     document = pl.col(DOCUMENT)
     whole = document.str.contains(r"^\s*\{") & document.str.json_path_match("$").is_not_null()
     broken = rows.select(document.filter(~whole).first().str.slice(0, 80)).collect(engine="streaming").item()
@@ -84,26 +88,28 @@ def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
 
 
 def _with_instants(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
-    """With the instants that stand inside the documents as columns of text."""
+    """Add the instants that stand inside the documents, as columns of text."""
     inside = [name for name in records.instants if name not in rows.collect_schema()]
     return rows.with_columns(pl.col(DOCUMENT).str.json_path_match(f"$['{name}']").alias(name) for name in inside)
 
 
 def _known_documents(rows: pl.LazyFrame, records: Records) -> pl.LazyFrame:
-    """Only the known rows may decide the types: one of the future would make the past look different."""
+    """
+    Keep the known rows only, which alone may decide the types: one of the future would make the past look different.
+    """
     columns = rows.collect_schema().names()
     return records.known(_with_instants(rows, records)).select(columns)
 
 
 def merged(one: pl.Schema, other: pl.Schema) -> pl.Schema:
-    """The columns of both, of types that hold the values of both."""
+    """Return the columns of both schemas, with types that hold the values of both."""
     return pl.concat([pl.DataFrame(schema=one), pl.DataFrame(schema=other)], how="diagonal_relaxed").schema
 
 
 def by_name(schema: pl.Schema) -> pl.Schema:
     """
-    Fields in the order of their names, nested ones too: those of a JSON object have none, and the order in which
-    documents happen to show them must not decide the snapshot's version.
+    Sort fields by name, nested ones too: the fields of a JSON object have no order, and the order in which documents
+    happen to show them must not decide the snapshot's version.
     """
 
     def ordered(dtype: pl.DataType) -> pl.DataType:
@@ -119,13 +125,13 @@ def by_name(schema: pl.Schema) -> pl.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a piece holds."""
+    """Result of a first look at a piece, before it is read."""
 
     schema: pl.Schema
     num_rows: int
-    """Known ones, of whatever key."""
+    """Number of known rows, of whatever key."""
     shown: Mapping[str, Shown] = field(default_factory=dict)
-    """What the known values of each text column look like, for columns whose type is inferred."""
+    """Type that each column of text shows, for the columns whose type is inferred from their known values."""
 
 
 def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool) -> Survey:
@@ -134,7 +140,7 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
 
     :param types: the types that the user gave
     :param text: whether columns of text are to get the types that their values show
-    :raises BadDataError: where a column is missing, an instant is none, a key is null, or a value is not of its type
+    :raises BadDataError: if a column is missing, an instant is not one, a key is null, or a value is not of its type
     """
     with reading(records.source, piece.place):
         rows = piece()
@@ -169,7 +175,7 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
 
 
 def converted(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
-    """A column as another type; null where a value does not fit."""
+    """Convert a column to another type; null where a value does not fit."""
     column, target = pl.col(name), TYPES[wanted]
     if wanted == "datetime":
         return instant(name, dtype)
@@ -182,7 +188,7 @@ def converted(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
 
 
 def common(shown: Mapping[str, Shown], other: Mapping[str, Shown]) -> dict[str, Shown]:
-    """For each column what holds the values of both pieces."""
+    """Return for each column the type that holds the values of both pieces."""
     result = dict(shown)
     for name, kind in other.items():
         before = result.get(name, "null")
@@ -194,7 +200,11 @@ def common(shown: Mapping[str, Shown], other: Mapping[str, Shown]) -> dict[str, 
 
 
 def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> None:
-    """:raises BadDataError: where a column of text holds something that is no instant"""
+    """
+    Refuse a column of text that does not hold instants only.
+
+    :raises BadDataError: where a column of text holds something that is no instant
+    """
     dtype = rows.collect_schema()[name]
     if dtype != pl.String:
         return
@@ -209,7 +219,7 @@ def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> None:
 
 
 def _unfit(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
-    """The first value that is not of the wanted type, as text."""
+    """Return the first value that is not of the wanted type, as text."""
     column = pl.col(name)
     unfit = column.is_not_null() & converted(name, dtype, wanted).is_null()
     if dtype.is_float() and TYPES[wanted].is_integer():
