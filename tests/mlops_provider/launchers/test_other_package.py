@@ -56,6 +56,7 @@ class TestNiceLauncher(LauncherConformance):
     pass
 
 
+@pytest.mark.gang
 def test_its_settings_reach_the_step(home: Path) -> None:
     lines: list[str] = []
     asked = launch(home, "import os; print('niceness', os.nice(0))", "niceness")
