@@ -39,6 +39,7 @@ INSTANT = TokenSet(text="as_of", context=16)
 
 MODEL = """
 import torch
+from mlops import MetricSpec, over_drawn_rows
 from torch import nn
 
 
@@ -63,14 +64,18 @@ def build_scorer(config):
 def slow_loss(model, batch):
     import time
 
-    from mlops.trainer.objectives import language_model_loss
+    from mlops.objectives.language_model import language_model_loss
 
     time.sleep(0.02)
     return language_model_loss(model, batch)
 
 
-def token_share(labels, scores, offsets):
-    return {"tokens": float(labels.sum()), "sequences": float(len(offsets) - 1)}
+TOKENS = MetricSpec(
+    measures=["token_loss"],
+    higher_is_better=True,
+    title="tokens",
+    weighted=lambda predictions, _: over_drawn_rows(lambda labels, scores, _: labels.sum(), predictions),
+)
 """
 
 SCHEMA = """
@@ -166,7 +171,7 @@ def trained(
 def judged(project: Any, run_step: Any, key: str, checkpoint: Any, **changes: Any) -> Any:
     """The ReportRef, or the failure."""
     section = {
-        "registered_model": project.pipeline, "metric": "perplexity", "metrics": [], "metric_function": None,
+        "registered_model": project.pipeline, "metric": "perplexity", "metrics": [],
         "rules": [
             {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 2, "seed_noise": None}
         ],

@@ -21,11 +21,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from measured import metric_of, objective_of
 from torch import Tensor, distributed, nn
 
+from mlops.contract.metrics import MetricSpec
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadDataError, StepInput
 from mlops.data.shards.loader import Batch, Loader, in_memory
+from mlops.metrics.metric import Metric
+from mlops.metrics.predictions import Predictions
+from mlops.metrics.weighted import Weighted, mean_over_samples
 from mlops.process import ProcessSettings
 from mlops.steps.execution import report
 from mlops.store import Store
@@ -192,10 +197,13 @@ def main(section: Mapping[str, Any]) -> None:
         source.block_samples = 1  # type: ignore[misc]
     store = Store(f"file://{folder}/store")
 
-    def metrics(*args: Any) -> dict[str, float]:
+    def stopping(predictions: Predictions, parameter: None) -> Weighted:
         if at("metrics"):
             strike()
-        return {}
+        return mean_over_samples(np.zeros(predictions.num_samples))
+
+    spec = MetricSpec(measures=("logit",), higher_is_better=True, title="stopping", weighted=stopping)
+    further = [Metric(name="stopping", spec=spec, parameter=None, function=stopping)]
 
     job = TrainingJob(
         config=config,
@@ -204,7 +212,9 @@ def main(section: Mapping[str, Any]) -> None:
         loss=loss,
         curriculum=None,
         loader=Loader(source=source, global_batch=GLOBAL_BATCH, seed=1, rank=ranks.rank, world_size=ranks.world_size),
-        validation=Validation.of_table(table, grouped=False, metric="auc", further=metrics),
+        validation=Validation.of_table(
+            table, grouped=False, objective=objective_of("binary"), metric=metric_of("auc"), further=further
+        ),
         checkpoints=Checkpoints(
             store=store, place="train", ranks=ranks, timeout=timedelta(seconds=30), retry_seconds=0
         ),

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from mlops.contract.objectives import check_metric
+from mlops.contract.objectives import check_fitting, known_kind
 from mlops.contract.sections.base import IMPORT_PATH_PATTERN, Json, Name, Section, leaves
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
@@ -115,12 +115,12 @@ class Pipeline(Section):
     @field_validator("evaluate")
     @classmethod
     def _metric_of_the_objective(cls, value: Evaluate, info: ValidationInfo) -> Evaluate:
-        if "train" in info.data:
-            objective = info.data["train"].objective
-            for metric in (value.metric, *value.metrics):
-                check_metric(metric, objective)
-            if value.fairness and objective != "binary":
-                raise ValueError(f"without fairness: it compares predicted classes, and the objective is {objective}")
+        if "train" not in info.data:
+            return value
+        objective, settings = info.data["train"].objective, info.data["train"].objective_settings
+        check_fitting([value.metric, *value.metrics], objective, settings)
+        if value.fairness and known_kind(objective, settings) not in (None, "logit"):
+            raise ValueError(f"without fairness: it compares predicted classes, and the objective is {objective}")
         return value
 
     @field_validator("register_")

@@ -49,20 +49,23 @@ GANG = {
     "processes": 1,
     "epochs": EPOCHS,
     "checkpoint": {"every_steps": 5},
-    "metrics": "include.events.slow:metrics",
+    "metrics": ["include.events.slow:SLOW"],
 }
 """Two pods of a process each, for long enough to be disturbed."""
 SLOW = """
 import itertools, os, signal, time
 from pathlib import Path
 
-from mlops.trainer.objectives import ranking_loss
+from mlops import MetricSpec, mean_over_samples
+from mlops.objectives.ranking import ranking_loss
 
 calls = itertools.count()
 
-def metrics(labels, scores, offsets):
+def slow(predictions, parameter):
     time.sleep(0.4)
-    return {}
+    return mean_over_samples(predictions.offsets[1:] * 1.0)
+
+SLOW = MetricSpec(measures=["relevance", "logit"], higher_is_better=True, title="slow", weighted=slow)
 
 def stopping_loss(model, batch):
     stopped = Path(os.environ["MLOPS_STORE"].removeprefix("file://"), "stopped")

@@ -51,6 +51,7 @@ STEPS_PROGRAM = ("-m", "mlops.steps")
 
 MODEL = """
 import torch
+from mlops import MetricSpec, over_drawn_rows
 from torch import nn
 
 
@@ -72,7 +73,7 @@ def build_list(config):
 def slow_loss(model, batch):
     import time
 
-    from mlops.trainer.objectives import ranking_loss
+    from mlops.objectives.ranking import ranking_loss
 
     time.sleep(0.02)
     return ranking_loss(model, batch)
@@ -133,8 +134,17 @@ def number_loss(model, batch):
     return 1.0
 
 
-def mean_score(labels, scores, offsets):
-    return {"mean_score": float(scores.mean())}
+def broken(predictions, parameter):
+    raise KeyError("gone")
+
+
+BROKEN = MetricSpec(measures=["relevance"], higher_is_better=True, title="broken", weighted=broken)
+MEAN_SCORE = MetricSpec(
+    measures=["relevance"],
+    higher_is_better=True,
+    title="mean score",
+    weighted=lambda predictions, _: over_drawn_rows(lambda labels, scores, _: scores.mean(), predictions),
+)
 
 
 def plain_descent(model, learning_rate, weight_decay):

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 from mlops.contract.public_names import MODULE_OF
 
 if TYPE_CHECKING:
+    from mlops.contract.metrics import MetricSpec, Parameter
+    from mlops.contract.objectives import ObjectiveSpec
+    from mlops.contract.sections.base import Section
+    from mlops.contract.step import BadConfigError, BadDataError
     from mlops.data.engine.engines import Table
     from mlops.data.shards.batch import Batch
     from mlops.features.feature_set import FeatureSet
@@ -32,9 +36,17 @@ if TYPE_CHECKING:
         Standardise,
         Vocabulary,
     )
+    from mlops.metrics.predictions import Predictions
+    from mlops.metrics.weighted import Weighted, mean_over_samples, of_sums, over_drawn_rows, ratio_of_sums
+    from mlops.objectives.figures.axes import COLOURS, new_axes
+    from mlops.objectives.objective import Objective
+    from mlops.objectives.outputs import check_outputs, mean_of_rows, without_padding
     from mlops.program import Program
 
 __all__ = [
+    "COLOURS",
+    "BadConfigError",
+    "BadDataError",
     "Batch",
     "Bucketise",
     "Bytes",
@@ -44,10 +56,16 @@ __all__ = [
     "FeatureSet",
     "Hash",
     "Log",
+    "MetricSpec",
     "Missing",
+    "Objective",
+    "ObjectiveSpec",
+    "Parameter",
     "Passthrough",
+    "Predictions",
     "Program",
     "RobustScale",
+    "Section",
     "Standardise",
     "State",
     "Table",
@@ -55,8 +73,17 @@ __all__ = [
     "Tokenizer",
     "Transform",
     "Vocabulary",
+    "Weighted",
+    "check_outputs",
     "last_known",
+    "mean_of_rows",
+    "mean_over_samples",
+    "new_axes",
+    "of_sums",
+    "over_drawn_rows",
+    "ratio_of_sums",
     "trailing_sums",
+    "without_padding",
 ]
 
 

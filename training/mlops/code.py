@@ -15,9 +15,12 @@ import importlib.util
 import io
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Any
 
+from mlops.contract.extensions import ExtensionPoint
 from mlops.contract.step import BadConfigError, StepError, code_files
 
 RECIPES = "include"
@@ -92,6 +95,36 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
     _, inner = _split(import_path)
     module = _import(".".join((package, *inner)), import_path, "the stored bundle")
     return _attribute(module, import_path.partition(":")[2], import_path)
+
+
+def load_extension(point: ExtensionPoint, name: str, own: Callable[[str], object]) -> object:
+    """
+    Load what a pipeline names: one of ours, of an installed package, or of its recipe.
+
+    :param own: loads code of a recipe by its import path, from the checkout or from a bundle
+    :raises BadConfigError: where there is none, or it cannot be imported
+    """
+    return own(name) if is_of_recipe(name) else point.load(name)
+
+
+def resolved(target: str | Callable[..., Any], own: Callable[[str], object]) -> Any:
+    """
+    Return what a declaration names by its import path, or holds itself.
+
+    :param own: as of :func:`load_extension`
+    :raises BadConfigError: where it cannot be imported
+    """
+    if not isinstance(target, str):
+        return target
+    if is_of_recipe(target):
+        return own(target)
+    module, _, name = target.partition(":")
+    return _attribute(_import(module, target, "what is installed"), name, target)
+
+
+def is_of_recipe(import_path: str) -> bool:
+    """Tell code of a recipe from what is installed."""
+    return import_path.partition(".")[0] == RECIPES
 
 
 def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

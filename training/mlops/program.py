@@ -6,8 +6,10 @@ The interface for a torchrun script of your own (``train.program``): its inputs,
     program = Program.start()
     model = program.build_model()
     for step in program.loader("train").epoch(1):
-        ...
-    program.finish(model.state_dict(), epoch=1, metrics={"ndcg@10": 0.8})
+        for batch in step.batches:
+            losses = program.loss(model, batch) * batch.weights
+            ...
+    program.finish(model.state_dict(), epoch=1, metrics=program.measure(model))
 
 A script can do without it: the input document is its argument, and its results are two files in ``MLOPS_OUTPUT``.
 """
@@ -23,18 +25,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
 from mlops.contract.sections.base import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, StepInput
+from mlops.data.shards.batch import Batch
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.loader import Loader
 from mlops.data.shards.shard_cache import node_folder
 from mlops.data.shards.shard_reading import open_source, open_split
 from mlops.features.fitted import read_manifest
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.objectives.scoring import SCORING_TOKENS, predict_batches, predict_table
 from mlops.process import ProcessSettings
 from mlops.store import Store
 from mlops.trainer.checkpoint.weights import serialise
@@ -83,8 +90,40 @@ class Program:
     def build_model(self) -> nn.Module:
         """Build the model in the same way as evaluation will."""
         factory = load_attribute(self.config.model, self._home)
-        vocab_size = read_manifest(self._store, self.features).get("vocab_size")
-        return build_model(factory, self.config.model, self.features.num_features, self.config.model_args, vocab_size)
+        return build_model(
+            factory,
+            self.config.model,
+            self.features.num_features,
+            self.config.model_args,
+            vocab_size=self._manifest.get("vocab_size"),
+            num_outputs=self._objective.functions.num_outputs,
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of each sample by the objective, ``[B]``; multiply it by ``batch.weights``."""
+        return self._objective.functions.loss(model, batch)
+
+    def measure(self, model: nn.Module, split: str = "validation") -> dict[str, float]:
+        """
+        Measure ``train.metric`` and ``train.metrics`` on a split, in this process alone.
+
+        :raises BadDataError: where one is not defined on it
+        """
+        objective, device = self._objective, next(model.parameters()).device
+        if objective.spec.inputs == "tokens":
+            source = open_source(self._store, self.features, split, node_folder())
+            num_samples, block = int(source.shard_sizes.sum()), max(1, SCORING_TOKENS // self.features.num_features)
+            labels = np.full(num_samples, self.features.num_features, np.float32)
+            offsets = np.arange(num_samples + 1)
+            blocks = [np.arange(first, min(first + block, num_samples)) for first in range(0, num_samples, block)]
+            predicted = predict_batches(objective.functions, model, map(source.gather, blocks), device)
+        else:
+            table, grouped = self.table(split), bool(self._manifest["grouped"])
+            labels, offsets = table.labels, table.offsets
+            predicted = predict_table(objective.functions, model, table, device, grouped=grouped)
+        predictions = objective.predictions(labels, predicted, offsets)
+        metrics = [load_metric(name, self._own) for name in (self.config.metric, *self.config.metrics)]
+        return {metric.name: metric.measure(predictions) for metric in metrics}
 
     def table(self, split: str) -> FeatureTable:
         """Return all rows of ``train``, ``validation`` or ``test``."""
@@ -115,3 +154,14 @@ class Program:
         if self.rank == 0:
             (self.output / WEIGHTS).write_bytes(serialise(dict(weights)))
             (self.output / METRICS).write_text(json.dumps({"epoch": epoch, "metrics": dict(metrics)}))
+
+    @property
+    def _objective(self) -> LoadedObjective:
+        return load_objective(self.config.objective, self.config.objective_settings, self._own)
+
+    @property
+    def _manifest(self) -> dict[str, Any]:
+        return read_manifest(self._store, self.features)
+
+    def _own(self, import_path: str) -> object:
+        return load_attribute(import_path, self._home)

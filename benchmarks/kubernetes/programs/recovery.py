@@ -40,15 +40,19 @@ ROUNDS = 5
 SLOW = """
 import time
 
-def metrics(labels, scores, offsets):
+from mlops import MetricSpec, mean_over_samples
+
+def slow(predictions, parameter):
     time.sleep(0.2)
-    return {}
+    return mean_over_samples(predictions.offsets[1:] * 1.0)
+
+SLOW = MetricSpec(measures=["relevance", "logit"], higher_is_better=True, title="slow", weighted=slow)
 """
 TRAIN = {
     "epochs": 1000,
     "processes": 1,
     "nodes": 2,
-    "metrics": "include.events.slow:metrics",
+    "metrics": ["include.events.slow:SLOW"],
     "checkpoint": {"every_steps": 1, "every_minutes": 10, "keep_latest": 3, "peers": 1},
 }
 _SAVED = re.compile(r"checkpoint of step (\d+) saved")

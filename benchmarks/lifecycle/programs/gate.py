@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +21,15 @@ import numpy.typing as npt
 
 from benchmarks.data.programs.features import tables
 from benchmarks.lifecycle.programs.trainings import night_of, planted, train
+from mlops.code import load_attribute
+from mlops.contract.sections.objectives import NoSettings
 from mlops.contract.sections.rules import Improvement
-from mlops.evaluation.bootstrap import Estimate, paired, resampled
+from mlops.evaluation.bootstrap import paired, resampled
 from mlops.evaluation.rules import outcome
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.verdict import Measured
-from mlops.trainer.metrics import measure, weighted
+from mlops.metrics.metric import load_metric
+from mlops.metrics.predictions import Predictions
 
 NIGHTS: Final = [date(2013, 3, 3) + timedelta(days=28 * number) for number in range(11)]
 """Sundays of the year: no two of them share a held-out day, hardly two a season."""
@@ -40,6 +44,7 @@ NUM_DRAWS: Final = 400
 STRENGTHS: Final = (0.2, 0.4, 0.6)
 """Of the planted feature; what lift of AUC that is, is measured."""
 CONFIDENCE: Final = 0.95
+AUC: Final = load_metric("auc", partial(load_attribute, home=Path()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +77,14 @@ def contest(home: Path) -> list[Contest]:
         seeds = {each: range(first, first + NUM_PLANTED) if each else range(first) for each in nights}
         labels, offsets = night.test.labels, np.arange(night.test.num_rows + 1)
         scores = {(each, seed): train(nights[each], seed) for each in nights for seed in seeds[each]}
-        ready = [weighted("auc", labels, logits, offsets) for logits in scores.values()]
-        draws = resampled(ready, len(labels), NUM_DRAWS)
+        found = {
+            key: Predictions(labels=labels, predicted=logits, offsets=offsets, settings=NoSettings())
+            for key, logits in scores.items()
+        }
+        draws = resampled([AUC.weighted(each).values for each in found.values()], len(labels), NUM_DRAWS)
         models = {
-            key: Model(auc=measure("auc", labels, logits, offsets), num_flights=len(labels), draws=drawn)
-            for (key, logits), drawn in zip(scores.items(), draws, strict=True)
+            key: Model(auc=AUC.measure(each), num_flights=len(labels), draws=drawn)
+            for (key, each), drawn in zip(found.items(), draws, strict=True)
         }
         of_seed = {each: [models[each, seed] for seed in seeds[each]] for each in nights}
         contests.append(
@@ -100,9 +108,7 @@ def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, m
     """By the gate itself."""
     rule = Improvement.model_validate({"improvement": margin, "confidence": CONFIDENCE, "seed_noise": noise})
     models = [candidate, champion]
-    found: Estimate = paired(
-        "auc", 1, candidate.num_flights, [model.auc for model in models], [model.draws for model in models]
-    )
+    found = paired(AUC, candidate.num_flights, [model.auc for model in models], [model.draws for model in models])
     serving = ServingBenchmark(
         latency_p50_ms=0, latency_p99_ms=0, num_requests=0, rows_per_request=0, num_bytes=0, disturbances=[]
     )

@@ -14,18 +14,21 @@ import torch
 
 from include.flight_delays.features import FEATURES
 from include.flight_delays.model import build_model
+from mlops.contract.sections.objectives import NoSettings
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.loader import Loader, in_memory
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
 from mlops.features.fitting import fit
-from mlops.trainer.metrics import auc
-from mlops.trainer.objectives import binary_loss, score
+from mlops.metrics.binary import auc
+from mlops.objectives.binary import Binary
+from mlops.objectives.scoring import predict_table
 
 # The settings of dags/flight_delays.py.
 WINDOW_DAYS, VALIDATION_DAYS, TEST_DAYS = 28, 3, 4
 EPOCHS, GLOBAL_BATCH, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM, HIDDEN = 2, 256, 3e-3, 0.01, 1.0, 32
 CPU: Final = torch.device("cpu")
+BINARY: Final = Binary(NoSettings())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +87,10 @@ def train(night: Night, seed: int) -> npt.NDArray[np.float32]:
     for epoch in range(1, EPOCHS + 1):
         for step in loader.epoch(epoch):
             optimizer.zero_grad()
-            binary_loss(model, step.batches[0]).mean().backward()
+            BINARY.loss(model, step.batches[0]).mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
             optimizer.step()
-        value = auc(night.validation.labels, score(model, night.validation, CPU, grouped=False))
+        value = auc(night.validation.labels, predict_table(BINARY, model, night.validation, CPU, grouped=False))
         if value > best:
-            best, logits = value, score(model, night.test, CPU, grouped=False)
+            best, logits = value, predict_table(BINARY, model, night.test, CPU, grouped=False)
     return logits

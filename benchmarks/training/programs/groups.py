@@ -27,7 +27,7 @@ from mlops.data.shards.batch import IntArray, SampleSource
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.feature_table import FeatureTable, offsets_of
 from mlops.data.shards.loader import Loader, Step, in_memory
-from mlops.trainer.objectives import ranking_loss
+from mlops.objectives.ranking import ranking_loss
 
 GLOBAL_BATCH: Final = 1024
 STEPS: Final = 4

@@ -12,7 +12,7 @@ from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ReportLink, TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.operators.runs import recipe_folder
+from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.registry import NotOursError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class EvaluateOperator(StepOperator):
         return {} if champion is None else {"champion": champion}
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return [recipe_folder(settings["metric_function"])] if settings["metric_function"] else []
+        return recipe_folders([settings["metric"], *settings["metrics"]])
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run

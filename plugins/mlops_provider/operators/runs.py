@@ -36,6 +36,15 @@ def recipe_folder(import_path: str) -> str:
     return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))
 
 
+def recipe_folders(names: Iterable[str]) -> list[str]:
+    """
+    Return the folders of those names that are import paths of recipes, each once.
+
+    :param names: import paths, and names of metrics and the like, which have no folder
+    """
+    return sorted({recipe_folder(name) for name in names if name.startswith("include.")})
+
+
 def refuse_others(given: Mapping[str, Any], params: Iterable[str]) -> None:
     """:raises SpecError: naming the first parameter of a triggered run that the pipeline does not have"""
     known = sorted(params)

@@ -10,7 +10,7 @@ from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.runs import recipe_folder
+from mlops_provider.operators.runs import recipe_folders
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,9 +45,9 @@ class TrainOperator(StepOperator):
 
 def training_code(train: Mapping[str, Any]) -> list[str]:
     """See :meth:`StepOperator.code_paths`, for the settings of a training."""
-    names = ("model", "loss", "metrics", "configure_optimizer", "curriculum")
-    # A program lies in the model's folder.
-    return sorted({recipe_folder(train[name]) for name in names if train[name]})
+    # A program and an objective of the recipe lie in the model's folder.
+    paths = [train[name] for name in ("model", "loss", "configure_optimizer", "curriculum") if train[name]]
+    return recipe_folders([*paths, train["metric"], *train["metrics"]])
 
 
 def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:

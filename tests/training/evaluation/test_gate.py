@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measured import metric_of, predictions_of
 from pydantic import TypeAdapter
 
 from mlops.contract.sections.rules import AnyRule
@@ -28,11 +29,14 @@ def estimated(candidate: float, champion: float | None, error: float = 0.0, metr
         return Interval(value=value, low=value - 2 * error, high=value + 2 * error)
 
     if champion is None:
-        return Estimate(metric=metric, direction=1, num_samples=1000, candidate=interval(candidate))
+        return Estimate(
+            metric=metric, title=metric.upper(), direction=1, num_samples=1000, candidate=interval(candidate)
+        )
     sign = -1 if metric == "log_loss" else 1
     noise = error * np.random.default_rng(0).normal(size=20_000)
     return Estimate(
         metric=metric,
+        title=metric.upper(),
         direction=sign,
         num_samples=1000,
         candidate=interval(candidate),
@@ -100,7 +104,10 @@ def test_few_samples_do_not_prove_an_improvement(
     """Broken: a bootstrap of one query has no spread, so that whatever changed on it would be certain."""
     labels = np.tile([0.0, 1.0, 2.0], num_queries)
     labels[: 3 * irrelevant] = 0
-    found = estimate("ndcg@10", labels, np.arange(0, len(labels) + 1, 3), labels, -labels)
+    found = estimate(
+        metric_of("ndcg@10"),
+        *(predictions_of(labels, scores, np.arange(0, len(labels) + 1, 3)) for scores in (labels, -labels)),
+    )
     verdict = judge([rule_of({**IMPROVEMENT, "min_samples": min_samples})], measured(found))
     assert verdict.passed is passed
     if not passed:
@@ -111,7 +118,7 @@ def test_few_samples_do_not_prove_an_improvement(
 def test_without_a_champion_few_samples_will_do() -> None:
     """Broken: a new pipeline with little data would never have a first version."""
     labels = np.array([0.0, 1.0])
-    assert judge([rule_of(IMPROVEMENT)], measured(estimate("auc", labels, np.arange(3), labels))).passed
+    assert judge([rule_of(IMPROVEMENT)], measured(estimate(metric_of("auc"), predictions_of(labels, labels)))).passed
 
 
 @pytest.mark.parametrize(("candidate", "passed"), [(0.45, True), (0.55, False)])

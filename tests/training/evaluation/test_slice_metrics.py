@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from measured import metric_of, predictions_of
 
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
@@ -24,7 +25,7 @@ def test_a_column_without_groups_is_named_with_its_type(column: pl.Series, dtype
     """Broken: the user would read of a cast in somebody's library."""
     rows = pl.DataFrame({"tags": column})
     with pytest.raises(BadConfigError) as error:
-        slices("auc", rows, ["tags"], labels=LABELS, offsets=np.arange(41), candidate=LABELS, champion=None)
+        slices(metric_of("auc"), rows, ["tags"], predictions_of(LABELS, LABELS), None)
     assert f"evaluate.slices: column 'tags' is of type {dtype}" in str(error.value)
     with pytest.raises(BadConfigError, match="evaluate.fairness: column 'tags' is of type"):
         group_differences(rows, ["tags"], labels=LABELS, candidate=LABELS, champion=None)
@@ -33,9 +34,7 @@ def test_a_column_without_groups_is_named_with_its_type(column: pl.Series, dtype
 def test_a_slice_that_cannot_be_measured_comes_last() -> None:
     """Broken: it would be missing, as if there were no such rows."""
     rows = pl.DataFrame({"half": ["A"] * 20 + ["B"] * 20, "every": ["C", "D"] * 20})
-    found = slices(
-        "auc", rows, ["half", "every"], labels=LABELS, offsets=np.arange(41), candidate=LABELS, champion=None
-    )
+    found = slices(metric_of("auc"), rows, ["half", "every"], predictions_of(LABELS, LABELS), None)
     assert [(each.value, each.estimate is None) for each in found] == [
         ("C", False),
         ("D", False),

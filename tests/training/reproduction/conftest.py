@@ -192,7 +192,6 @@ class Recipe:
             **model,
             "metric": "ndcg@10",
             "metrics": [],
-            "metric_function": None,
             "rules": [{"metric": "ndcg@10", "at_least": 0.0, "at_most": None}],
             "slices": [],
             "fairness": [],

@@ -54,7 +54,7 @@ VALIDATE = {
     "slice_tolerance": 0.25, "serving_log": None,
 }  # fmt: skip
 EVALUATE = {
-    "registered_model": NAME, "metric": "ndcg@10", "metrics": [], "metric_function": None,
+    "registered_model": NAME, "metric": "ndcg@10", "metrics": [],
     "rules": [{"metric": "ndcg@10", "at_least": 0.0, "at_most": None}], "slices": [], "fairness": [],
     "price_per_gpu_hour": None,
 }  # fmt: skip

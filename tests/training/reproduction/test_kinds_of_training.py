@@ -19,8 +19,6 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from mlops import Program
-from mlops.trainer.metrics import measure
-from mlops.trainer.objectives import ranking_loss, score
 
 program = Program.start()
 torch.manual_seed(program.config.seed)
@@ -30,14 +28,11 @@ replica = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=program.config.learning_rate)
 for step in program.loader("train").epoch(1):
     for batch in step.batches:
-        losses = ranking_loss(replica, batch) * batch.weights
+        losses = program.loss(replica, batch) * batch.weights
         (losses.sum() * program.world_size / step.num_samples).backward()
     optimizer.step()
     optimizer.zero_grad()
-table = program.table("validation")
-scores = score(model, table, torch.device("cpu"), grouped=True)
-ndcg = measure(program.config.metric, table.labels, scores, table.offsets)
-program.finish(model.state_dict(), epoch=1, metrics={program.config.metric: ndcg})
+program.finish(model.state_dict(), epoch=1, metrics=program.measure(model))
 """
 UNSEEDED = """
 from pathlib import Path

@@ -120,7 +120,6 @@ def evaluate(project: Any, run_step: Any) -> Any:
             "registered_model": project.pipeline,
             "metric": metric,
             "metrics": [],
-            "metric_function": None,
             "rules": [IMPROVEMENT],
             "slices": [],
             "fairness": [],
@@ -362,11 +361,14 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
         {"fairness": 1.0, "measure": "demographic_parity"},
     ]  # fmt: skip
     (project.home / "include/toy/measures.py").write_text(
-        "def hits(labels, scores, offsets):\n    return {'hits': float(((scores > 0) == (labels > 0)).mean())}\n"
+        "from mlops import MetricSpec, ratio_of_sums\n"
+        "def hits(predictions, parameter):\n"
+        "    right = (predictions.predicted > 0) == (predictions.labels > 0)\n"
+        "    return ratio_of_sums(right, right >= 0, predictions.offsets)\n"
+        "HITS = MetricSpec(measures=['logit'], higher_is_better=True, title='hits', weighted=hits)\n"
     )
     settings = {
-        "metrics": ["log_loss", "f1"],
-        "metric_function": "include.toy.measures:hits",
+        "metrics": ["log_loss", "f1", "include.toy.measures:HITS"],
         "rules": rules,
         "slices": ["city"],
         "fairness": ["city", "label"],
@@ -431,15 +433,16 @@ def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be ndcg@K (ndcg@10, say), mrr, auc,", id="metric"),
+        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be one of ndcg, mrr, auc,", id="metric"),
         pytest.param({"slices": ["town"]}, "evaluate.slices: the snapshot has no column 'town'", id="slice"),
         pytest.param({"slices": ["query"]}, "column 'query' has 120 values", id="slice of many values"),
         pytest.param({"fairness": ["city"]}, "evaluate.fairness compares predicted classes", id="fairness"),
         pytest.param({"rules": [{"metric": "profit", "at_least": 1.0, "at_most": None}]},
                      "a rule is about 'profit', but measured are ndcg@10", id="rule"),
-        pytest.param({"metric_function": "include.toy.model:measure"}, "has no 'measure'", id="function"),
-        pytest.param({"metric_function": "include.toy.model:build_model"}, "failed on 420 rows: TypeError",
-                     id="arguments"),
+        pytest.param({"metrics": ["include.toy.model:measure"]}, "has no 'measure'", id="function"),
+        pytest.param({"metrics": ["include.toy.model:build_model"]}, "must be a MetricSpec", id="no metric"),
+        pytest.param({"metrics": ["include.toy.model:BROKEN"]}, "metric 'broken' failed on 420 rows: KeyError: 'gone'",
+                     id="failing"),
     ],
 )  # fmt: skip
 def test_a_setting_that_does_not_fit_is_named(

@@ -97,7 +97,6 @@ def judgement(project: Any) -> Mapping[str, Any]:
         "registered_model": project.pipeline,
         "metric": "ndcg@10",
         "metrics": [],
-        "metric_function": None,
         "rules": [{"metric": "ndcg@10", "at_least": 0.0, "at_most": None}],
         "slices": [],
         "fairness": [],

@@ -126,7 +126,7 @@ def test_an_evaluation_is_taken_from_mlflow_and_not_done_again(
     """Broken: with another champion, or on another machine, the report of a model would say something else."""
     store: Store = project.store
     section = {
-        "registered_model": project.pipeline, "metric": "ndcg@10", "metrics": [], "metric_function": None,
+        "registered_model": project.pipeline, "metric": "ndcg@10", "metrics": [],
         "rules": [{"metric": "ndcg@10", "at_least": 0.0, "at_most": None}], "slices": [], "fairness": [],
         "price_per_gpu_hour": None,
     }  # fmt: skip

@@ -258,7 +258,7 @@ def test_what_a_recipe_brings_of_its_own_is_used(
 ) -> None:
     """Broken: a setting would be taken and ignored."""
     own = {
-        "metrics": "include.toy.model:mean_score",
+        "metrics": ["include.toy.model:MEAN_SCORE"],
         "configure_optimizer": "include.toy.model:plain_descent",
         "curriculum": "include.toy.model:nothing_yet",
     }

@@ -21,8 +21,6 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from mlops import Program
-from mlops.trainer.metrics import measure
-from mlops.trainer.objectives import ranking_loss, score
 
 from .model import slow_loss
 
@@ -37,15 +35,12 @@ loader = program.loader("train")
 for epoch in range(1, config.epochs + 1):
     for step in loader.epoch(epoch):
         for batch in step.batches:
-            losses = ranking_loss(replica, batch) * batch.weights
+            losses = program.loss(replica, batch) * batch.weights
             (losses.sum() * program.world_size / step.num_samples).backward()
         optimizer.step()
         optimizer.zero_grad()
-table = program.table("validation")
-scores = score(model, table, torch.device("cpu"), grouped=True)
-ndcg = measure(config.metric, table.labels, scores, table.offsets)
 print(f"checkpoints of rank {program.rank} at {program.checkpoints}")
-program.finish(model.state_dict(), epoch=config.epochs, metrics={config.metric: ndcg})
+program.finish(model.state_dict(), epoch=config.epochs, metrics=program.measure(model))
 """
 RESUMING = """
 import os, signal

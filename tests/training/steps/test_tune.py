@@ -53,7 +53,7 @@ def step_of(document: Any) -> TuneStep:
 
 
 def study_of(project: Any, document: Any) -> Study:
-    return Study.open(document, project.store.uri, step_of(document))
+    return Study.open(document, project.store.uri, step_of(document), 1)
 
 
 def runs_of(project: Any) -> dict[str, Any]:

@@ -36,6 +36,7 @@ import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
 from matrix_cases import EQUAL, Case
 from matrix_models import NUM_FEATURES
+from measured import metric_of, objective_of
 from torch import distributed
 
 from mlops.contract.sections.train import Train
@@ -46,7 +47,6 @@ from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.health import DATA, Heartbeat
 from mlops.trainer.loop import Trainer, TrainingJob
-from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, join, seed_everything
 from mlops.trainer.self_test import SelfTest
@@ -123,9 +123,11 @@ def train(life: Life) -> None:
     loader = loader_of(case, config, ranks)
     killer = Killer(life, rank)
 
+    objective = objective_of(config.objective)
+
     def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         killer.in_loss()
-        return cast(torch.Tensor, (case.loss or DEFAULT_LOSSES[config.objective])(model, batch))
+        return cast(torch.Tensor, (case.loss or objective.functions.loss)(model, batch))
 
     def build() -> tuple[ParallelStrategy, torch.optim.Optimizer]:
         seed_everything(config.seed)
@@ -158,7 +160,9 @@ def train(life: Life) -> None:
         loss=loss,
         curriculum=None,
         loader=loader,
-        validation=Validation.of_table(table(case, 16, 1), grouped=case.grouped, metric=config.metric),
+        validation=Validation.of_table(
+            table(case, 16, 1), grouped=case.grouped, objective=objective, metric=metric_of(config.metric)
+        ),
         checkpoints=Checkpoints(store=Store(f"file://{life.folder}"), place=PLACE, ranks=ranks, keep_latest=3),
         heartbeat=cast(Heartbeat, killer),
     )

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from measured import metric_of
 
 from mlops.contract.sections.train import EarlyStopping
-from mlops.trainer.metrics import direction
 from mlops.trainer.state import Epoch, TrainingState
 
 
@@ -15,7 +15,7 @@ def state_of(metric: str, values: list[float]) -> TrainingState:
         )
         for number, value in enumerate(values, start=1)
     ]  # fmt: skip
-    return TrainingState(steps_per_epoch=1, direction=direction(metric), history=history)
+    return TrainingState(steps_per_epoch=1, direction=metric_of(metric).direction, history=history)
 
 
 @pytest.mark.parametrize(

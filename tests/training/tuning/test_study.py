@@ -72,7 +72,7 @@ class Place:
 
     def study(self, name: str, **changes: Any) -> Study:
         work = document(name, connection=self.connection, **changes)
-        return Study.open(work, self.store, TuneStep.model_validate(work.config))
+        return Study.open(work, self.store, TuneStep.model_validate(work.config), 1)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

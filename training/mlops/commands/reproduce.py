@@ -234,7 +234,7 @@ def _not_deterministic(original: Original) -> str | None:
 def _metric(again: Reruns, version: RegisteredVersion, now: CheckpointRef, say: Transcript) -> list[str]:
     from mlops.reproduction.measuring import compare_metric
 
-    difference, compared = compare_metric(again.store, version.report, now, again.scratch)
+    difference, compared = compare_metric(again.store, version.report, now, again.workplace.home, again.scratch)
     found = [difference] if difference else []
     say.compared("metrics", found, compared)
     return found

@@ -49,6 +49,21 @@ class ExtensionPoint:
             return others[name]
         raise SpecError(f"{self.kind} must be {self.wanted(name)}, got {name!r}")
 
+    def check_known(self, name: str) -> None:
+        """
+        Check the name of one of ours or of an installed package's.
+
+        :raises ValueError: saying what would do, where nothing has this name, or it cannot be imported
+        """
+        try:
+            self.import_path(name)
+        except SpecError:
+            raise ValueError(self.wanted(name)) from None
+        try:
+            self.load(name)
+        except SpecError as error:
+            raise ValueError(f"one that can be imported: {error}") from None
+
     def wanted(self, name: str) -> str:
         """Say what would do in the place of a name that nothing has."""
         known = [*self.builtin, *installed(self.group)]

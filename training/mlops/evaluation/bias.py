@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.evaluation.slice_metrics import MIN_SAMPLES, values_of
-from mlops.trainer.metrics import Floats
+from mlops.metrics.predictions import Floats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from mlops.data.shards.feature_table import offsets_of
-from mlops.trainer.metrics import Floats, IntArray, Weighted, direction, fits, measure, weighted
+from mlops.metrics.metric import Metric
+from mlops.metrics.predictions import Predictions
 
 RESAMPLES: Final = 1000
 FEWER_RESAMPLES: Final = 200
-"""
-Resamples where 1,000 would take too long: for a recipe's own function, which is called for each, and for many slices.
-"""
+"""Resamples where 1,000 would take too long: of a slow metric, which is computed anew for each, and of slices."""
 CONFIDENCE: Final = 0.95
 _CHUNK: Final = 50
 """Resamples held at once; of a million samples they are 400 MB."""
 
 Array = npt.NDArray[np.float64]
-MetricFunction = Callable[[Floats, Floats, IntArray], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +38,8 @@ class Estimate:
     """A metric of both models on the same samples."""
 
     metric: str
+    title: str
+    """Name of the metric for people."""
     direction: int
     num_samples: int
     """Number of samples that count: a query without any relevant document does not."""
@@ -71,59 +71,25 @@ class Estimate:
 
 
 def estimate(
-    metric: str,
-    labels: Floats,
-    offsets: IntArray,
-    candidate: Floats,
-    champion: Floats | None = None,
-    *,
-    resamples: int = RESAMPLES,
+    metric: Metric, candidate: Predictions, champion: Predictions | None = None, *, resamples: int = RESAMPLES
 ) -> Estimate:
     """
-    Estimate a known metric. Resampled are samples: queries where rows are grouped, else rows.
+    Estimate a metric. Resampled are samples: queries where rows are grouped, else rows.
 
+    :param champion: of the same rows
     :raises BadDataError: where the metric cannot be measured on these rows
     """
     models = [candidate] if champion is None else [candidate, champion]
-    values = [measure(metric, labels, scores, offsets) for scores in models]
-    ready = [weighted(metric, labels, scores, offsets) for scores in models]
-    draws = resampled(ready, len(offsets) - 1, resamples)
-    return paired(metric, direction(metric), _num_measured(metric, labels, offsets), values, draws)
+    values = [metric.measure(each) for each in models]
+    ready = [metric.weighted(each) for each in models]
+    if any(each.slow for each in ready):
+        resamples = min(resamples, FEWER_RESAMPLES)
+    functions = [partial(metric.values, each) for each in ready]
+    draws = resampled(functions, candidate.num_samples, resamples)
+    return paired(metric, ready[0].num_samples, values, draws)
 
 
-def estimate_own(
-    function: MetricFunction, labels: Floats, offsets: IntArray, candidate: Floats, champion: Floats | None
-) -> list[Estimate]:
-    """
-    Estimate each metric of a recipe's own function; a higher value counts as better.
-
-    :param function: returns the same names each time, and finite numbers of the whole
-    """
-    models = [candidate] if champion is None else [candidate, champion]
-    values = [function(labels, scores, offsets) for scores in models]
-    drawn_values: dict[str, list[list[float]]] = {name: [[] for _ in models] for name in values[0]}
-    lengths = np.diff(offsets)
-    for counts in _counts(len(offsets) - 1, FEWER_RESAMPLES):
-        for drawn in counts:
-            samples = np.repeat(np.arange(len(lengths)), drawn.astype(np.int64))
-            found = offsets_of(lengths[samples])
-            rows = np.arange(found[-1]) + np.repeat(offsets[:-1][samples] - found[:-1], lengths[samples])
-            for number, scores in enumerate(models):
-                for name, value in function(labels[rows], scores[rows], found).items():
-                    drawn_values[name][number].append(value)
-    return [
-        paired(name, 1, len(lengths), [each[name] for each in values], [np.array(each) for each in drawn_values[name]])
-        for name in values[0]
-    ]
-
-
-def _num_measured(metric: str, labels: Floats, offsets: IntArray) -> int:
-    if not fits(metric, "ranking"):
-        return len(offsets) - 1
-    return int((np.maximum.reduceat(labels, offsets[:-1]) > 0).sum())
-
-
-def paired(metric: str, sign: int, num_samples: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
+def paired(metric: Metric, num_samples: int, values: Sequence[float], draws: Sequence[Array]) -> Estimate:
     """
     Estimate a metric from its values on all samples and on the resamples.
 
@@ -131,22 +97,30 @@ def paired(metric: str, sign: int, num_samples: int, values: Sequence[float], dr
     :param draws: values that :func:`resampled` returned, on the same draws for both
     """
     intervals = [_interval(value, found) for value, found in zip(values, draws, strict=True)]
-    if len(values) == 1:
-        return Estimate(metric=metric, direction=sign, num_samples=num_samples, candidate=intervals[0])
-    difference = draws[0] - draws[1]
-    return Estimate(
-        metric=metric,
-        direction=sign,
+    alone = Estimate(
+        metric=metric.name,
+        title=metric.title,
+        direction=metric.direction,
         num_samples=num_samples,
         candidate=intervals[0],
+    )
+    if len(values) == 1:
+        return alone
+    difference = draws[0] - draws[1]
+    return replace(
+        alone,
         champion=intervals[1],
         difference=_interval(values[0] - values[1], difference),
-        gains=sign * difference,
+        gains=metric.direction * difference,
     )
 
 
-def resampled(ready: Sequence[Weighted], num_samples: int, resamples: int = RESAMPLES) -> list[Array]:
-    """Return the values of each metric, ``[R]``, on the same draws of the samples."""
+def resampled(ready: Sequence[Callable[[Array], Array]], num_samples: int, resamples: int = RESAMPLES) -> list[Array]:
+    """
+    Return the values of each metric, ``[R]``, on the same draws of the samples.
+
+    :param ready: functions of the samples' weights ``[R, S]``
+    """
     parts = [[each(counts) for each in ready] for counts in _counts(num_samples, resamples)]
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
 

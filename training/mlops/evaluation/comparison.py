@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from mlops.contract.objectives import OBJECTIVE_METRICS
+from mlops.contract.objectives import check_fit
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
-from mlops.evaluation.bootstrap import Estimate, MetricFunction, estimate, estimate_own
+from mlops.evaluation.bootstrap import Estimate, estimate
 from mlops.evaluation.rules import judge
-from mlops.evaluation.scoring import Scored, aligned
+from mlops.evaluation.scoring import Scored, TrainedModel, aligned
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.slice_metrics import slice_columns, slices
 from mlops.evaluation.verdict import Measured, Verdict
-from mlops.trainer.metrics import IntArray, check_metric, fits
+from mlops.metrics.metric import Metric, load_metric
+from mlops.metrics.predictions import Predictions
+from mlops.objectives.objective import LoadedObjective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def check_objective(config: Evaluate, objective: str, *, grouped: bool) -> None:
+def load_metrics(config: Evaluate, model: TrainedModel, own: Callable[[str], object]) -> list[Metric]:
     """
-    Check that the metrics and the fairness setting fit the model's objective.
+    Load ``evaluate.metric`` and then ``evaluate.metrics``, and check that they and the fairness setting fit the model.
 
+    :param own: loads code of a recipe by its import path
     :raises BadConfigError: if something cannot be measured for the model's objective
     """
-    for metric in (config.metric, *config.metrics):
-        check_metric(metric, objective, grouped=grouped)
-    if config.fairness and objective != "binary":
+    objective = model.objective
+    found = [load_metric(name, own) for name in dict.fromkeys([config.metric, *config.metrics])]
+    for metric in found:
+        check_fit(metric.name, metric.spec, objective.name, objective.kind)
+    if config.fairness and objective.kind != "logit":
         raise BadConfigError(
-            f"evaluate.fairness compares predicted classes, and the objective is {objective!r}; remove it"
+            f"evaluate.fairness compares predicted classes, and the objective is {objective.name!r}; remove it"
         )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """All measured values on N rows, and the verdict. Without a champion its parts are None."""
 
+    objective: LoadedObjective
+    """Of the candidate."""
     grouped: bool
-    labels: npt.NDArray[np.float32]
-    offsets: IntArray
-    candidate: npt.NDArray[np.float32]
-    """``[N]`` scores of the candidate."""
-    champion: npt.NDArray[np.float32] | None
+    candidate: Predictions
+    champion: Predictions | None
     measured: Measured
     verdict: Verdict
     num_apart: int
@@ -55,14 +62,16 @@ class Comparison:
     def metric(self) -> str:
         return self.measured.metric
 
-    @property
-    def objective(self) -> str:
-        return next(objective for objective in OBJECTIVE_METRICS if fits(self.metric, objective))
+    def figures(self) -> list[tuple[str, Figure]]:
+        """Draw the figures of the objective, and return title and figure of each."""
+        models = {"candidate": self.candidate, "champion": self.champion}
+        draw = self.objective.figures()
+        return draw({name: each for name, each in models.items() if each}, self.metric) if draw else []
 
     @property
     def rows_are(self) -> str:
         """Word for rows in texts for people."""
-        return "documents" if self.objective == "language_model" else "rows"
+        return "documents" if self.objective.spec.inputs == "tokens" else "rows"
 
     @property
     def samples_are(self) -> str:
@@ -71,7 +80,7 @@ class Comparison:
 
     @property
     def num_samples(self) -> int:
-        return len(self.offsets) - 1
+        return self.candidate.num_samples
 
     @property
     def num_unmeasured(self) -> int:
@@ -103,7 +112,7 @@ class Comparison:
             "verdict": asdict(self.verdict),
             "champion": measured.champion_version,
             "metrics": {name: _intervals(each) for name, each in measured.estimates.items()},
-            "num_rows": len(self.labels),
+            "num_rows": self.candidate.num_rows,
             "num_samples": self.num_samples,
             "num_unmeasured": self.num_unmeasured,
             "slices": [
@@ -118,62 +127,50 @@ class Comparison:
 
 def compare(
     config: Evaluate,
+    model: TrainedModel,
+    metrics: Sequence[Metric],
     rows: pl.DataFrame,
     scored: Scored,
     champion: Scored | None,
     champion_version: str | None,
     serving: ServingBenchmark,
     *,
-    grouped: bool,
-    own_metrics: MetricFunction | None = None,
     days_seen: int = 0,
 ) -> Comparison:
     """
     Measure, resample, slice and decide.
 
+    :param model: the candidate
+    :param metrics: those of :func:`load_metrics`
     :param rows: the raw held-out rows that ``scored.rows`` points into
-    :param own_metrics: the recipe's function
     :param days_seen: held-out days that the champion was trained on
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
     """
-    num_rows, champion_scores = len(scored.rows), None
+    num_rows, of_champion = len(scored.rows), None
     if champion is not None:
-        scored, champion_scores = aligned(scored, champion)
-    labels, offsets, kept = scored.labels, scored.offsets, rows[scored.rows]
-    estimates: dict[str, Estimate] = {
-        metric: estimate(metric, labels, offsets, scored.scores, champion_scores)
-        for metric in dict.fromkeys([config.metric, *config.metrics])
-    }
-    if own_metrics is not None:
-        own = estimate_own(own_metrics, labels, offsets, scored.scores, champion_scores)
-        if twice := sorted(estimates.keys() & {each.metric for each in own}):
-            raise BadConfigError(f"evaluate.metric_function returns {twice[0]!r}, which is measured already; rename it")
-        estimates |= {each.metric: each for each in own}
+        scored, of_champion = aligned(scored, champion)
+    of_candidate, kept = scored.predictions, rows[scored.rows]
+    model.objective.functions.check_labels(of_candidate.labels)
     measured = Measured(
-        metric=config.metric,
+        metric=metrics[0].name,
         champion_version=champion_version,
-        estimates=estimates,
-        slices=slices(
-            config.metric,
-            kept,
-            config.slices or slice_columns(kept),
-            labels=labels,
-            offsets=offsets,
-            candidate=scored.scores,
-            champion=champion_scores,
-        ),
+        estimates={metric.name: estimate(metric, of_candidate, of_champion) for metric in metrics},
+        slices=slices(metrics[0], kept, config.slices or slice_columns(kept), of_candidate, of_champion),
         groups=group_differences(
-            kept, config.fairness, labels=labels, candidate=scored.scores, champion=champion_scores
+            kept,
+            config.fairness,
+            labels=of_candidate.labels,
+            candidate=of_candidate.predicted,
+            champion=None if of_champion is None else of_champion.predicted,
         ),
         serving=serving,
     )
     return Comparison(
-        grouped=grouped,
-        labels=labels,
-        offsets=offsets,
-        candidate=scored.scores,
-        champion=champion_scores,
+        objective=model.objective,
+        grouped=model.description.grouped,
+        candidate=of_candidate,
+        champion=of_champion,
         measured=measured,
         verdict=judge(config.rules, measured, days_seen),
         num_apart=num_rows - len(scored.rows),

@@ -16,7 +16,6 @@ from mlops.evaluation.cost import Cost, cost_of
 from mlops.evaluation.figures import draw
 from mlops.evaluation.holdout_drift import ColumnDrift
 from mlops.evaluation.verdict import RuleOutcome
-from mlops.trainer.metrics import named
 
 MAX_SLICES = 24
 MAX_DRIFTS = 12
@@ -126,7 +125,7 @@ def render(comparison: Comparison, background: Background) -> str:
         measured=comparison.measured,
         background=background,
         rules=[(outcome, ThresholdBar.of(outcome)) for outcome in comparison.verdict.outcomes],
-        metric=named(comparison.metric),
+        metric=comparison.measured.estimate(None).title,
         table=_table(comparison),
         counts=_counts(comparison),
         figures=draw(comparison, background.history, background.training_metric),
@@ -145,19 +144,19 @@ def render(comparison: Comparison, background: Background) -> str:
 def _table(comparison: Comparison) -> dict[str, list[Row]]:
     """Return the rows of the metric table by metric."""
     table = {}
-    for metric, found in comparison.measured.estimates.items():
+    for found in comparison.measured.estimates.values():
         rows = []
         for name, interval in found.intervals().items():
             sign = "+" if name == "difference" else ""
             model = f"champion, version {comparison.measured.champion_version}" if name == "champion" else name
             value, low, high = (f"{number:{sign}.4f}" for number in (interval.value, interval.low, interval.high))
             rows.append(Row(model=model, value=value, interval=f"{low} to {high}"))
-        table[named(metric) + (", lower is better" if found.direction < 0 else "")] = rows
+        table[found.title + (", lower is better" if found.direction < 0 else "")] = rows
     return table
 
 
 def _counts(comparison: Comparison) -> str:
-    rows = f"{len(comparison.labels):,} held-out {comparison.rows_are}"
+    rows = f"{comparison.candidate.num_rows:,} held-out {comparison.rows_are}"
     text = f"{rows} in {comparison.num_samples:,} queries" if comparison.grouped else rows
     if comparison.num_unmeasured:
         text += f"; {comparison.num_unmeasured:,} queries without any relevant document are left out"
@@ -165,6 +164,6 @@ def _counts(comparison: Comparison) -> str:
         text += f"; {comparison.num_apart:,} rows that the champion's feature set does not keep are left out"
     intervals = (
         f"Intervals: {CONFIDENCE:.0%}, from {RESAMPLES:,} paired bootstrap resamples of {comparison.samples_are}; "
-        f"those of slices and of the recipe's own metrics from {FEWER_RESAMPLES}."
+        f"those of slices and of slow metrics from {FEWER_RESAMPLES}."
     )
     return f"{text}. {intervals}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import torch
 from torch import nn
@@ -23,14 +22,16 @@ from mlops.features.applied import FittedFeatures
 from mlops.features.fitted import load_fitted
 from mlops.features.token_set import FittedTokens
 from mlops.features.tokenise import load_tokens
+from mlops.metrics.metric import Metric
+from mlops.metrics.predictions import Floats, IntArray
+from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.objectives.scoring import predict_table
 from mlops.registry.champion import Champion
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.document_scoring import score_documents
-from mlops.trainer.metrics import IntArray
 from mlops.trainer.model import build_model
-from mlops.trainer.objectives import score
 
 ROW: Final = "__row"
 CPU: Final = torch.device("cpu")
@@ -41,6 +42,7 @@ class TableModel:
     """A model that scores the rows of a table. A sample is a query if rows are grouped, else a row."""
 
     description: ModelDescription
+    objective: LoadedObjective
     fitted: FittedFeatures
     model: nn.Module
     num_bytes: int
@@ -53,24 +55,22 @@ class TableModel:
         table = self.fitted.apply(rows)
         return Scored(
             rows=self.fitted.rows(rows.with_row_index(ROW))[ROW].to_numpy().astype(np.int64),
-            scores=self._score(table),
-            labels=table.labels,
-            offsets=table.offsets,
+            predictions=self.objective.predictions(table.labels, self._predict(table), table.offsets),
         )
 
-    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
-        return self._score(self.fitted.serve(request))
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
+        return self._predict(self.fitted.serve(request))
 
     def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
         return self.fitted.arranged(rows)
 
-    def _score(self, table: FeatureTable) -> npt.NDArray[np.float32]:
+    def _predict(self, table: FeatureTable) -> Floats:
         if table.num_features != self.description.num_features:
             raise BadDataError(
                 f"the model takes {self.description.num_features} features, its feature set gives "
                 f"{table.num_features}; train it again"
             )
-        return score(self.model, table, CPU, grouped=self.description.grouped)
+        return predict_table(self.objective.functions, self.model, table, CPU, grouped=self.description.grouped)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +78,7 @@ class LanguageModel:
     """A model that scores documents, each a row and a sample of its own."""
 
     description: ModelDescription
+    objective: LoadedObjective
     tokens: FittedTokens
     model: nn.Module
     num_bytes: int
@@ -89,10 +90,10 @@ class LanguageModel:
     def score(self, rows: pl.DataFrame) -> Scored:
         num_tokens, losses = score_documents(self.model, self.tokens, rows, CPU)
         offsets = np.arange(rows.height + 1)
-        return Scored(rows=offsets[:-1], scores=losses, labels=num_tokens, offsets=offsets)
+        return Scored(rows=offsets[:-1], predictions=self.objective.predictions(num_tokens, losses, offsets))
 
-    def serve(self, request: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
-        return self.score(pl.DataFrame(request, schema=self.tokens.columns)).scores
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
+        return self.score(pl.DataFrame(request, schema=self.tokens.columns)).predictions.predicted
 
     def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
         return rows, np.arange(rows.height + 1)
@@ -106,9 +107,19 @@ def open_model(store: Store, checkpoint: CheckpointRef, scratch: Path) -> TableM
     :raises BadConfigError: where its features or its code cannot be used here
     """
     description, features = describe(store, checkpoint), checkpoint.ancestor(FeaturesRef)
-    factory = load_bundled(store.read(checkpoint.artifacts["code"]), description.model, scratch)
+    code = store.read(checkpoint.artifacts["code"])
+
+    def own(import_path: str) -> object:
+        return load_bundled(code, import_path, scratch)
+
+    objective = load_objective(description.objective, description.objective_settings, own)
     model = build_model(
-        factory, description.model, description.num_features, description.model_args, description.vocab_size
+        own(description.model),
+        description.model,
+        description.num_features,
+        description.model_args,
+        vocab_size=description.vocab_size,
+        num_outputs=description.num_outputs,
     )
     model.load_state_dict(deserialise(store.read(checkpoint.artifacts["weights"]), CPU))
     served = [checkpoint.artifacts[name] for name in ("weights", "code")]
@@ -116,19 +127,33 @@ def open_model(store: Store, checkpoint: CheckpointRef, scratch: Path) -> TableM
     num_bytes = sum({artifact.sha256: artifact.num_bytes for artifact in served}.values())
     if description.vocab_size is not None:
         tokens = load_tokens(store, features, scratch)
-        return LanguageModel(description=description, tokens=tokens, model=model, num_bytes=num_bytes)
-    fitted = load_fitted(store, features, scratch)
-    return TableModel(description=description, fitted=fitted, model=model, num_bytes=num_bytes)
+        return LanguageModel(
+            description=description, objective=objective, tokens=tokens, model=model, num_bytes=num_bytes
+        )
+    return TableModel(
+        description=description,
+        objective=objective,
+        fitted=load_fitted(store, features, scratch),
+        model=model,
+        num_bytes=num_bytes,
+    )
 
 
 def score_champion(
-    store: Store, champion: Champion, name: str, candidate: TrainedModel, rows: pl.DataFrame, scratch: Path
+    store: Store,
+    champion: Champion,
+    name: str,
+    candidate: TrainedModel,
+    metrics: Sequence[Metric],
+    rows: pl.DataFrame,
+    scratch: Path,
 ) -> Scored:
     """
     Score raw rows with the model in production.
 
     :param name: name under which it is registered, for the message
     :param candidate: model that it is compared with
+    :param metrics: those that both are measured by
     :raises BadDataError: if it cannot score this data, e.g. because a column is gone
     :raises DamagedObjectError: if the store lacks parts of the model
     """
@@ -139,7 +164,7 @@ def score_champion(
     )
     try:
         model = open_model(store, champion.checkpoint, scratch)
-        _check_comparable(candidate, model)
+        _check_comparable(candidate, model, metrics)
         scored = model.score(rows)
         scored.check_finite(f"the champion, version {champion.version},")
         return scored
@@ -154,16 +179,19 @@ def score_champion(
         ) from error
 
 
-def _check_comparable(candidate: TrainedModel, champion: TrainedModel) -> None:
+def _check_comparable(candidate: TrainedModel, champion: TrainedModel, metrics: Sequence[Metric]) -> None:
     """
-    Check that both models have the same tokens.
+    Check that the metrics are defined for both models, and that language models have the same tokens.
 
-    :raises BadConfigError: if their tokens differ: perplexities by token cannot be compared then
+    :raises BadConfigError: if the two cannot be compared
     """
+    other, own = champion.objective, candidate.objective
+    if unfit := [metric.name for metric in metrics if other.kind not in metric.spec.measures]:
+        raise BadConfigError(
+            f"its objective is {other.name!r}, and the candidate's is {own.name!r}: {unfit[0]} is not defined for "
+            f"what it predicts"
+        )
     models = [model for model in (candidate, champion) if isinstance(model, LanguageModel)]
-    if len(models) == 1:
-        other, own = champion.description.objective, candidate.description.objective
-        raise BadConfigError(f"its objective is {other!r}, and the candidate's is {own!r}")
     states = [{part: model.tokens.state[part] for part in ("format", "tokenizer", "fitted")} for model in models]
     if models and states[0] != states[1]:
         raise BadConfigError(

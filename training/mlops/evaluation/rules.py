@@ -14,7 +14,6 @@ from mlops.contract.sections.rules import Fairness, Improvement, Latency, SeedNo
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.slice_metrics import MIN_SAMPLES
 from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
-from mlops.trainer.metrics import named
 
 
 def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> Verdict:
@@ -69,7 +68,7 @@ def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
     they are no bounds at all (Hesterberg 2015, "What teachers should know about the bootstrap").
     """
     found = measured.estimate(rule.metric)
-    name = named(found.metric)
+    name = found.title
     title = f"{name}: improvement over the champion"
     if found.champion is None:
         sentence = f"No champion to beat: {name} is {found.candidate.value:.4f} on the held-out data."
@@ -111,7 +110,8 @@ def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
     """
     Decide by the value found on the hold-out, not by the end of its interval: a floor against what is plainly broken.
     """
-    found = measured.estimate(rule.metric).candidate
+    estimate = measured.estimate(rule.metric)
+    name, found = estimate.title, estimate.candidate
     above = rule.at_least is None or found.value >= rule.at_least
     below = rule.at_most is None or found.value <= rule.at_most
     bounds = {"at least": rule.at_least, "at most": rule.at_most}
@@ -120,9 +120,9 @@ def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
     # The bound that was missed, where there are two.
     lower = rule.at_least is not None and (rule.at_most is None or below)
     return RuleOutcome(
-        title=f"{named(rule.metric)}: {asked}",
+        title=f"{name}: {asked}",
         passed=passed,
-        sentence=f"{named(rule.metric)} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
+        sentence=f"{name} is {found.value:.4f}, {'as' if passed else 'but'} {asked} is asked for.",
         value=found.value,
         low=found.low,
         high=found.high,
@@ -139,7 +139,7 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
     chance: the upper bound of its gain counts, by the normal distribution, at a level that holds for all slices
     together (Bonferroni).
     """
-    name = named(measured.metric)
+    name = measured.estimate(None).title
     title = f"{name}: no slice more than {rule.slices:.2%} worse"
     if measured.champion_version is None:
         return RuleOutcome(title=title, passed=True, sentence="No champion whose slices could be better.")

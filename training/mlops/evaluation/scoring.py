@@ -13,23 +13,21 @@ import polars as pl
 
 from mlops.contract.refs import CheckpointRef, DatasetRef
 from mlops.contract.step import BadDataError
+from mlops.data.shards.feature_table import offsets_of
 from mlops.data.snapshots.snapshot import Snapshot
+from mlops.metrics.predictions import Floats, IntArray, Predictions, num_not_finite
+from mlops.objectives.objective import LoadedObjective
 from mlops.store import Store
-from mlops.trainer.metrics import Floats, IntArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """N rows with their scores, in the order of the model's feature set."""
+    """N rows with a model's predictions, in the order of its feature set."""
 
     rows: IntArray
     """``[N]``, position of each in the raw rows; a feature set may leave rows out."""
-    scores: npt.NDArray[np.float32]
-    """``[N]`` scores: logits if the objective is binary; of documents, the sum of their losses."""
-    labels: npt.NDArray[np.float32]
-    """``[N]`` labels; of documents, the number of their tokens."""
-    offsets: IntArray
-    """``[Q + 1]``; query q is rows offsets[q]:offsets[q + 1]; without queries each row is one."""
+    predictions: Predictions
+    """Of these N rows."""
 
     def check_finite(self, whose: str) -> None:
         """
@@ -37,17 +35,21 @@ class Scored:
 
         :raises BadDataError: if a score is not finite
         """
-        if num_wrong := int((~np.isfinite(self.scores)).sum()):
-            raise BadDataError(f"{num_wrong} of {len(self.scores)} scores of {whose} are not finite")
+        if num_wrong := num_not_finite(self.predictions.predicted):
+            raise BadDataError(f"{num_wrong} of {len(self.rows)} scores of {whose} are not finite")
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> Scored:
         """Keep only some of the rows; queries that lose all their rows are dropped."""
-        lengths = np.add.reduceat(kept, self.offsets[:-1]) if len(self.rows) else np.empty(0, np.int64)
+        found = self.predictions
+        lengths = np.add.reduceat(kept, found.offsets[:-1]) if len(self.rows) else np.empty(0, np.int64)
         return Scored(
             rows=self.rows[kept],
-            scores=self.scores[kept],
-            labels=self.labels[kept],
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[lengths > 0], dtype=np.int64)]),
+            predictions=Predictions(
+                labels=found.labels[kept],
+                predicted=found.predicted[kept],
+                offsets=offsets_of(lengths[lengths > 0]),
+                settings=found.settings,
+            ),
         )
 
 
@@ -76,8 +78,15 @@ class ModelDescription:
     """Number of columns of the input; for tokens, their number in a sequence."""
     vocab_size: int | None = None
     """Number of distinct tokens; None if the inputs are not tokens."""
+    num_outputs: int = 1
+    """Numbers that it returns for a row."""
     objective: str
+    objective_settings: dict[str, object]
+    columns: dict[str, str]
+    """Columns of a served answer, with MLflow's types."""
     metric: str
+    metric_title: str
+    """Name of the metric for people."""
     loss: str | None
     grouped: bool
 
@@ -97,6 +106,9 @@ class TrainedModel(Protocol):
     def description(self) -> ModelDescription: ...
 
     @property
+    def objective(self) -> LoadedObjective: ...
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the files that a server needs: weights, fitted state, and the code of both."""
 
@@ -114,7 +126,7 @@ class TrainedModel(Protocol):
 
     def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
         """
-        Return the scores of a request, as a server makes them.
+        Return the predictions of a request, as a server makes them.
 
         :raises BadDataError: if the model's features cannot be made from it
         """
@@ -123,11 +135,11 @@ class TrainedModel(Protocol):
         """Return the raw rows that have features, sample by sample; and ``[S + 1]``, where each sample begins."""
 
 
-def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np.float32]]:
+def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, Predictions]:
     """
     Match the rows that both models score, in the candidate's order and queries.
 
-    :return: the candidate's part, and the champion's scores of the same rows
+    :return: the candidate's part, and the champion's predictions for the same rows
     :raises BadDataError: where they have no row in common
     """
     where = np.full(int(max(candidate.rows.max(initial=-1), champion.rows.max(initial=-1))) + 1, -1)
@@ -136,4 +148,8 @@ def aligned(candidate: Scored, champion: Scored) -> tuple[Scored, npt.NDArray[np
     if not common.any():
         raise BadDataError("the candidate and the champion have no held-out row in common; compare their feature sets")
     both = candidate if common.all() else candidate.keep(common)
-    return both, champion.scores[where[both.rows]]
+    found = both.predictions
+    predicted = champion.predictions.predicted[where[both.rows]]
+    return both, Predictions(
+        labels=found.labels, predicted=predicted, offsets=found.offsets, settings=champion.predictions.settings
+    )

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import polars as pl
 
 from mlops.contract.step import BadConfigError
-from mlops.data.shards.feature_table import offsets_of
 from mlops.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
-from mlops.trainer.metrics import Floats, IntArray, weighted
+from mlops.metrics.metric import Metric
+from mlops.metrics.predictions import Predictions
 
 MAX_VALUES: Final = 40
 """Most values of a column that counts as a group of rows; one with more is a key."""
@@ -65,20 +65,17 @@ def values_of(rows: pl.DataFrame, column: str, setting: str) -> npt.NDArray[Any]
 
 
 def slices(
-    metric: str,
+    metric: Metric,
     rows: pl.DataFrame,
     columns: Sequence[str],
-    *,
-    labels: Floats,
-    offsets: IntArray,
-    candidate: Floats,
-    champion: Floats | None,
+    candidate: Predictions,
+    champion: Predictions | None,
 ) -> list[Slice]:
     """
     Measure the metric per value of each column, worst for the candidate first and those last that cannot be measured;
     slices of fewer than :data:`MIN_SAMPLES` are left out.
 
-    :param rows: raw rows in the order of ``labels``
+    :param rows: raw rows in the order of the predictions
     :raises BadConfigError: where there is no such column, or its values are no groups
     """
     found = []
@@ -86,39 +83,22 @@ def slices(
     for column in columns:
         names, codes = np.unique(values_of(rows, column, "slices"), return_inverse=True)
         for code, name in enumerate(names):
-            part = _Part.of(codes == code, offsets, labels, models)
-            if part is None:
+            # A query is ranked as a whole: with a row in the slice, all its rows are.
+            samples = np.flatnonzero(np.add.reduceat(codes == code, candidate.offsets[:-1]) > 0)
+            if len(samples) < MIN_SAMPLES:
                 continue
+            parts = [each.take(samples) for each in models]
             measured = None
-            if part.measurable(metric):
-                measured = estimate(metric, part.labels, part.offsets, *part.scores, resamples=FEWER_RESAMPLES)
-            found.append(Slice(column=column, value=str(name), num_samples=len(part.offsets) - 1, estimate=measured))
+            if all(_measurable(metric, each) for each in parts):
+                measured = estimate(metric, *parts, resamples=FEWER_RESAMPLES)
+            found.append(Slice(column=column, value=str(name), num_samples=len(samples), estimate=measured))
     return sorted(found, key=_goodness)
+
+
+def _measurable(metric: Metric, predictions: Predictions) -> bool:
+    whole = np.ones((1, predictions.num_samples))
+    return bool(np.isfinite(metric.values(metric.weighted(predictions), whole)[0]))
 
 
 def _goodness(found: Slice) -> float:
     return found.estimate.direction * found.estimate.candidate.value if found.estimate else math.inf
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """The samples that have a row in the slice, with all their rows: a query is ranked as a whole."""
-
-    labels: Floats
-    offsets: IntArray
-    scores: Sequence[Floats]
-
-    @classmethod
-    def of(
-        cls, rows: npt.NDArray[np.bool_], offsets: IntArray, labels: Floats, scores: Sequence[Floats]
-    ) -> _Part | None:
-        lengths = np.diff(offsets)
-        chosen = np.add.reduceat(rows, offsets[:-1]) > 0
-        kept = np.repeat(chosen, lengths)
-        if chosen.sum() < MIN_SAMPLES:
-            return None
-        return cls(labels=labels[kept], offsets=offsets_of(lengths[chosen]), scores=[each[kept] for each in scores])
-
-    def measurable(self, metric: str) -> bool:
-        whole = np.ones((1, len(self.offsets) - 1))
-        return all(np.isfinite(weighted(metric, self.labels, each, self.offsets)(whole)[0]) for each in self.scores)

@@ -34,7 +34,7 @@ class Measured:
         if name not in self.estimates:
             raise BadConfigError(
                 f"evaluate.rules: a rule is about {name!r}, but measured are {', '.join(self.estimates)}; add it to "
-                "evaluate.metrics, or have evaluate.metric_function return it"
+                "evaluate.metrics"
             )
         return self.estimates[name]
 

@@ -11,8 +11,8 @@ import polars as pl
 import torch
 from torch import nn
 
-from mlops.contract.step import BadDataError
 from mlops.features.token_set import FittedTokens, TokenSet
+from mlops.objectives.objective import LoadedObjective
 from mlops.trainer.document_scoring import score_documents
 
 EXAMPLE_DOCUMENTS: Final = 5
@@ -27,25 +27,26 @@ class ServedDocuments:
     """
 
     def __init__(
-        self, token_set: TokenSet, stored: Mapping[str, Any], module: nn.Module, described: Mapping[str, Any]
+        self,
+        token_set: TokenSet,
+        stored: Mapping[str, Any],
+        module: nn.Module,
+        described: Mapping[str, Any],
+        objective: LoadedObjective,
     ) -> None:
         self._fitted, self._module = FittedTokens(token_set, stored["state"]), module
+        self._objective = objective
         self.columns = self._fitted.columns
 
     def answer(self, rows: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
         """
         Score documents. A document does not depend on the others of its request.
 
-        :return: ``loss``, the mean loss of a token in nats; ``num_tokens``, with the document's end; ``perplexity``,
-            the exponential of ``loss``
+        :return: the columns of the objective, see :meth:`LanguageModelling.answer`
         """
         num_tokens, losses = score_documents(self._module, self._fitted, rows, torch.device("cpu"))
-        loss = losses.astype(np.float64) / num_tokens
-        with np.errstate(over="ignore"):
-            perplexity = np.exp(loss)
-        if len(wrong := np.flatnonzero(~np.isfinite(perplexity))):
-            raise BadDataError(f"the model's loss of document {wrong[0]} is {loss[wrong[0]]:g} nats a token")
-        return {"loss": loss, "num_tokens": num_tokens.astype(np.int64), "perplexity": perplexity}
+        scored = self._objective.predictions(num_tokens, losses, np.arange(rows.height + 1))
+        return dict(self._objective.functions.answer(scored))
 
     def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
         """Return the shortest documents: they are stored with the model."""

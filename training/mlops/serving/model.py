@@ -15,6 +15,7 @@ import torch
 from mlops.code import load_bundled
 from mlops.contract.refs import canonical_json, digest_of
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.objectives.objective import load_objective
 from mlops.serving.documents import ServedDocuments
 from mlops.serving.request import rows_of
 from mlops.serving.rows import ServedRows
@@ -44,16 +45,22 @@ class ServedModel:
             return load_bundled((folder / part["code"]).read_bytes(), part["path"], Path(self._recipes.name))
 
         definition, described = load(document["features"]), document["model"]
+        objective = load_objective(
+            described["objective"],
+            described["objective_settings"],
+            lambda import_path: load({"code": described["code"], "path": import_path}),
+        )
         module = build_model(
             load(described),
             described["path"],
             described["num_features"],
             described["model_args"],
-            described.get("vocab_size"),
+            vocab_size=described["vocab_size"],
+            num_outputs=described["num_outputs"],
         )
         module.load_state_dict(deserialise((folder / "weights.pt").read_bytes(), torch.device("cpu")))
-        served = ServedRows if described.get("vocab_size") is None else ServedDocuments
-        self.served = served(definition, document["features"], module, described)
+        served = ServedRows if described["vocab_size"] is None else ServedDocuments
+        self.served = served(definition, document["features"], module, described, objective)
 
     def predict(self, model_input: pd.DataFrame, params: object = None) -> pd.DataFrame:
         """

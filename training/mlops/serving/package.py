@@ -7,10 +7,12 @@ import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
+from mlops.code import is_of_recipe
+from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
 from mlops.contract.step import BadConfigError
 from mlops.features.fitted import held_out, read_manifest
@@ -21,13 +23,6 @@ from mlops.serving.model import ServedModel, write_document
 from mlops.store import Store
 from mlops.tracking.model_folder import SignatureColumn, write_model_folder
 
-_OUTPUTS: Final = {
-    "ranking": {"score": "float"},
-    "binary": {"score": "float", "probability": "float"},
-    "language_model": {"loss": "double", "num_tokens": "long", "perplexity": "double"},
-}
-"""Columns of an answer, with MLflow's types."""
-
 
 def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
     features = checkpoint.ancestor(FeaturesRef)
@@ -35,7 +30,7 @@ def contract(store: Store, checkpoint: CheckpointRef) -> Contract:
     described = json.loads(store.read(checkpoint.artifacts["model"]))
     codes = [checkpoint.artifacts["code"].sha256, features.artifacts["code"].sha256]
     return Contract(
-        signature=digest_of([state["columns"], _OUTPUTS[described["objective"]]]),
+        signature=digest_of([state["columns"], described["columns"]]),
         raw_schema=checkpoint.ancestor(DatasetRef).schema_hash,
         architecture=digest_of([described, read_manifest(store, features)["feature_set"], codes]),
     )
@@ -67,7 +62,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     document = _write_data(store, checkpoint, data)
     rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
-    modules, packages = closure({model.__name__, *_imported(recipes)})
+    modules, packages = closure({model.__name__, *_imported(recipes), *_of_objective(document["model"]["objective"])})
     folder = scratch / "served"
     write_model_folder(
         folder,
@@ -76,9 +71,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
         library=packed(modules),
         requirements=requirements(packages),
         inputs=[SignatureColumn(name=name, type=_type(dtype)) for name, dtype in rows.schema.items()],
-        outputs=[
-            SignatureColumn(name=name, type=type_) for name, type_ in _OUTPUTS[document["model"]["objective"]].items()
-        ],
+        outputs=[SignatureColumn(name=name, type=type_) for name, type_ in document["model"]["columns"].items()],
         example=rows.to_pandas(),
         metadata={
             "mlops.checkpoint_digest": checkpoint.digest(),
@@ -110,6 +103,15 @@ def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[s
     (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
     write_document(folder, document)
     return document
+
+
+def _of_objective(name: str) -> set[str]:
+    """Return the modules that implement an objective; none for one of the recipe, which is in its code."""
+    if name in OBJECTIVES.builtin:
+        implementation = OBJECTIVES.load(name).implementation
+        return {implementation.partition(":")[0]}
+    path = OBJECTIVES.import_path(name)
+    return set() if is_of_recipe(path) else {path.partition(":")[0]}
 
 
 def _imported(recipes: Iterable[Path]) -> set[str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 
+from mlops.code import load_attribute
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.evaluation.comparison import Comparison, check_objective, compare
+from mlops.evaluation.comparison import Comparison, compare, load_metrics
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
 from mlops.evaluation.model_report import Background, render
 from mlops.evaluation.models import open_model, score_champion
-from mlops.evaluation.own_metrics import load_own
 from mlops.evaluation.scoring import days_seen, describe
 from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
@@ -44,7 +45,7 @@ def run(context: StepContext) -> ReportRef:
         run=context.run,
         checkpoint=checkpoint,
         history=json.loads(context.store.read(checkpoint.artifacts["history"])),
-        training_metric=describe(context.store, checkpoint).metric,
+        training_metric=describe(context.store, checkpoint).metric_title,
         drifts=drifts,
         gpu=tracked.tag("mlops.hardware.gpu") or "none",
         price_per_gpu_hour=config.price_per_gpu_hour,
@@ -79,7 +80,7 @@ def _compared(
     """Compare both models on the rows that are held out, and return how these rows differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = open_model(store, checkpoint, scratch)
-    check_objective(config, candidate.description.objective, grouped=candidate.description.grouped)
+    metrics = load_metrics(config, candidate, partial(load_attribute, home=context.deployment.home))
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
     if not len(scored.rows):
@@ -91,19 +92,19 @@ def _compared(
     champion_scores, seen, drifts = None, 0, []
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        champion_scores = score_champion(store, champion, config.registered_model, candidate, rows, scratch)
+        champion_scores = score_champion(store, champion, config.registered_model, candidate, metrics, rows, scratch)
         seen = days_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
         drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []
     comparison = compare(
         config,
+        candidate,
+        metrics,
         rows,
         scored,
         champion_scores,
         champion.version if champion else None,
         measure_serving(candidate, rows),
-        grouped=candidate.description.grouped,
-        own_metrics=load_own(config.metric_function, context.deployment.home) if config.metric_function else None,
         days_seen=seen,
     )
     return comparison, drifts

@@ -9,14 +9,17 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
-from mlops.code import bundle, recipe_folder
+from mlops.code import bundle, load_attribute, recipe_folder
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
 from mlops.contract.sections.train import Train
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import load_objective
 from mlops.steps import StepContext
 from mlops.tracking.connection import TrackingError
 from mlops.tracking.run import TrackedRun
@@ -118,13 +121,20 @@ def publish(
     """
     parent, features = context.input.ref, context.features
     assert isinstance(parent, FeaturesRef | StudyRef)
+    own = partial(load_attribute, home=context.deployment.home)
+    objective = load_objective(config.objective, config.objective_settings, own)
+    metric = load_metric(config.metric, own)
     description = {
         "model": config.model,
         "model_args": dict(config.model_args),
         "num_features": features.num_features,
         "vocab_size": manifest.get("vocab_size"),
+        "num_outputs": objective.functions.num_outputs,
         "objective": config.objective,
-        "metric": config.metric,
+        "objective_settings": objective.settings.model_dump(mode="json"),
+        "columns": dict(objective.functions.columns),
+        "metric": metric.name,
+        "metric_title": metric.title,
         "loss": config.loss,
         "grouped": bool(manifest["grouped"]),
     }

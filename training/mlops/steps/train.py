@@ -6,13 +6,18 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from mlops.code import load_attribute
+from mlops.contract.objectives import check_fit
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.sections.base import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import load_objective
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.steps.train_script import run_program
@@ -22,7 +27,6 @@ from mlops.trainer.assembly import build_job
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.loop import GivesUp, Trainer, TrainingJob
-from mlops.trainer.metrics import check_metric
 from mlops.trainer.parallel import Ranks, join, leave
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.run_logging import MlflowCurves
@@ -108,12 +112,20 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
     """Return the features' manifest, after checks of everything that can be known before anything costs time."""
     features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
-    check_metric(config.metric, config.objective, grouped=bool(manifest["grouped"]))
-    if (config.objective == "language_model") != ("vocab_size" in manifest):
-        made = "tokens" if "vocab_size" in manifest else "rows"
+    own = partial(load_attribute, home=context.deployment.home)
+    objective = load_objective(config.objective, config.objective_settings, own)
+    spec = objective.spec
+    for name in (config.metric, *config.metrics):
+        check_fit(name, load_metric(name, own).spec, config.objective, objective.kind)
+    made = "tokens" if "vocab_size" in manifest else "rows"
+    if spec.inputs != made:
         raise BadConfigError(
-            f"objective {config.objective!r} does not fit the features, which are {made}: a language model needs a "
-            "TokenSet, any other a FeatureSet"
+            f"objective {config.objective!r} does not fit the features, which are {made}: it needs a "
+            f"{'TokenSet' if spec.inputs == 'tokens' else 'FeatureSet'}"
+        )
+    if spec.needs_groups and not manifest["grouped"]:
+        raise BadConfigError(
+            f"objective {config.objective!r} needs groups of rows, but the feature set groups nothing; set its group_by"
         )
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mlops.contract.metrics import short_name
 from mlops.contract.refs import CheckpointRef
 from mlops.contract.sections.train import Train
 from mlops.steps import StepContext
@@ -40,11 +41,12 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
             scratch=context.scratch,
         )
         if origin is not None and tracked is not None:
-            left = ProgramOutput.read(output, program=config.program, metric=config.metric, model=model)
+            left = ProgramOutput.read(output, program=config.program, metric=short_name(config.metric), model=model)
             tracked.log(left.point())
+            metric = short_name(config.metric)
             best = Trained(
                 weights=left.weights,
-                history=[{"epoch": left.epoch, "validation_metric": left.metrics[config.metric], **left.metrics}],
+                history=[{"epoch": left.epoch, "validation_metric": left.metrics[metric], **left.metrics}],
                 epoch=left.epoch,
                 metrics=left.metrics,
                 world_size=ranks.world_size,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 
 from optuna.trial import TrialState
 
+from mlops.code import load_attribute
 from mlops.contract.refs import INPUT, StudyRef, TrialRef
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import StepError, StepInput
+from mlops.metrics.metric import load_metric
 from mlops.steps import StepContext
 from mlops.tracking.connection import allowed
 from mlops.tuning.plots import draw_plots
@@ -28,7 +31,8 @@ class NoCompleteTrialError(StepError):
 
 def run(context: StepContext) -> StudyRef:
     config = context.section(TuneStep)
-    study = Study.open(context.input, context.store.uri, config)
+    metric = load_metric(config.train.metric, partial(load_attribute, home=context.deployment.home))
+    study = Study.open(context.input, context.store.uri, config, metric.direction)
     study.settle()
     _restore(context, study, config)
     best, rows = study.best(), table(study)
@@ -40,17 +44,16 @@ def run(context: StepContext) -> StudyRef:
             f"none of the {config.num_trials} trials of {study.name} came to its end ({told}): look at their logs; a "
             "pruner may be too strict, or the budget too small"
         )
-    metric = config.train.metric
     number, value = best.user_attrs[NUMBER], best.value
     assert value is not None, "it is complete"
-    logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric, value, best.params)
+    logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric.name, value, best.params)
     tracked = open_study_run(context.deployment, context.input, config, study.name)
     stored, written = tracked.stored, files(rows)
     settle_runs(stored, study)
-    stored.log_bytes("study", {**written, **draw_plots(study, metric)})
+    stored.log_bytes("study", {**written, **draw_plots(study, metric.title)})
     stored.log_values(
         {
-            allowed(f"best_{metric}"): value,
+            allowed(f"best_{metric.name}"): value,
             "best_trial": number,
             **{f"trials_{name}": n for name, n in counts.items()},
         },

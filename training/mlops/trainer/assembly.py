@@ -64,9 +64,20 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
 
 def _validation(recipe: Recipe, scratch: Path) -> Validation:
     config, features, store = recipe.config, recipe.features, recipe.store
-    metric, further = config.metric, recipe.function("metrics")
-    if config.objective == "language_model":
-        source = open_source(store, features, "validation", node_folder())
-        return Validation.of_tokens(source, context=features.num_features, metric=metric, further=further)
-    table = open_split(store, features, "validation", scratch)
-    return Validation.of_table(table, grouped=bool(recipe.manifest["grouped"]), metric=metric, further=further)
+    objective = recipe.objective
+    metric, further = recipe.metric(config.metric), [recipe.metric(name) for name in config.metrics]
+    if objective.spec.inputs == "tokens":
+        return Validation.of_tokens(
+            open_source(store, features, "validation", node_folder()),
+            context=features.num_features,
+            objective=objective,
+            metric=metric,
+            further=further,
+        )
+    return Validation.of_table(
+        open_split(store, features, "validation", scratch),
+        grouped=bool(recipe.manifest["grouped"]),
+        objective=objective,
+        metric=metric,
+        further=further,
+    )

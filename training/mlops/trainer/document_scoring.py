@@ -7,8 +7,6 @@ the document, so that a bootstrap may draw documents. Sequences it may not draw,
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import polars as pl
 import torch
@@ -16,11 +14,9 @@ from torch import nn
 
 from mlops.data.shards.batch import IntArray
 from mlops.features.token_set import FittedTokens
-from mlops.trainer.metrics import Floats
-from mlops.trainer.objectives import SCORING_TOKENS, token_losses
-
-IGNORED: Final = -100
-"""Label of padding, which has no loss."""
+from mlops.metrics.predictions import Floats
+from mlops.objectives.language_model import IGNORED, token_losses
+from mlops.objectives.scoring import SCORING_TOKENS
 
 
 def score_documents(

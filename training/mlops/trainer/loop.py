@@ -27,7 +27,6 @@ from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
 from mlops.trainer.interval import SaveInterval
 from mlops.trainer.memory.peer_memory import PeerMemory
-from mlops.trainer.metrics import direction
 from mlops.trainer.model import Loss
 from mlops.trainer.outcome import StepOutcome, TakenStep
 from mlops.trainer.parallel import Ranks
@@ -101,7 +100,7 @@ class Trainer:
         config = job.config
         self._job, self._ranks, self._config, self._curves = job, ranks, config, curves
         self._gives_up = gives_up
-        self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=direction(config.metric))
+        self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=job.validation.metric.direction)
         self._num_steps = config.epochs * job.loader.num_steps
         use(job.heartbeat)
         job.strategy.adopt(job.optimizer)
@@ -271,7 +270,7 @@ class Trainer:
         if ranks.leads:
             logger.info(
                 "epoch %d/%d done: loss %.4f, validation %s %.4f%s, %.0f samples/s",
-                *(record.epoch, self._config.epochs, train_loss, self._config.metric, metric),
+                *(record.epoch, self._config.epochs, train_loss, job.validation.metric.name, metric),
                 *(" (best)" if best else "", record.samples_per_second),
             )
         if self._curves is not None:
@@ -325,7 +324,7 @@ class Trainer:
         if (lost := state.keep_best(weights.step if weights else None)) is not None and ranks.leads:
             logger.warning(
                 "the weights of epoch %d, the best with %s %.4f, are lost in both copies: going on with %s as the best",
-                *(lost.epoch, self._config.metric, lost.validation_metric),
+                *(lost.epoch, self._job.validation.metric.name, lost.validation_metric),
                 f"epoch {state.kept.epoch}" if state.kept else "none",
             )
         self._state = state

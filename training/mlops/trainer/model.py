@@ -16,13 +16,20 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 def build_model(
-    factory: object, import_path: str, num_features: int, model_args: Mapping[str, Any], vocab_size: int | None = None
+    factory: object,
+    import_path: str,
+    num_features: int,
+    model_args: Mapping[str, Any],
+    *,
+    vocab_size: int | None = None,
+    num_outputs: int = 1,
 ) -> nn.Module:
     """
     Call the recipe's factory.
 
     :param num_features: columns of the input; of tokens, their number in a sequence
     :param vocab_size: None where the inputs are no tokens
+    :param num_outputs: numbers for each row; the factory is given it where there are several
     :raises BadConfigError: where it cannot be called, fails on its arguments, or returns no module
     """
     if not callable(factory):
@@ -30,8 +37,10 @@ def build_model(
     given = (
         {"num_features": num_features} if vocab_size is None else {"context": num_features, "vocab_size": vocab_size}
     )
+    if num_outputs > 1:
+        given["num_outputs"] = num_outputs
     if taken := sorted(set(given) & set(model_args)):
-        raise BadConfigError(f"train.model_args: {taken[0]} is set by the feature set; remove it")
+        raise BadConfigError(f"train.model_args: {taken[0]} is set by the feature set and the objective; remove it")
     arguments = SimpleNamespace(**given, **model_args)
     try:
         model = factory(arguments)

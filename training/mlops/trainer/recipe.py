@@ -19,10 +19,11 @@ from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.loader import Loader
 from mlops.data.shards.shard_cache import node_folder
 from mlops.data.shards.shard_reading import open_source
+from mlops.metrics.metric import Metric, load_metric
+from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.store import Store
 from mlops.trainer.loop import Curriculum, weighted_loss
 from mlops.trainer.model import Loss, build_model
-from mlops.trainer.objectives import DEFAULT_LOSSES
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import SelfTest
@@ -51,7 +52,14 @@ class Recipe:
         seed_everything(config.seed)
         factory = load_attribute(config.model, self.home)
         vocab_size = self.manifest.get("vocab_size")
-        return build_model(factory, config.model, self.features.num_features, config.model_args, vocab_size)
+        return build_model(
+            factory,
+            config.model,
+            self.features.num_features,
+            config.model_args,
+            vocab_size=vocab_size,
+            num_outputs=self.objective.functions.num_outputs,
+        )
 
     def parallelise(self, model: nn.Module) -> tuple[ParallelStrategy, Optimizer]:
         """Over the processes; see :func:`build_strategy`."""
@@ -69,8 +77,14 @@ class Recipe:
 
     @property
     def loss(self) -> Loss:
-        loss: Loss = self.function("loss") or DEFAULT_LOSSES[self.config.objective]
-        return loss
+        return self.function("loss") or self.objective.functions.loss
+
+    @property
+    def objective(self) -> LoadedObjective:
+        return load_objective(self.config.objective, self.config.objective_settings, self._own)
+
+    def metric(self, name: str) -> Metric:
+        return load_metric(name, self._own)
 
     @property
     def curriculum(self) -> Curriculum | None:
@@ -119,6 +133,9 @@ class Recipe:
         if not callable(function):
             raise BadConfigError(f"train.{setting}: {import_path} is a {type(function).__name__}, not a function")
         return function
+
+    def _own(self, import_path: str) -> object:
+        return load_attribute(import_path, self.home)
 
     @property
     def _logical_shards(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from mlops.contract.metrics import short_name
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepInput, flat_settings
 from mlops.process import ProcessSettings
@@ -104,7 +105,7 @@ class MlflowCurves:
         """By epoch."""
         metrics = {
             "train_loss": epoch.train_loss,
-            allowed(f"validation_{self._config.metric}"): epoch.validation_metric,
+            allowed(f"validation_{short_name(self._config.metric)}"): epoch.validation_metric,
             "epoch_seconds": epoch.seconds,
             **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
         }

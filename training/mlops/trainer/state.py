@@ -25,7 +25,7 @@ class Epoch:
     """Mean over the epoch's samples, each as the model was when it saw it."""
     validation_metric: float
     further_metrics: Mapping[str, float]
-    """Results of the recipe's own metrics function on the validation split."""
+    """Values of ``train.metrics`` on the validation split, by name."""
     seconds: float
     samples_per_second: float
     finished_at: float
@@ -38,7 +38,7 @@ class TrainingState:
 
     steps_per_epoch: int
     direction: int
-    """Direction of the metric; see :func:`mlops.trainer.metrics.direction`."""
+    """1 where a higher value of the metric is better, -1 where a lower one is."""
     step: int = 0
     """Optimizer steps done since the start."""
     loss_units: int = 0

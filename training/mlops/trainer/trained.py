@@ -40,7 +40,6 @@ def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) ->
     :return: on rank 0; None on the others
     :raises CheckpointError: where no epoch's weights are whole
     """
-    config = job.config
     saved = job.checkpoints.choose_weights([epoch.step for epoch in state.ranking])
     if saved is None:
         raise CheckpointError(
@@ -54,13 +53,13 @@ def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) ->
     if lost is not None:
         logger.warning(
             "the weights of epoch %d, the best with %s %.4f, are lost in both copies: publishing epoch %d, with %.4f",
-            *(lost.epoch, config.metric, lost.validation_metric, best.epoch, best.validation_metric),
+            *(lost.epoch, job.validation.metric.name, lost.validation_metric, best.epoch, best.validation_metric),
         )
     return Trained(
         weights=job.checkpoints.load_whole(saved, "model")["model"],
         history=[asdict(epoch) for epoch in state.history],
         epoch=best.epoch,
-        metrics={config.metric: best.validation_metric, "train_loss": best.train_loss},
+        metrics={job.validation.metric.name: best.validation_metric, "train_loss": best.train_loss},
         world_size=saved.world_size,
         trail=state.trail.document(),
         lost_best=None if lost is None else asdict(lost),

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from mlops.contract.step import BadConfigError
-from mlops.data.shards.loader import Batch, SampleSource, in_memory
-from mlops.trainer.metrics import Floats, IntArray, measure
-from mlops.trainer.objectives import SCORING_BATCH, SCORING_TOKENS, check_scores, rows_of, token_losses
+from mlops.data.shards.loader import SampleSource, in_memory
+from mlops.metrics.metric import Metric
+from mlops.metrics.predictions import Floats, IntArray
+from mlops.objectives.objective import LoadedObjective
+from mlops.objectives.scoring import SCORING_BATCH, SCORING_TOKENS
 
 if TYPE_CHECKING:
     from mlops.data.shards.feature_table import FeatureTable
     from mlops.trainer.parallel import Ranks
     from mlops.trainer.strategies import ParallelStrategy
-
-Metrics = Callable[[Floats, Floats, IntArray], Mapping[str, float]]
-"""
-``metrics(labels, scores, offsets)``: rows ``[N]``, sample i is rows ``offsets[i]:offsets[i + 1]``. What they are for a
-language model says :mod:`mlops.trainer.metrics`.
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,34 +37,54 @@ class Validation:
     """``[S + 1]``"""
     block: int
     """Samples scored at once."""
-    score: Callable[[Tensor, Batch], Floats]
-    """The rows' scores, of what the model gave for a batch, which is on the CPU."""
-    metric: str
-    further: Metrics | None = None
+    objective: LoadedObjective
+    metric: Metric
+    further: Sequence[Metric] = ()
 
     @classmethod
-    def of_table(cls, table: FeatureTable, *, grouped: bool, metric: str, further: Metrics | None = None) -> Self:
-        """Rows, or groups of rows, in memory."""
+    def of_table(
+        cls,
+        table: FeatureTable,
+        *,
+        grouped: bool,
+        objective: LoadedObjective,
+        metric: Metric,
+        further: Sequence[Metric] = (),
+    ) -> Self:
+        """
+        Rows, or groups of rows, in memory.
+
+        :raises BadDataError: where the objective is not defined for their labels
+        """
+        objective.functions.check_labels(table.labels)
         return cls(
             source=in_memory(table, grouped=grouped),
             labels=table.labels,
             offsets=table.offsets,
             block=SCORING_BATCH,
-            score=lambda scores, batch: rows_of(check_scores(scores, batch), batch),
+            objective=objective,
             metric=metric,
             further=further,
         )
 
     @classmethod
-    def of_tokens(cls, source: SampleSource, *, context: int, metric: str, further: Metrics | None = None) -> Self:
-        """Sequences of ``context`` tokens. Their losses are added up in float64: the sum is that of any block."""
+    def of_tokens(
+        cls,
+        source: SampleSource,
+        *,
+        context: int,
+        objective: LoadedObjective,
+        metric: Metric,
+        further: Sequence[Metric] = (),
+    ) -> Self:
+        """Sequences of ``context`` tokens."""
         num_samples = int(source.shard_sizes.sum())
         return cls(
             source=source,
             labels=np.full(num_samples, context, np.float32),
             offsets=np.arange(num_samples + 1),
             block=max(1, SCORING_TOKENS // context),
-            score=_summed_losses,
+            objective=objective,
             metric=metric,
             further=further,
         )
@@ -92,16 +104,9 @@ class Validation:
         return measured
 
     def _metrics(self, scores: Floats) -> tuple[float, Mapping[str, float]]:
-        value = measure(self.metric, self.labels, scores, self.offsets)
-        if self.further is None:
-            return value, {}
-        found = self.further(self.labels, scores, self.offsets)
-        if not isinstance(found, Mapping) or not all(isinstance(each, Real) for each in found.values()):
-            raise BadConfigError(f"train.metrics must return a dict of numbers, got {found!r}")
-        for name, each in found.items():
-            if not math.isfinite(each):
-                raise BadConfigError(f"train.metrics: {name} is {each}; leave out what cannot be measured")
-        return value, {name: float(each) for name, each in found.items()}
+        predictions = self.objective.predictions(self.labels, scores, self.offsets)
+        value = self.metric.measure(predictions)
+        return value, {each.name: each.measure(predictions) for each in self.further}
 
     def _scores(self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None]) -> Floats | None:
         """``[N]`` on rank 0."""
@@ -117,14 +122,8 @@ class Validation:
                 batch = self.source.gather(np.arange(first, min(first + self.block, num_samples)))
                 scores = strategy.forward(batch.to(ranks.device))
                 if scores is not None and round_ < len(mine):
-                    found[first] = self.score(scores, batch)
+                    found[first] = self.objective.functions.predict(scores, batch)
         parts: dict[int, Any] = {}
         for each in ranks.gather_objects(found) or ():
             parts |= each
         return np.concatenate([parts[first] for first in firsts]) if ranks.leads else None
-
-
-def _summed_losses(logits: Tensor, batch: Batch) -> Floats:
-    losses = token_losses(logits, batch.labels.to(logits.device))
-    summed: Floats = losses.sum(1, dtype=torch.float64).cpu().numpy()
-    return summed

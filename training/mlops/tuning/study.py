@@ -17,7 +17,6 @@ from mlops.contract.refs import TrialRef
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepError, StepInput, decisive, run_key
-from mlops.trainer.metrics import direction
 from mlops.tuning.space import NUMBER, distributions, draw
 from mlops.tuning.storage import database_url, open_storage, reachable
 
@@ -43,21 +42,21 @@ class Study:
         self._ids: dict[int, int] = {}
 
     @classmethod
-    def open(cls, document: StepInput, store: str, config: TuneStep) -> Self:
+    def open(cls, document: StepInput, store: str, config: TuneStep, direction: int) -> Self:
         """
         Find the study, or make it.
 
         :param document: of one of its steps
         :param store: URI of the object store
+        :param direction: 1 where a higher value of the metric is better, -1 where a lower one is
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        best_is_most = direction(config.train.metric) > 0
         storage = open_storage(database_url(store, document.run.pipeline, config.connection))
         with reachable():
             study = optuna.create_study(
                 study_name=study_name(document),
                 storage=storage,
-                direction=StudyDirection.MAXIMIZE if best_is_most else StudyDirection.MINIMIZE,
+                direction=StudyDirection.MAXIMIZE if direction > 0 else StudyDirection.MINIMIZE,
                 pruner=_pruner(config),
                 load_if_exists=True,
             )

@@ -17,7 +17,7 @@ from mlops.contract.step import BadConfigError
 from mlops.data.shards.feature_table import FeatureTable, offsets_of
 from mlops.data.shards.loader import Batch, Loader, SampleSource, Step, in_memory, in_order
 from mlops.data.shards.table_source import InMemory, ShardRows, TableSource
-from mlops.trainer.objectives import ranking_loss
+from mlops.objectives.ranking import ranking_loss
 
 NUM_SAMPLES = 103
 GLOBAL_BATCH = 24

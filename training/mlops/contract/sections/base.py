@@ -43,10 +43,10 @@ Program = Annotated[str, StringConstraints(pattern=PROGRAM_PATTERN)]
 NAME_PATTERN = r"^[a-z][a-z0-9_]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Lower-case letters, digits and underscores."""
-METRIC_PATTERN = r"^(ndcg@[1-9]\d*|mrr|auc|log_loss|f1|calibration_error|perplexity)$"
-Metric = Annotated[str, StringConstraints(pattern=METRIC_PATTERN)]
-"""Name of a metric: for a ranking ``ndcg@K`` or ``mrr`` (per query, averaged); for a classification ``auc``,
-``log_loss``, ``f1`` or ``calibration_error``; for a language model ``perplexity``."""
+EXTENSION_PATTERN = r"^([a-z][a-z0-9_]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+"""Name of something that packages add, or its import path."""
+METRIC_PATTERN = r"^([a-z][a-z0-9_]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)(@\d+(\.\d+)?)?$"
+"""As :data:`EXTENSION_PATTERN`, with a number where the metric takes one: ``ndcg@10``."""
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
 """A quantity as Kubernetes writes it: ``500m`` CPUs, ``4Gi`` bytes."""
@@ -124,7 +124,8 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         wanted = {
             NAME_PATTERN: "must be lower-case letters, digits and underscores",
-            METRIC_PATTERN: "must be ndcg@K (ndcg@10, say), mrr, auc, log_loss, f1, calibration_error or perplexity",
+            METRIC_PATTERN: "must be a name such as auc or ndcg@10, or an import path",
+            EXTENSION_PATTERN: "must be a name such as ranking, or an import path",
             QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
             OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
             PATH_PATTERN: "must be an absolute path",

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from mlops.contract.sections.base import ImportPath, Metric, Name, Section
+from mlops.contract.metrics import Metric, check_distinct, short_name
+from mlops.contract.sections.base import Name, Section
 from mlops.contract.sections.rules import AnyRule, Fairness, Improvement, Threshold
 
 
@@ -20,10 +21,7 @@ class Evaluate(Section):
     metric: Metric
     """What the slices and, where they name none, the rules are about."""
     metrics: list[Metric] = []
-    """Further ones to be measured."""
-    metric_function: ImportPath | None = None
-    """``function(labels, scores, offsets) -> dict[str, float]``: further ones of the recipe's own, of which a higher
-    value is better; scores are logits where the objective is binary."""
+    """Further ones to be measured. Rules and results call ``package.module:NAME`` by the last part, ``name``."""
     rules: list[AnyRule] = [Improvement(improvement=0.005)]
     """All must hold. Those given stand instead of the default, which asks for an improvement of 0.5%. A rule that needs
     a champion holds where there is none."""
@@ -43,11 +41,11 @@ class Evaluate(Section):
 
     @model_validator(mode="after")
     def _rules_of_what_is_measured(self) -> Evaluate:
-        measured = [self.metric, *self.metrics]
+        check_distinct([self.metric, *self.metrics])
+        measured = [short_name(metric) for metric in (self.metric, *self.metrics)]
         for rule in self.rules:
             named = rule.metric if isinstance(rule, (Improvement, Threshold)) else None
-            # Which ones the recipe's own function gives is known when it is called.
-            if named is not None and named not in measured and self.metric_function is None:
+            if named is not None and named not in measured:
                 raise ValueError(
                     f"consistent: a rule is about {named!r}, but measured are {', '.join(measured)}; add it to metrics"
                 )

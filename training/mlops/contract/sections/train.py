@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from mlops.contract.objectives import check_metric
-from mlops.contract.sections.base import ImportPath, Json, Metric, Program, Section
+from mlops.contract.metrics import Metric, check_distinct
+from mlops.contract.objectives import ObjectiveName, check_fitting, checked_settings, known_spec
+from mlops.contract.sections.base import ImportPath, Json, Program, Section
 from mlops.contract.sections.tune import TunedSection
 
 
@@ -85,7 +86,17 @@ class Train(TunedSection):
     )
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
-        *("model", "program", "loss", "metrics", "configure_optimizer", "curriculum", "objective", "metric"),
+        *(
+            "model",
+            "program",
+            "loss",
+            "metrics",
+            "configure_optimizer",
+            "curriculum",
+            "objective",
+            "objective_settings",
+        ),
+        "metric",
         *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
     }
 
@@ -98,17 +109,19 @@ class Train(TunedSection):
     the same input and leaves weights and metrics; see :class:`mlops.Program`."""
     loss: ImportPath | None = None
     """``loss(model, batch) -> Tensor`` of one value per sample; the objective's own where None."""
-    metrics: ImportPath | None = None
-    """``metrics(labels, scores, offsets) -> dict[str, float]``: further ones on the validation split, to be seen in
-    MLflow. Of a language model labels are the tokens of each sequence, and scores the sums of their losses."""
     configure_optimizer: ImportPath | None = None
     """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
-    objective: Literal["ranking", "binary", "language_model"]
-    """What is learnt: a label, which is graded relevance within a query or 0/1; or the next token."""
+    objective: ObjectiveName
+    """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1),
+    ``language_model`` (the next token); or an objective of an installed package, or ``package.module:NAME``."""
+    objective_settings: dict[str, Json] = Field(default={}, validate_default=True)
+    """Settings of the objective."""
     metric: Metric
     """Chooses the best epoch, on the validation split."""
+    metrics: list[Metric] = []
+    """Further ones, measured on the validation split after each epoch and shown in MLflow."""
     epochs: int = Field(default=3, ge=1)
     global_batch: int = Field(default=32, ge=1)
     """Samples (rows, query groups, or sequences of tokens) per optimizer step, over all processes."""
@@ -174,11 +187,26 @@ class Train(TunedSection):
     def why_untunable(self) -> str | None:
         return "left out where train.program trains, which does not say how it goes" if self.program else None
 
-    @field_validator("metric")
+    @field_validator("objective")
     @classmethod
-    def _metric_of_the_objective(cls, value: str, info: ValidationInfo) -> str:
-        if (objective := info.data.get("objective")) is not None:
-            check_metric(value, objective)
+    def _objective_in_the_recipe(cls, value: str, info: ValidationInfo) -> str:
+        if (model := info.data.get("model")) is not None and value.startswith("include."):
+            recipe, own = (path.partition(":")[0].split(".")[:2] for path in (model, value))
+            if recipe != own:
+                raise ValueError(f"in {'.'.join(recipe)}, as the model, which is stored with it")
+        return value
+
+    @field_validator("objective_settings")
+    @classmethod
+    def _settings_of_the_objective(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return checked_settings(info.data["objective"], value) if "objective" in info.data else value
+
+    @field_validator("metric", "metrics")
+    @classmethod
+    def _metrics_of_the_objective(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
+        if "objective_settings" in info.data and "objective" in info.data:
+            names = [value] if isinstance(value, str) else value
+            check_fitting(names, info.data["objective"], info.data["objective_settings"])
         return value
 
     @field_validator("logical_shards")
@@ -203,6 +231,11 @@ class Train(TunedSection):
         return value
 
     @model_validator(mode="after")
+    def _metrics_are_distinct(self) -> Train:
+        check_distinct([self.metric, *self.metrics])
+        return self
+
+    @model_validator(mode="after")
     def _a_program_does_it_all(self) -> Train:
         if self.program is None:
             return self
@@ -212,7 +245,7 @@ class Train(TunedSection):
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
         for name in ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping"):
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:
             raise ValueError("consistent: elastic: exact is what our loop does, not the program; remove one of the two")
@@ -236,7 +269,7 @@ class Train(TunedSection):
                     "consistent: a pipeline pads all micro batches to one shape; remove micro_batch_rows and set "
                     "micro_batch"
                 )
-            if self.objective == "language_model":
+            if (objective := known_spec(self.objective)) is not None and objective.inputs == "tokens":
                 raise ValueError(
                     "consistent: micro_batch_rows is for groups of rows, and tokens have none; set micro_batch"
                 )

@@ -5,11 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from measured import objective_of
 from torch import nn
 
 from mlops.contract.step import BadConfigError
 from mlops.data.shards.loader import Batch, in_memory
-from mlops.trainer.objectives import binary_loss, language_model_loss, ranking_loss, score
+from mlops.objectives.binary import binary_loss
+from mlops.objectives.language_model import language_model_loss
+from mlops.objectives.ranking import ranking_loss
+from mlops.objectives.scoring import predict_table
 
 
 class First(nn.Module):
@@ -57,7 +61,9 @@ def test_scores_come_in_the_order_of_the_rows() -> None:
     table = SimpleNamespace(
         features=features, labels=np.zeros(len(features), np.float32), offsets=np.concatenate([[0], np.cumsum(lengths)])
     )
-    np.testing.assert_array_equal(score(First(), table, torch.device("cpu"), grouped=True), features[:, 0])
+    ranking = objective_of("ranking").functions
+    found = predict_table(ranking, First(), table, torch.device("cpu"), grouped=True)
+    np.testing.assert_array_equal(found, features[:, 0])
 
 
 def test_a_model_with_a_superfluous_dimension_is_told_so() -> None:

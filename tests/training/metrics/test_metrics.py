@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from measured import measure, metric_of, predictions_of
 from sklearn import metrics as sklearn_metrics
 
-from mlops.contract.step import BadConfigError, BadDataError
-from mlops.trainer.metrics import WeightedAuc, auc, check_metric, direction, measure, ndcg, weighted
+from mlops.contract.step import BadDataError
+from mlops.metrics.binary import WeightedAuc, auc
+from mlops.metrics.ranking import ndcg
 
 
 @pytest.fixture
@@ -83,33 +85,14 @@ def test_weights_count_samples_as_often(metric: str) -> None:
     offsets, counts = np.arange(0, 91, 3), rng.integers(0, 4, 30)
     rows = (3 * np.repeat(np.arange(30), counts)[:, None] + np.arange(3)).ravel()
     drawn = measure(metric, labels[rows], scores[rows], np.arange(0, len(rows) + 1, 3))
-    by_weight = weighted(metric, labels, scores, offsets)(counts[None].astype(float))
+    by_weight = metric_of(metric).weighted(predictions_of(labels, scores, offsets)).values(counts[None].astype(float))
     # The bins are those of the rows before they were drawn.
     assert by_weight[0] == pytest.approx(drawn, rel=0.5 if metric == "calibration_error" else 1e-9)
 
 
 @pytest.mark.parametrize(("metric", "sign"), [("auc", 1), ("ndcg@10", 1), ("log_loss", -1), ("perplexity", -1)])
 def test_the_direction_says_which_way_is_better(metric: str, sign: int) -> None:
-    assert direction(metric) == sign
-
-
-@pytest.mark.parametrize(
-    ("metric", "objective", "grouped", "message"),
-    [
-        ("accuracy", "binary", False, "unknown metric 'accuracy'"),
-        ("ndcg@0", "ranking", True, "unknown metric"),
-        ("auc", "ranking", True, "use ndcg@K, mrr"),
-        ("mrr", "binary", True, "use auc, log_loss"),
-        ("ndcg@10", "binary", False, "use auc"),
-        ("ndcg@10", "ranking", False, "group_by"),
-        ("auc", "regression", False, "unknown objective"),
-        ("perplexity", "binary", False, "use auc"),
-        ("ndcg@10", "language_model", False, "use perplexity"),
-    ],
-)
-def test_a_metric_that_does_not_fit_is_refused(metric: str, objective: str, grouped: bool, message: str) -> None:
-    with pytest.raises(BadConfigError, match=message):
-        check_metric(metric, objective, grouped=grouped)
+    assert metric_of(metric).direction == sign
 
 
 @pytest.mark.parametrize(

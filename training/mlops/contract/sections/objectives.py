@@ -1,0 +1,39 @@
+"""The settings of objectives, ``train.objective_settings``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mlops.contract.sections.base import Section
+
+
+class NoSettings(Section):
+    """The section of an objective that has nothing to set."""
+
+
+class RegressionSettings(Section):
+    """Settings of the objective ``regression``."""
+
+    loss: Literal["mse", "mae", "huber", "poisson", "quantile"] = "mse"
+    """What is minimised: the squared error, whose optimum is the mean; the absolute error, whose optimum is the median;
+    Huber's loss, which is squared up to ``delta`` and absolute beyond; the negative log-likelihood of a Poisson
+    distribution, of whose rate the model gives the logarithm; or the pinball loss of ``quantiles``, each of which is an
+    output of the model."""
+    delta: float = Field(default=1.0, gt=0)
+    """In the label's unit; with ``huber``."""
+    quantiles: list[Annotated[float, Field(gt=0, lt=1)]] = []
+    """Levels, in ascending order, 0.5 among them: where one number is asked for, the median is the prediction."""
+
+    @model_validator(mode="after")
+    def _quantiles_of_the_loss(self) -> RegressionSettings:
+        if self.loss != "quantile":
+            if self.quantiles:
+                raise ValueError("consistent: quantiles go with loss: quantile; set it, or remove them")
+        elif self.quantiles != sorted(set(self.quantiles)) or 0.5 not in self.quantiles:
+            raise ValueError(
+                f"consistent: loss: quantile needs quantiles in ascending order, 0.5 among them, such as "
+                f"[0.1, 0.5, 0.9], got {self.quantiles}"
+            )
+        return self

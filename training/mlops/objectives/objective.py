@@ -1,0 +1,126 @@
+"""An objective that is ready to be used, and the protocol of the class that implements one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy.typing as npt
+
+from mlops.code import load_extension, resolved
+from mlops.contract.objectives import OBJECTIVES, ObjectiveSpec
+from mlops.contract.sections.base import Section, check_section
+from mlops.contract.step import BadConfigError
+from mlops.metrics.predictions import Floats, IntArray, Predictions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from mlops.data.shards.batch import Batch
+
+
+class Objective(Protocol):
+    """
+    What a model learns, and what its outputs mean. A class that implements it is made of the objective's settings, an
+    instance of :attr:`ObjectiveSpec.section`.
+
+    Shapes are of B samples of a batch: rows ``[B, F]``; groups of rows ``[B, D, F]``, padded, with a mask ``[B, D]``;
+    or sequences of tokens ``[B, C]``.
+    """
+
+    @property
+    def num_outputs(self) -> int:
+        """
+        Numbers that the model returns for a row: with 1 its outputs have the shape of the labels, with K > 1 one more
+        dimension of K, and ``build_model`` gets ``config.num_outputs``.
+        """
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Columns of a served answer, with MLflow's types: ``{"score": "float"}``."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """
+        Return a loss for each sample, ``[B]``.
+
+        :raises BadConfigError: where the model's outputs have another shape
+        """
+
+    def predict(self, outputs: Tensor, batch: Batch) -> Floats:
+        """
+        Return the predictions of a batch's rows, without padding: ``[N]``, or ``[N, K]``. Of sequences ``[B]``.
+
+        :param outputs: of the model, on its device
+        :param batch: on the CPU
+        :raises BadConfigError: where the outputs have another shape
+        """
+
+    def check_labels(self, labels: Floats) -> None:
+        """
+        Check labels ``[N]`` of a split before they cost any time.
+
+        :raises BadDataError: where the objective is not defined for one of them, with its value and what would do
+        """
+
+    def answer(self, predictions: Predictions) -> Mapping[str, npt.NDArray[Any]]:
+        """
+        Return the columns of a served answer, ``[N]`` each.
+
+        :param predictions: of the rows of a request. Their labels are not known; of documents they are the numbers of
+            tokens
+        """
+
+
+DrawFigures = Callable[[Mapping[str, Predictions], str], "list[tuple[str, Figure]]"]
+"""
+Predictions of the ``candidate`` and, if there is one, the ``champion``, and the metric that they are judged by; to the
+title and the figure of each.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedObjective:
+    """An objective as a pipeline names it, with its settings."""
+
+    name: str
+    spec: ObjectiveSpec
+    settings: Section
+    functions: Objective
+    own: Callable[[str], object]
+    """Loads code of the recipe by its import path."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of prediction; see :attr:`ObjectiveSpec.predicts`."""
+        return self.spec.kind(self.settings)
+
+    def predictions(self, labels: Floats, predicted: Floats, offsets: IntArray) -> Predictions:
+        return Predictions(labels=labels, predicted=predicted, offsets=offsets, settings=self.settings)
+
+    def figures(self) -> DrawFigures | None:
+        """
+        Load what draws the figures of a report; None where the objective has none.
+
+        :raises BadConfigError: where it cannot be imported
+        """
+        found: DrawFigures | None = None if self.spec.figures is None else resolved(self.spec.figures, self.own)
+        return found
+
+
+def load_objective(name: str, settings: Mapping[str, Any], own: Callable[[str], object]) -> LoadedObjective:
+    """
+    Load an objective.
+
+    :param name: as a pipeline names it: ``ranking``, ``package.module:NAME``
+    :param settings: ``train.objective_settings``
+    :param own: loads code of a recipe by its import path
+    :raises BadConfigError: where there is none of that name, it is something else, or its settings are wrong
+    """
+    spec = load_extension(OBJECTIVES, name, own)
+    if not isinstance(spec, ObjectiveSpec):
+        raise BadConfigError(f"objective {name!r} must be an ObjectiveSpec, it is a {type(spec).__name__}")
+    section = check_section(spec.section, settings, "train.objective_settings")
+    functions: Objective = resolved(spec.implementation, own)(section)
+    return LoadedObjective(name=name, spec=spec, settings=section, functions=functions, own=own)
