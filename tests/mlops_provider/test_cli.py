@@ -224,8 +224,8 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
     internal = "is internal and may change"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (f"{features}:1:1: mlops.features.feature_set {internal}; write: from mlops import FeatureSet")
-    assert lines[1].startswith(f"{features}:2:1: mlops.store {internal}; of mlops a recipe may import Batch, ")
+    assert lines[1].startswith(f"{features}:2:1: mlops.store {internal}; of mlops a recipe may import BadConfigError, ")
     assert lines[2].startswith(
-        f"{features}:3:1: mlops.data.engine.engines {internal}; of mlops a recipe may import Batch, "
+        f"{features}:3:1: mlops.data.engine.engines {internal}; of mlops a recipe may import BadConfigError, "
     )
     assert len(lines) == 3, "the pipeline is not called ok"

@@ -38,13 +38,12 @@ if TYPE_CHECKING:
     )
     from mlops.metrics.predictions import Predictions
     from mlops.metrics.weighted import Weighted, mean_over_samples, of_sums, over_drawn_rows, ratio_of_sums
-    from mlops.objectives.figures.axes import COLOURS, new_axes
+    from mlops.objectives.figures.axes import colour_of, new_axes
     from mlops.objectives.objective import Objective
     from mlops.objectives.outputs import check_outputs, mean_of_rows, without_padding
     from mlops.program import Program
 
 __all__ = [
-    "COLOURS",
     "BadConfigError",
     "BadDataError",
     "Batch",
@@ -75,6 +74,7 @@ __all__ = [
     "Vocabulary",
     "Weighted",
     "check_outputs",
+    "colour_of",
     "last_known",
     "mean_of_rows",
     "mean_over_samples",

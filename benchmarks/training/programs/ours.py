@@ -27,6 +27,7 @@ from benchmarks.training.programs.workloads import (
     table,
     tokens,
 )
+from mlops.code import load_attribute
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
 from mlops.contract.sections.train import Checkpointing, Train
 from mlops.data.shards.batch import Batch
@@ -36,6 +37,8 @@ from mlops.data.shards.shard_reading import open_source
 from mlops.data.shards.shard_writing import write_split
 from mlops.data.shards.tokens import write_tokens
 from mlops.elastic.node_memory import NodeMemory
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import load_objective
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.health import Heartbeat
@@ -49,6 +52,7 @@ from mlops.trainer.validation import Validation
 
 EPOCH: Final = 1
 """The only one."""
+NO_RECIPE: Final = partial(load_attribute, home=Path())
 NO_TABLE: Final = FeatureTable(
     features=np.empty((0, 1), np.float32), labels=np.empty(0, np.float32), offsets=np.zeros(1, np.int64)
 )
@@ -201,7 +205,12 @@ class Ours:
             loss=loss,
             curriculum=None,
             loader=self.loader(logical_shards),
-            validation=Unvalidated.of_table(NO_TABLE, grouped=False, metric="auc"),
+            validation=Unvalidated.of_table(
+                NO_TABLE,
+                grouped=False,
+                objective=load_objective("binary", {}, NO_RECIPE),
+                metric=load_metric("auc", NO_RECIPE),
+            ),
             checkpoints=Checkpoints(
                 store=self._store,
                 place=f"train/{self._number}",

@@ -33,8 +33,10 @@ def test_the_lower_perplexity_wins(library: Any, run_step: Any, config: Any, tmp
     assert second.passed, second.reason
     rows = Snapshot.open(library.store, checkpoint.ancestor(DatasetRef)).read_split("test")
     scored = open_model(library.store, checkpoint, tmp_path).score(rows)
-    assert scored.labels.tolist() == [len(text.encode()) + 1 for text in rows["text"]]
-    assert second.metrics["perplexity"] == pytest.approx(np.exp(scored.scores.sum() / scored.labels.sum()), rel=1e-5)
+    assert scored.predictions.labels.tolist() == [len(text.encode()) + 1 for text in rows["text"]]
+    assert second.metrics["perplexity"] == pytest.approx(
+        np.exp(scored.predictions.predicted.sum() / scored.predictions.labels.sum()), rel=1e-5
+    )
     assert second.metrics["champion.perplexity"] == pytest.approx(first.metrics["perplexity"], abs=1e-9)
     assert second.metrics["difference.perplexity.high"] < 0
     assert second.metrics["candidate.perplexity.low"] < second.metrics["perplexity"]
@@ -88,7 +90,9 @@ def test_slices_and_drift_are_of_documents(project: Any, run_step: Any, config: 
     for size in ("short", "long"):
         part = (rows["size"] == size).to_numpy()
         assert part.sum() >= 10
-        assert found[size] == pytest.approx(np.exp(scored.scores[part].sum() / scored.labels[part].sum()), rel=1e-5)
+        assert found[size] == pytest.approx(
+            np.exp(scored.predictions.predicted[part].sum() / scored.predictions.labels[part].sum()), rel=1e-5
+        )
     assert list(found.values()) == sorted(found.values(), reverse=True), "worst first"
     assert not second.passed
     assert "2 of 2 slices are clearly more than 2.00% worse in perplexity" in second.reason

@@ -54,8 +54,8 @@ def test_what_is_served_is_what_was_evaluated(
     assert said[-1] == "5"
     answer = pl.read_parquet(files[1])
     assert answer.columns == ["loss", "num_tokens", "perplexity"]
-    np.testing.assert_array_equal(answer["num_tokens"], scored.labels[order])
-    losses = scored.scores.astype(np.float64) / scored.labels
+    np.testing.assert_array_equal(answer["num_tokens"], scored.predictions.labels[order])
+    losses = scored.predictions.predicted.astype(np.float64) / scored.predictions.labels
     np.testing.assert_array_equal(answer["loss"], losses[order])
     np.testing.assert_array_equal(answer["perplexity"], np.exp(losses)[order])
     whole = np.exp((answer["loss"] * answer["num_tokens"]).sum() / answer["num_tokens"].sum())

@@ -51,7 +51,7 @@ def test_a_machine_without_our_files_gives_the_scores_of_the_evaluation(
     assert said[-3].endswith("library.zip/mlops"), said
     assert said[-1] == "True"
     scores = np.full(rows.height, np.nan, np.float32)
-    scores[expected.rows] = expected.scores
+    scores[expected.rows] = expected.predictions.predicted
     for file in files[1:]:
         answer = pl.read_parquet(file)
         np.testing.assert_array_equal(answer["score"].cast(pl.Float32).to_numpy(), scores[order])
@@ -80,7 +80,9 @@ def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, re
     with services.model_server(f"models:/{version.name}/{version.version}", project.tracking_uri) as address:
         status, answer = ask(address, {"dataframe_records": good})
         assert status == 200, answer
-        np.testing.assert_array_equal(np.float32([row["score"] for row in answer["predictions"]]), scored.scores)
+        np.testing.assert_array_equal(
+            np.float32([row["score"] for row in answer["predictions"]]), scored.predictions.predicted
+        )
         names = list(good[0])
         split = {"columns": names, "data": [[row[name] for name in names] for row in good]}
         assert ask(address, {"dataframe_split": split}) == (200, answer)

@@ -433,7 +433,7 @@ def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be one of ndcg, mrr, auc,", id="metric"),
+        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be one of ndcg@K, mrr, auc,", id="metric"),
         pytest.param({"slices": ["town"]}, "evaluate.slices: the snapshot has no column 'town'", id="slice"),
         pytest.param({"slices": ["query"]}, "column 'query' has 120 values", id="slice of many values"),
         pytest.param({"fairness": ["city"]}, "evaluate.fairness compares predicted classes", id="fairness"),

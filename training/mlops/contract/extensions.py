@@ -7,7 +7,7 @@ import functools
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ class ExtensionPoint:
     """Import path of each of ours, by its name."""
     attributes: Sequence[str]
     """What it must have, by the protocol."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """How a name is written in full, where it takes more than the name: ``ndcg@K`` of ``ndcg``."""
 
     def import_path(self, name: str) -> str:
         """
@@ -69,9 +71,10 @@ class ExtensionPoint:
         known = [*self.builtin, *installed(self.group)]
         near = difflib.get_close_matches(name, known, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
+        names = ", ".join(self.written.get(each, each) for each in known)
         return (
-            f"one of {', '.join(known)}{meant}, package.module:attribute, or an entry point of an installed package in "
-            f"the group {self.group}"
+            f"one of {names}{meant}, package.module:attribute, or an entry point of an installed package in the group "
+            f"{self.group}"
         )
 
     def load(self, name: str) -> Any:

@@ -138,6 +138,7 @@ METRICS: Final = ExtensionPoint(
         "perplexity": "mlops.contract.metrics:PERPLEXITY",
     },
     attributes=("measures", "higher_is_better", "title", "parameter", "weighted"),
+    written={"ndcg": "ndcg@K"},
 )
 
 

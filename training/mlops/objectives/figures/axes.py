@@ -9,8 +9,12 @@ from matplotlib.figure import Figure
 
 # Colours that nothing else has: the report replaces each by a CSS value of the page, light or dark.
 INK, SOFT, CANDIDATE, CHAMPION = "#010101", "#020202", "#030303", "#040404"
-COLOURS: Final = {"candidate": CANDIDATE, "champion": CHAMPION}
-"""Colour of a model's line, by its name in ``models``."""
+_COLOURS: Final = {"candidate": CANDIDATE, "champion": CHAMPION}
+
+
+def colour_of(model: str) -> str:
+    """Return the colour of a model's line, by its name: ``candidate``, ``champion``."""
+    return _COLOURS[model]
 
 
 def new_axes() -> tuple[Figure, Axes]:

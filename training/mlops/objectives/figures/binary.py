@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mlops.metrics.binary import CALIBRATION_BINS, probabilities
 from mlops.metrics.predictions import Predictions
-from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, COLOURS, SOFT, new_axes
+from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, SOFT, colour_of, new_axes
 
 Models = Mapping[str, Predictions]
 MAX_POINTS: Final = 400
@@ -32,7 +32,7 @@ def _roc(models: Models) -> Figure:
     figure, axes = new_axes()
     for name, each in models.items():
         false_rate, true_rate, _ = roc_curve(each.labels > 0, each.predicted)
-        axes.plot(*_thinned(false_rate, true_rate), color=COLOURS[name], label=name)
+        axes.plot(*_thinned(false_rate, true_rate), color=colour_of(name), label=name)
     axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="chance")
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
     axes.legend(loc="lower right")
@@ -45,7 +45,7 @@ def _precision(models: Models) -> Figure:
     figure, axes = new_axes()
     for name, each in models.items():
         precision, recall, _ = precision_recall_curve(each.labels > 0, each.predicted)
-        axes.plot(*_thinned(recall, precision), color=COLOURS[name], label=name)
+        axes.plot(*_thinned(recall, precision), color=colour_of(name), label=name)
     axes.axhline(float((models["candidate"].labels > 0).mean()), color=SOFT, linestyle="--", label="chance")
     axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.02))
     axes.legend(loc="upper right")
@@ -62,7 +62,7 @@ def _calibration(models: Models) -> Figure:
         observed, predicted = calibration_curve(
             each.labels > 0, probabilities(each.predicted), n_bins=CALIBRATION_BINS, strategy="quantile"
         )
-        axes.plot(predicted, observed, color=COLOURS[name], label=name, marker="o", markersize=3)
+        axes.plot(predicted, observed, color=colour_of(name), label=name, marker="o", markersize=3)
         reach = max(reach, *observed, *predicted)
     reach = min(1.0, 1.05 * reach)
     axes.set(xlabel="predicted probability", ylabel="share that is positive", xlim=(0, reach), ylim=(0, reach))

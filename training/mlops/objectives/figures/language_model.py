@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from mlops.metrics.predictions import Predictions
-from mlops.objectives.figures.axes import COLOURS, new_axes
+from mlops.objectives.figures.axes import colour_of, new_axes
 
 
 def figures(models: Mapping[str, Predictions], metric: str) -> list[tuple[str, Figure]]:
@@ -17,7 +17,7 @@ def figures(models: Mapping[str, Predictions], metric: str) -> list[tuple[str, F
     figure, axes = new_axes()
     for name, each in models.items():
         values = np.exp(each.predicted.astype(np.float64) / each.labels)
-        axes.plot(np.sort(values), np.linspace(0, 1, len(values)), color=COLOURS[name], label=name)
+        axes.plot(np.sort(values), np.linspace(0, 1, len(values)), color=colour_of(name), label=name)
     axes.set(xlabel="perplexity of a document", ylabel="share of the documents", xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from mlops.contract.metrics import parts_of
 from mlops.metrics.predictions import Predictions
 from mlops.metrics.ranking import ndcg
-from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, COLOURS, INK, SOFT, new_axes
+from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, INK, SOFT, colour_of, new_axes
 
 Models = Mapping[str, Predictions]
 CUTOFF: Final = 10
@@ -42,7 +42,7 @@ def _depths(models: Models, metric: str) -> Figure:
     cutoffs = range(1, min(MAX_CUTOFF, max(longest, cutoff)) + 1)
     for name, each in models.items():
         values = [np.nanmean(_values(each, k)) for k in cutoffs]
-        axes.plot(cutoffs, values, color=COLOURS[name], label=name, marker="o", markersize=3)
+        axes.plot(cutoffs, values, color=colour_of(name), label=name, marker="o", markersize=3)
     axes.axvline(cutoff, color=SOFT, linestyle="--")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="K, documents from the top", ylabel="NDCG@K")

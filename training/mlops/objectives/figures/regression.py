@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mlops.contract.sections.objectives import RegressionSettings
 from mlops.metrics.predictions import Predictions
 from mlops.metrics.regression import point
-from mlops.objectives.figures.axes import CANDIDATE, COLOURS, SOFT, new_axes
+from mlops.objectives.figures.axes import CANDIDATE, SOFT, colour_of, new_axes
 
 Models = Mapping[str, Predictions]
 MAX_POINTS: Final = 400
@@ -40,7 +40,7 @@ def _against(models: Models) -> Figure:
     axes.scatter(point(candidate)[rows], candidate.labels[rows], s=6, color=CANDIDATE, alpha=0.25, linewidths=0)
     for name, each in models.items():
         predicted, actual = _means(each)
-        axes.plot(predicted, actual, color=COLOURS[name], label=f"{name}, mean", marker="o", markersize=3)
+        axes.plot(predicted, actual, color=colour_of(name), label=f"{name}, mean", marker="o", markersize=3)
     shown = np.concatenate([point(candidate)[rows], candidate.labels[rows]])
     low, high = np.percentile(shown, [1, 99]) if len(shown) else (0.0, 1.0)
     margin = 0.05 * (high - low) or 1.0
@@ -64,7 +64,7 @@ def _residuals(models: Models) -> tuple[str, Figure]:
     low, high = np.percentile(together, [TAIL, 100 - TAIL])
     bins = np.linspace(low, high if high > low else low + 1, 41).tolist()
     for name, values in residuals.items():
-        axes.hist(values, bins, density=True, histtype="step", color=COLOURS[name], label=name, linewidth=1.4)
+        axes.hist(values, bins, density=True, histtype="step", color=colour_of(name), label=name, linewidth=1.4)
     axes.axvline(0, color=SOFT, linestyle="--")
     axes.set(xlabel="prediction less label", ylabel="density")
     axes.legend(loc="upper right")
@@ -81,7 +81,7 @@ def _calibration(models: Models) -> Figure:
     for name, each in models.items():
         if levels := _quantiles(each):
             below = each.labels[:, None] <= each.predicted.reshape(each.num_rows, -1)
-            axes.plot(levels, below.mean(axis=0), color=COLOURS[name], label=name, marker="o", markersize=4)
+            axes.plot(levels, below.mean(axis=0), color=colour_of(name), label=name, marker="o", markersize=4)
     axes.set(xlabel="level of the quantile", ylabel="share of labels not above it", xlim=(0, 1), ylim=(0, 1))
     axes.legend(loc="upper left")
     return figure
