@@ -12,11 +12,11 @@ from mlops.objectives.objective import LoadedObjective, load_objective
 
 
 def metric_of(name: str) -> Metric:
-    return load_metric(name, _no_recipe)
+    return load_metric(name, no_recipe)
 
 
 def objective_of(name: str, **settings: Any) -> LoadedObjective:
-    return load_objective(name, settings, _no_recipe)
+    return load_objective(name, settings, no_recipe)
 
 
 def predictions_of(labels: Any, predicted: Any, offsets: Any = None, objective: str = "ranking") -> Predictions:
@@ -32,5 +32,5 @@ def measure(name: str, labels: Any, predicted: Any, offsets: Any = None) -> floa
     return metric_of(name).measure(predictions_of(labels, predicted, offsets))
 
 
-def _no_recipe(import_path: str) -> object:
+def no_recipe(import_path: str) -> object:
     raise AssertionError(f"{import_path} is of no recipe")

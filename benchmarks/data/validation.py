@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.record import Record, compare
 from mlops.contract.refs import Ref
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, python_path, read_result
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv

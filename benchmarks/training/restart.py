@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.record import Record, compare
 from benchmarks.training.programs.servers import mlflow_server
 from mlops.contract.refs import ref_from_wire
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.step import RunIdentity, StepInput, python_path
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import step_argv

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from mlops.contract.sections.base import RULE_PATTERN
+from mlops.contract.section import RULE_PATTERN
 from mlops.contract.sections.release import SAMPLES
 
 _COMPARE: Final = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}

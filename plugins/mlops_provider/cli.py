@@ -14,7 +14,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import (

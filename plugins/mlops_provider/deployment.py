@@ -16,7 +16,7 @@ from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.signing.keys import UnusableKeyError, is_in_service, public_file
 from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.team_spec import LOGINS as LOGIN_KEYS

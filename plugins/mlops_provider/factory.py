@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param, get_parsing_context
 from airflow.sdk.configuration import conf
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator

@@ -16,7 +16,7 @@ import httpx
 from airflow.sdk.configuration import conf
 from rich.console import Console
 
-from mlops.contract.sections.base import NAME_PATTERN
+from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_PYTHON_VARIABLE, WORKSPACE_VARIABLE
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import is_in_service, load_public_keys

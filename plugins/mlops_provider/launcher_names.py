@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlops.contract.extensions import ExtensionPoint
-from mlops.contract.sections.base import Section, SpecError, check_section
+from mlops.contract.section import Section, SpecError, check_section
 
 LAUNCHERS: Final = ExtensionPoint(
     kind="launcher",

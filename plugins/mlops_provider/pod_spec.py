@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 import yaml
 from pydantic import Field, model_validator
 
-from mlops.contract.sections.base import AbsolutePath, Json, ObjectName, Quantity, Section, SpecError, check_section
+from mlops.contract.section import AbsolutePath, Json, ObjectName, Quantity, Section, SpecError, check_section
 
 
 class PodVolume(Section):

@@ -10,7 +10,7 @@ from typing import Any, Generic
 import yaml
 from pydantic import ValidationError
 
-from mlops.contract.sections.base import Section, SectionT, SpecError, describe, keys_of
+from mlops.contract.section import Section, SectionT, SpecError, describe, keys_of
 
 KeyPath = tuple[str, ...]
 """Keys and indexes, from the top of the file."""

@@ -16,7 +16,7 @@ from croniter import croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from mlops.contract.objectives import check_fitting, known_kind
-from mlops.contract.sections.base import IMPORT_PATH_PATTERN, Json, Name, Section, leaves
+from mlops.contract.section import IMPORT_PATH_PATTERN, Json, Name, Section, leaves
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
 from mlops.contract.sections.ingest import Ingest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlops.contract.sections.base import leaves
+from mlops.contract.section import leaves
 from mlops_provider.deployment import tenant_of
 from mlops_provider.section_file import KeyPath, read_section
 from mlops_provider.spec import Pipeline

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from mlops.contract.sections.base import (
+from mlops.contract.section import (
     FOLDER_PATTERN,
     PREFIX_PATTERN,
     STORE_PATTERN,

@@ -13,7 +13,7 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from served_metrics import Served
 
-from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.release import Canary
 from mlops_provider.canary import LiveMetrics, MetricsSourceError, judge, live_metrics
 from mlops_provider.operators.canary import CanaryOperator

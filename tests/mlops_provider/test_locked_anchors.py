@@ -10,7 +10,7 @@ import pytest
 from locked_bucket import make_locked_bucket
 from services import s3_server
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops_provider.deployment import Deployment
 from mlops_provider.local.ports import free_port

@@ -15,7 +15,7 @@ import services
 from busy_server import busy_server
 from tracking_server import Server
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.committed import open_store
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.deployment import Deployment, owner_of_file, tenant_of
 from mlops_provider.factory import build_dag, build_rollback_dags
 from mlops_provider.launchers.kubernetes.job import PodTask

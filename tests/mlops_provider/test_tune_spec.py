@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.sections.tune import Range
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline

@@ -16,7 +16,7 @@ from mlops.contract.public_names import MODULE_OF
 if TYPE_CHECKING:
     from mlops.contract.metrics import MetricSpec, Parameter
     from mlops.contract.objectives import ObjectiveSpec
-    from mlops.contract.sections.base import Section
+    from mlops.contract.section import Section
     from mlops.contract.step import BadConfigError, BadDataError
     from mlops.data.engine.engines import Table
     from mlops.data.shards.batch import Batch

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, StepInput
 from mlops.data.shards.batch import Batch

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from benchmarks.data.programs.features import tables
 from benchmarks.lifecycle.programs.trainings import night_of, planted, train
 from mlops.code import load_attribute
-from mlops.contract.sections.objectives import NoSettings
+from mlops.contract.section import NoSettings
 from mlops.contract.sections.rules import Improvement
 from mlops.evaluation.bootstrap import paired, resampled
 from mlops.evaluation.rules import outcome

@@ -14,7 +14,7 @@ import torch
 
 from include.flight_delays.features import FEATURES
 from include.flight_delays.model import build_model
-from mlops.contract.sections.objectives import NoSettings
+from mlops.contract.section import NoSettings
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.loader import Loader, in_memory
 from mlops.features.applied import FittedFeatures

@@ -13,7 +13,7 @@ from mlops.contract.step import Failure, StepInput
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
-    from mlops.contract.sections.base import Section
+    from mlops.contract.section import Section
     from mlops_provider.deployment import Deployment
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mlops.contract.refs import Ref, ref_from_wire
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.launchers.child import GRACE_SECONDS, Order, describe

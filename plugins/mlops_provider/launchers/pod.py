@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.section import SpecError, check_section
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome, StepTask
 from mlops_provider.launchers.kubernetes.job import PodTask, finish

@@ -10,7 +10,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.release import Approval
 from mlops.signing.decision import Decision, decision_key
 from mlops.signing.envelope import EnvelopeError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseOperator, XComArg
 
 from mlops.contract.refs import Ref, RefError, ref_of
-from mlops.contract.sections.base import NAME_PATTERN, Section, SpecError, check_section, leaves
+from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section, leaves
 from mlops.contract.step import (
     STEPS,
     Failure,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import AssetAlias
 
 from mlops.contract.refs import ModelVersionRef, Ref
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

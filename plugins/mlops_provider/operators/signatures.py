@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 
 
 def name_settings(operator: type[Any], section: type[Section]) -> None:

@@ -13,7 +13,7 @@ from airflow.sdk import Variable
 
 from mlops.contract.outages import ANCHOR_BUCKET
 from mlops.contract.refs import ModelVersionRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.step import Failure, StepInput
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.envelope import EnvelopeError

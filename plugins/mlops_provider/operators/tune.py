@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TriggerRule, XComArg
 
 from mlops.contract.refs import Ref, StudyRef, TrialRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.operators.train import training_code, training_gang
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class TrialOperator(StepOperator):
     operator_extra_links = (TrackingLink(),)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return training_code(settings["train"])
+        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
 
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return training_gang(settings["train"])
@@ -104,7 +105,7 @@ class TuneOperator(StepOperator):
         self.set_upstream(trials)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return training_code(settings["train"])
+        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
 
     def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
         return _connections(settings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from mlops.contract.refs import Ref
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.deployment import tenant_of
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.triggers.base import REFUSED, RefTrigger

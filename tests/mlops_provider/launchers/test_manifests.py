@@ -14,7 +14,7 @@ import pytest
 import yaml
 from project import REPOSITORY, make_project
 
-from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.section import SpecError, check_section
 from mlops_provider.launchers.kubernetes.manifests import StepJob, Task, merge
 from mlops_provider.pod_spec import Pods, merged, platform_pods
 from mlops_provider.testing.launchers import launch

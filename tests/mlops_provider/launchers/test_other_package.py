@@ -12,7 +12,7 @@ import pytest
 
 from mlops.contract import extensions
 from mlops.contract.refs import DatasetRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.launcher_names import check_settings
 from mlops_provider.launchers.base import Launcher, StepTask
 from mlops_provider.launchers.named import launcher_class

@@ -22,7 +22,7 @@ from other_users import USER, give, open_folder, open_interpreter
 from project import REPOSITORY, make_project
 
 from mlops.contract.refs import DatasetRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.other_user import as_user
 from mlops_provider.launchers.process import ProcessLauncher

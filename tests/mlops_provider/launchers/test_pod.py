@@ -22,7 +22,7 @@ from project import make_project
 from turns import on_turn
 
 from mlops.contract.refs import DatasetRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome

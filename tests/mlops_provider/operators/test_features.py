@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from mlops.contract.sections.base import SpecError, check_section
+from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.features import Features
 from mlops.contract.step import connection_variable
 from mlops_provider.connections import connection_environment

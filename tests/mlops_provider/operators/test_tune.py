@@ -11,7 +11,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
 from mlops.contract.refs import ModelVersionRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.exceptions import WiringError
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.train import TrainOperator

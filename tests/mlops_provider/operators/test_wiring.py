@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from mlops.contract.refs import DatasetRef, ModelVersionRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.sections.release import Approval
 from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.approve import ApproveOperator

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
-from mlops.contract.sections.base import Section, check_section
+from mlops.contract.section import Section, check_section
 from mlops.contract.step import read_result
 from mlops_provider import processes
 from mlops_provider.deployment import Deployment

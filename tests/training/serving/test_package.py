@@ -105,7 +105,8 @@ def test_what_a_server_has_to_install_is_pinned_as_here(project: Any, toy_checkp
     folder = packed_model(project, toy_checkpoint(), tmp_path)
     pinned = (folder / "requirements.txt").read_text().split()
     assert {line.partition("==")[0] for line in pinned} == {
-        "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "torch", "zstandard"
+        "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "pydantic",
+        "pydantic-core", "torch", "zstandard"
     }  # fmt: skip
     locked = set(re.findall(r"^[\w.-]+==[^\s;]+", LOCK.read_text(), re.MULTILINE))
     assert [line for line in pinned if line not in locked and not line.startswith("torch==")] == []

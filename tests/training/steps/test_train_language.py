@@ -143,7 +143,7 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
     ("changes", "message"),
     [
         pytest.param({"objective": "binary", "metric": "auc"}, "objective 'binary' does not fit the features, "
-                     "which are tokens: a language model needs a TokenSet", id="objective"),
+                     "which are tokens: it needs a FeatureSet", id="objective"),
         pytest.param({"model_args": {"width": 8, "vocab_size": 9}}, "vocab_size is set by the feature set; remove it",
                      id="argument"),
         pytest.param({"model": "include.lm.model:build_scorer"}, r"maps tokens \[16, 16\] to \[16, 1\]; logits over",

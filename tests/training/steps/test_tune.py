@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from committed_refs import commit_lineage
+from measured import no_recipe
 from mlflow import MlflowClient
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
@@ -53,7 +54,7 @@ def step_of(document: Any) -> TuneStep:
 
 
 def study_of(project: Any, document: Any) -> Study:
-    return Study.open(document, project.store.uri, step_of(document), 1)
+    return Study.open(document, project.store.uri, step_of(document), no_recipe)
 
 
 def runs_of(project: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured import no_recipe
 from optuna.trial import TrialState
 from turns import by_turns
 
@@ -72,7 +73,7 @@ class Place:
 
     def study(self, name: str, **changes: Any) -> Study:
         work = document(name, connection=self.connection, **changes)
-        return Study.open(work, self.store, TuneStep.model_validate(work.config), 1)
+        return Study.open(work, self.store, TuneStep.model_validate(work.config), no_recipe)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -281,7 +282,7 @@ def test_numbers_are_drawn_as_the_setting_takes_them(tmp_path: Path) -> None:
     """Broken: a whole number would come as a fraction, or a step be missed."""
     study = Place(f"file://{tmp_path}", None).study("drawn")
     for number in range(20):
-        found = draw(study._study, TuneStep.model_validate(document("drawn").config), number)
+        found = draw(study._study, TuneStep.model_validate(document("drawn").config), number, no_recipe)
         assert list(found) == sorted(SPACE)
         assert 1e-5 <= found["learning_rate"] <= 1e-1
         assert found["global_batch"] in (8, 16, 32)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mlops.commands import Places, Subparsers
 from mlops.contract.refs import FeaturesRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
 from mlops.store import REF_FILE, Store
 from mlops.trainer.parallel import join

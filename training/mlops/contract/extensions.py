@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import Section, SpecError
 
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -53,10 +53,12 @@ class ExtensionPoint:
 
     def check_known(self, name: str) -> None:
         """
-        Check the name of one of ours or of an installed package's.
+        Check the name of one of ours or of an installed package's; an import path may be any.
 
         :raises ValueError: saying what would do, where nothing has this name, or it cannot be imported
         """
+        if by_import_path(name):
+            return
         try:
             self.import_path(name)
         except SpecError:
@@ -65,6 +67,17 @@ class ExtensionPoint:
             self.load(name)
         except SpecError as error:
             raise ValueError(f"one that can be imported: {error}") from None
+
+    def checked_settings(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return settings with the defaults of the section of what has this name; those of an import path as they are.
+
+        :raises ValidationError: of pydantic, where the section refuses them
+        """
+        if by_import_path(name):
+            return dict(settings)
+        section: type[Section] = self.load(name).section
+        return section.model_validate(settings).model_dump(mode="json")
 
     def wanted(self, name: str) -> str:
         """Say what would do in the place of a name that nothing has."""
@@ -92,6 +105,11 @@ class ExtensionPoint:
         if missing := [each for each in self.attributes if not hasattr(found, each)]:
             raise SpecError(f"{self.kind} {name!r}: {path} is none, it has no {', '.join(missing)}")
         return found
+
+
+def by_import_path(name: str) -> bool:
+    """Tell ``package.module:NAME``, which the scheduler does not import, as it may be code of a recipe."""
+    return ":" in name
 
 
 @functools.cache

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, StringConstraints
 
-from mlops.contract.extensions import ExtensionPoint, installed
-from mlops.contract.sections.base import METRIC_PATTERN, SpecError
+from mlops.contract.extensions import ExtensionPoint, by_import_path, installed
+from mlops.contract.section import METRIC_PATTERN, SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +140,6 @@ METRICS: Final = ExtensionPoint(
     attributes=("measures", "higher_is_better", "title", "parameter", "weighted"),
     written={"ndcg": "ndcg@K"},
 )
-
-
-def by_import_path(name: str) -> bool:
-    """True of ``package.module:NAME``, which the scheduler does not import: it may be code of a recipe."""
-    return ":" in name
 
 
 def parts_of(metric: str) -> tuple[str, str]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
-from mlops.contract.extensions import ExtensionPoint
-from mlops.contract.metrics import MetricSpec, by_import_path, names_for, spec_of
-from mlops.contract.sections.base import EXTENSION_PATTERN, Section, SpecError
-from mlops.contract.sections.objectives import NoSettings, RegressionSettings
+from mlops.contract.extensions import ExtensionPoint, by_import_path
+from mlops.contract.metrics import MetricSpec, names_for, spec_of
+from mlops.contract.objective_settings import RegressionSettings
+from mlops.contract.section import EXTENSION_PATTERN, NoSettings, Section, SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,7 @@ OBJECTIVES: Final = ExtensionPoint(
 
 
 def _known(name: str) -> str:
-    if not by_import_path(name):
-        OBJECTIVES.check_known(name)
+    OBJECTIVES.check_known(name)
     return name
 
 
@@ -107,16 +106,6 @@ def known_spec(name: str) -> ObjectiveSpec | None:
         return None
     spec: ObjectiveSpec = OBJECTIVES.load(name)
     return spec
-
-
-def checked_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the settings of an objective with its defaults; those of an import path as they are.
-
-    :raises ValidationError: of pydantic, where its section refuses them
-    """
-    spec = known_spec(name)
-    return dict(settings) if spec is None else spec.section.model_validate(settings).model_dump(mode="json")
 
 
 def check_fit(metric: str, measured: MetricSpec, objective: str, kind: str) -> None:

@@ -25,7 +25,7 @@ MODULE_OF: Final = {
     "Predictions": "mlops.metrics.predictions",
     "Program": "mlops.program",
     "RobustScale": "mlops.features.transforms",
-    "Section": "mlops.contract.sections.base",
+    "Section": "mlops.contract.section",
     "Standardise": "mlops.features.transforms",
     "State": "mlops.features.protocol",
     "Table": "mlops.data.engine.engines",

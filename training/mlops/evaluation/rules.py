@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from scipy.special import stdtrit
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 from mlops.contract.sections.rules import Fairness, Improvement, Latency, SeedNoise, Size, SliceLoss, Threshold
 from mlops.contract.step import BadConfigError
 from mlops.evaluation.slice_metrics import MIN_SAMPLES

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 from mlops.data.shards.feature_table import offsets_of
 
 Floats = npt.NDArray[np.floating]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlops.contract.sections.objectives import RegressionSettings
+from mlops.contract.objective_settings import RegressionSettings
 from mlops.contract.step import BadConfigError
 from mlops.metrics.predictions import Floats, Predictions
 from mlops.metrics.weighted import Array, Weighted, of_sums, ratio, ratio_of_sums

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.batch import Batch
 from mlops.metrics.predictions import Floats, Predictions

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mlops.code import load_extension, resolved
 from mlops.contract.objectives import OBJECTIVES, ObjectiveSpec
-from mlops.contract.sections.base import Section, check_section
+from mlops.contract.section import Section, check_section
 from mlops.contract.step import BadConfigError
 from mlops.metrics.predictions import Floats, IntArray, Predictions
 

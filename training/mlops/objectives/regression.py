@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mlops.contract.sections.objectives import RegressionSettings
+from mlops.contract.objective_settings import RegressionSettings
 from mlops.contract.step import BadDataError
 from mlops.data.shards.batch import Batch
 from mlops.metrics.predictions import Floats, Predictions

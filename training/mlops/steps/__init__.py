@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlops.contract.refs import Artifact, FeaturesRef
-from mlops.contract.sections.base import SectionT, check_section
+from mlops.contract.section import SectionT, check_section
 from mlops.contract.step import RunIdentity, StepInput
 from mlops.process import ProcessSettings
 from mlops.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 from mlops.code import load_attribute
 from mlops.contract.objectives import check_fit
 from mlops.contract.refs import CheckpointRef, StudyRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
 from mlops.metrics.metric import load_metric

@@ -12,11 +12,10 @@ from optuna.trial import FrozenTrial, TrialState
 from mlops.code import load_attribute
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import TrialRef
-from mlops.contract.sections.base import check_section
+from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep
 from mlops.contract.sections.train import Train
 from mlops.contract.step import replaced_settings, settings_text
-from mlops.metrics.metric import load_metric
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model
@@ -36,8 +35,8 @@ def run(context: StepContext) -> TrialRef | None:
     number = config.number
     manifest = checked_manifest(context, config.train)
     ranks = join_ranks(config.train)
-    metric = load_metric(config.train.metric, partial(load_attribute, home=context.deployment.home))
-    study = Study.open(context.input, context.store.uri, config, metric.direction) if ranks.leads else None
+    own = partial(load_attribute, home=context.deployment.home)
+    study = Study.open(context.input, context.store.uri, config, own) if ranks.leads else None
     trial = ranks.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"
     if trial.state is TrialState.RUNNING:

@@ -31,8 +31,8 @@ class NoCompleteTrialError(StepError):
 
 def run(context: StepContext) -> StudyRef:
     config = context.section(TuneStep)
-    metric = load_metric(config.train.metric, partial(load_attribute, home=context.deployment.home))
-    study = Study.open(context.input, context.store.uri, config, metric.direction)
+    own = partial(load_attribute, home=context.deployment.home)
+    study = Study.open(context.input, context.store.uri, config, own)
     study.settle()
     _restore(context, study, config)
     best, rows = study.best(), table(study)
@@ -44,6 +44,7 @@ def run(context: StepContext) -> StudyRef:
             f"none of the {config.num_trials} trials of {study.name} came to its end ({told}): look at their logs; a "
             "pruner may be too strict, or the budget too small"
         )
+    metric = load_metric(config.train.metric, own)
     number, value = best.user_attrs[NUMBER], best.value
     assert value is not None, "it is complete"
     logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric.name, value, best.params)

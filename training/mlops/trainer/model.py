@@ -40,7 +40,8 @@ def build_model(
     if num_outputs > 1:
         given["num_outputs"] = num_outputs
     if taken := sorted(set(given) & set(model_args)):
-        raise BadConfigError(f"train.model_args: {taken[0]} is set by the feature set and the objective; remove it")
+        by = "objective" if taken[0] == "num_outputs" else "feature set"
+        raise BadConfigError(f"train.model_args: {taken[0]} is set by the {by}; remove it")
     arguments = SimpleNamespace(**given, **model_args)
     try:
         model = factory(arguments)

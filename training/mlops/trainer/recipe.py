@@ -122,7 +122,7 @@ class Recipe:
             loader=loader,
             build=lambda: self.parallelise(self.model()),
             loss=weighted,
-            functions=[each for each in named if each is not None],
+            functions=[type(self.objective.functions), *(each for each in named if each is not None)],
         )
 
     def function(self, setting: str) -> Any:

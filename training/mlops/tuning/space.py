@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import NopPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 
+from mlops.code import load_extension, resolved
+from mlops.contract.extensions import ExtensionPoint
 from mlops.contract.refs import digest_of
+from mlops.contract.samplers import GRID, SAMPLERS, PrunerSpec, SamplerSpec
+from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.sections.tune import Choices, Dimension
+from mlops.contract.step import BadConfigError
 from mlops.data.shards.sampler import Permutation
 
 NUMBER: Final = "number"
 """Attribute of a trial: that of its task, by which a retry finds it. The database counts in the order of beginnings."""
 _MOST_POINTS: Final = 1 << 62
 """Most points of a grid that a permutation can shuffle."""
-_SAMPLERS: Final[Mapping[str, type[RandomSampler | TPESampler]]] = {"random": RandomSampler, "tpe": TPESampler}
 
 
 def distributions(space: Mapping[str, Dimension]) -> dict[str, BaseDistribution]:
@@ -37,21 +42,39 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(low, high, log=dimension.log, step=step)
 
 
-def draw(study: optuna.Study, config: TuneStep, number: int) -> dict[str, Any]:
+def draw(study: optuna.Study, config: TuneStep, number: int, own: Callable[[str], object]) -> dict[str, Any]:
     """
     Settings for a trial, drawn on a copy of the study: nothing of them is stored before all of them are.
 
     A trial has a random generator of its own, so that random ones are the same whatever came before them.
+
+    :param own: loads code of the recipe by its import path
     """
     space = distributions(config.space)
-    if config.sampler == "grid":
+    if config.sampler == GRID:
         return _grid(space, config.seed, number)
     seed = int(digest_of([config.seed, number])[:8], 16)
-    sampler: BaseSampler = _SAMPLERS[config.sampler](seed=seed)
+    sampler: BaseSampler = loaded(SAMPLERS, config.sampler, config.sampler_settings, own)(seed)
     copy = optuna.create_study(direction=study.direction, sampler=sampler, pruner=NopPruner())
     # Nor one of those that somebody else has put there to be tried.
     copy.add_trials([trial for trial in study.get_trials(deepcopy=False) if NUMBER in trial.user_attrs])
     return copy.ask(space).params
+
+
+def loaded(
+    point: ExtensionPoint, name: str, settings: Mapping[str, Any], own: Callable[[str], object]
+) -> Callable[[int], Any]:
+    """
+    Return what makes a sampler of a seed, or a pruner of the most epochs.
+
+    :param own: loads code of the recipe by its import path
+    :raises BadConfigError: where there is none of that name, or its settings are wrong
+    """
+    spec: Any = load_extension(point, name, own)
+    if not isinstance(spec, SamplerSpec | PrunerSpec):
+        raise BadConfigError(f"tune.{point.kind}: {name} is a {type(spec).__name__}, no declaration of a {point.kind}")
+    section = check_section(spec.section, settings, f"tune.{point.kind}_settings")
+    return partial(resolved(spec.make, own), section)
 
 
 def _grid(space: Mapping[str, BaseDistribution], seed: int, number: int) -> dict[str, Any]:

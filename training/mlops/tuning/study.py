@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import optuna
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from mlops.contract.refs import TrialRef
+from mlops.contract.samplers import PRUNERS
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepError, StepInput, decisive, run_key
-from mlops.tuning.space import NUMBER, distributions, draw
+from mlops.metrics.metric import load_metric
+from mlops.tuning.space import NUMBER, distributions, draw, loaded
 from mlops.tuning.storage import database_url, open_storage, reachable
 
 BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
@@ -37,30 +38,34 @@ class Study:
     ``settle``, then ``trials``.
     """
 
-    def __init__(self, study: optuna.Study, storage: RDBStorage, config: TuneStep) -> None:
-        self._study, self._storage, self._config = study, storage, config
+    def __init__(
+        self, study: optuna.Study, storage: RDBStorage, config: TuneStep, own: Callable[[str], object]
+    ) -> None:
+        self._study, self._storage, self._config, self._own = study, storage, config, own
         self._ids: dict[int, int] = {}
 
     @classmethod
-    def open(cls, document: StepInput, store: str, config: TuneStep, direction: int) -> Self:
+    def open(cls, document: StepInput, store: str, config: TuneStep, own: Callable[[str], object]) -> Self:
         """
         Find the study, or make it.
 
         :param document: of one of its steps
         :param store: URI of the object store
-        :param direction: 1 where a higher value of the metric is better, -1 where a lower one is
+        :param own: loads code of the recipe by its import path
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        best_is_most = load_metric(config.train.metric, own).direction > 0
+        pruner = loaded(PRUNERS, config.pruner, config.pruner_settings, own)(_most_epochs(config))
         storage = open_storage(database_url(store, document.run.pipeline, config.connection))
         with reachable():
             study = optuna.create_study(
                 study_name=study_name(document),
                 storage=storage,
-                direction=StudyDirection.MAXIMIZE if direction > 0 else StudyDirection.MINIMIZE,
-                pruner=_pruner(config),
+                direction=StudyDirection.MAXIMIZE if best_is_most else StudyDirection.MINIMIZE,
+                pruner=pruner,
                 load_if_exists=True,
             )
-        return cls(study, storage, config)
+        return cls(study, storage, config, own)
 
     @property
     def name(self) -> str:
@@ -89,7 +94,7 @@ class Study:
         with reachable():
             if earlier is None:
                 self._check_budget(number)
-            parameters = earlier.params if earlier else draw(self._study, self._config, number)
+            parameters = earlier.params if earlier else draw(self._study, self._config, number, self._own)
             # Settings and number in one transaction: no kill leaves a trial that nobody would find again.
             self._study.add_trial(
                 create_trial(
@@ -202,6 +207,9 @@ class Study:
                 )
 
 
+_CHOOSING = ("sampler", "sampler_settings", "pruner", "pruner_settings")
+
+
 def study_name(document: StepInput) -> str:
     """
     The same for all trials and for the step that concludes: a retry finds its study, and so does a larger budget.
@@ -209,23 +217,10 @@ def study_name(document: StepInput) -> str:
     :param document: of any of them
     """
     run, config = document.run, document.config
-    kept = {name: config[name] for name in ("space", "sampler", "pruner", "seed", "train", "connection")}
+    kept = {name: config[name] for name in (*_CHOOSING, "space", "seed", "train", "connection")}
     kept["train"] = decisive(kept["train"], Train.operational)
     key = run_key("study", run.interval_end, run.timezone, kept, document.ref, document.code)
     return f"{run.pipeline}/{key}"
-
-
-def _pruner(config: TuneStep) -> BasePruner:
-    match config.pruner:
-        case "median":
-            return MedianPruner()
-        case "successive_halving":
-            # In epochs. Left to Optuna, the first trials would compare with nobody.
-            return SuccessiveHalvingPruner(min_resource=1)
-        case "hyperband":
-            return HyperbandPruner(max_resource=_most_epochs(config))
-        case _:
-            return NopPruner()
 
 
 def _most_epochs(config: TuneStep) -> int:

@@ -27,6 +27,8 @@ def open_study_run(deployment: ProcessSettings, document: StepInput, config: Tun
     run, features = document.run, document.ref
     assert features is not None
     settings = {name: getattr(config, name) for name in ("sampler", "pruner", "seed", "trials", "hours", "gpu_hours")}
+    settings |= {f"sampler.{name}": value for name, value in config.sampler_settings.items()}
+    settings |= {f"pruner.{name}": value for name, value in config.pruner_settings.items()}
     space = {f"space.{name}": dimension.model_dump(mode="json") for name, dimension in config.space.items()}
     return open_run(
         deployment.tracking_uri,

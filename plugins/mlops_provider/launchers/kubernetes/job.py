@@ -22,7 +22,7 @@ import yaml
 from obstore.store import ObjectStore
 
 from mlops.contract.refs import Ref
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.sections.train import node_range
 from mlops.contract.step import Failure, failure_key
 from mlops_provider.committed import lacking, read_committed, read_json

@@ -11,7 +11,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch

@@ -9,7 +9,7 @@ from committed_refs import commit_lineage
 from committed_snapshots import commit_snapshot, visits
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, Ref, ValidationRef
-from mlops.contract.sections.base import SpecError
+from mlops.contract.section import SpecError
 from mlops.contract.step import BadDataError, RunIdentity, StepInput
 from mlops.data.snapshots.deprecation import deprecate
 from mlops.data.snapshots.snapshot import Snapshot

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from mlops.contract.metrics import Metric, check_distinct, short_name
-from mlops.contract.sections.base import Name, Section
+from mlops.contract.section import Name, Section
 from mlops.contract.sections.rules import AnyRule, Fairness, Improvement, Threshold
 
 

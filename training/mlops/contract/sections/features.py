@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mlops.contract.sections.base import ImportPath, Section
+from mlops.contract.section import ImportPath, Section
 
 
 class Online(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from mlops.contract.sections.base import Name, Section, Transform
+from mlops.contract.section import Name, Section, Transform
 from mlops.contract.sections.sources import AnySource
 
 

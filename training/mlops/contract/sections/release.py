@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from mlops.contract.sections.base import RULE_PATTERN, URL_PATTERN, Name, Section, Text
+from mlops.contract.section import RULE_PATTERN, URL_PATTERN, Name, Section, Text
 
 
 class Register(Section):

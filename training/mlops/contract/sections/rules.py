@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 
 
 class SeedNoise(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from mlops.contract.sections.base import Digest, Section
+from mlops.contract.section import Digest, Section
 
 ColumnType = Literal[
     "string", "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 from mlops.contract.sections.release import Register
 from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mlops.contract.metrics import Metric, check_distinct
-from mlops.contract.objectives import ObjectiveName, check_fitting, checked_settings, known_spec
-from mlops.contract.sections.base import ImportPath, Json, Program, Section
+from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_spec
+from mlops.contract.section import ImportPath, Json, Program, Section
 from mlops.contract.sections.tune import TunedSection
 
 
@@ -199,7 +199,9 @@ class Train(TunedSection):
     @field_validator("objective_settings")
     @classmethod
     def _settings_of_the_objective(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return checked_settings(info.data["objective"], value) if "objective" in info.data else value
+        if "objective" not in info.data:
+            return value
+        return OBJECTIVES.checked_settings(info.data["objective"], value)
 
     @field_validator("metric", "metrics")
     @classmethod

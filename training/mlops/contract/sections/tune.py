@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mlops.contract.sections.base import FINITE, Number, Section
+from mlops.contract.samplers import GRID, PRUNERS, SAMPLERS, PrunerName, SamplerName
+from mlops.contract.section import FINITE, Json, NoSettings, Number, Section
 from mlops.contract.step import flat_settings, replaced_settings
 
 MAX_TRIALS: Final = 1024
@@ -100,11 +101,16 @@ class Tune(Section):
 
     space: dict[str, Dimension] = Field(min_length=1)
     """By the setting of ``train``; of parts with dots: ``schedule.warmup_steps``, ``model_args.hidden``."""
-    sampler: Literal["tpe", "random", "grid"] = "tpe"
-    """What chooses the next trial's settings: those before it (Tree-structured Parzen Estimator), chance, or each
-    combination once."""
-    pruner: Literal["none", "median", "successive_halving", "hyperband"] = "median"
-    """What ends a trial early, looking at its metric after each epoch and at other trials'."""
+    sampler: SamplerName = "tpe"
+    """What chooses the next trial's settings: ``tpe``, from those before it (Tree-structured Parzen Estimator);
+    ``random``; ``grid``, each combination once; or a sampler of an installed package, or ``package.module:NAME``."""
+    sampler_settings: dict[str, Json] = Field(default={}, validate_default=True)
+    """Settings of the sampler."""
+    pruner: PrunerName = "median"
+    """What ends a trial early, looking at its metric after each epoch and at other trials': ``median``,
+    ``successive_halving``, ``hyperband`` or ``none``; or one of an installed package, or ``package.module:NAME``."""
+    pruner_settings: dict[str, Json] = Field(default={}, validate_default=True)
+    """Settings of the pruner."""
     trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
     """At most so many. None: 20, or all combinations of a grid."""
     hours: float | None = Field(default=None, gt=0)
@@ -119,7 +125,7 @@ class Tune(Section):
 
     @property
     def num_trials(self) -> int:
-        combinations = math.prod(self._combinations()) if self.sampler == "grid" else None
+        combinations = math.prod(self._combinations()) if self.sampler == GRID else None
         if combinations is None:
             return 20 if self.trials is None else self.trials
         return min(combinations, self.trials or combinations)
@@ -131,9 +137,23 @@ class Tune(Section):
             else:
                 yield int((dimension.high - dimension.low) // (dimension.step or 1)) + 1
 
+    @field_validator("sampler_settings")
+    @classmethod
+    def _settings_of_the_sampler(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        sampler = info.data.get("sampler")
+        if sampler == GRID:
+            return NoSettings.model_validate(value).model_dump()
+        return value if sampler is None else SAMPLERS.checked_settings(sampler, value)
+
+    @field_validator("pruner_settings")
+    @classmethod
+    def _settings_of_the_pruner(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        pruner = info.data.get("pruner")
+        return value if pruner is None else PRUNERS.checked_settings(pruner, value)
+
     @model_validator(mode="after")
     def _a_grid_is_finite(self) -> Tune:
-        if self.sampler != "grid":
+        if self.sampler != GRID:
             return self
         for name, dimension in self.space.items():
             if isinstance(dimension, Range) and (dimension.log or not dimension.whole):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mlops.contract.sections.base import Section
+from mlops.contract.section import Section
 
 
 class Volume(Section):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from mlops.contract.sections.objectives import RegressionSettings
+from mlops.contract.objective_settings import RegressionSettings
 from mlops.metrics.predictions import Predictions
 from mlops.metrics.regression import point
 from mlops.objectives.figures.axes import CANDIDATE, SOFT, colour_of, new_axes

@@ -6,11 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlops.contract.sections.base import Section
-
-
-class NoSettings(Section):
-    """The section of an objective that has nothing to set."""
+from mlops.contract.section import Section
 
 
 class RegressionSettings(Section):
@@ -23,7 +19,7 @@ class RegressionSettings(Section):
     output of the model."""
     delta: float = Field(default=1.0, gt=0)
     """In the label's unit; with ``huber``."""
-    quantiles: list[Annotated[float, Field(gt=0, lt=1)]] = []
+    quantiles: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[])
     """Levels, in ascending order, 0.5 among them: where one number is asked for, the median is the prediction."""
 
     @model_validator(mode="after")

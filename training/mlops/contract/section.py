@@ -88,6 +88,10 @@ class Section(BaseModel):
     """Settings that decide how work is done, and not what comes out: after a change of them it is not done again."""
 
 
+class NoSettings(Section):
+    """The section of what has nothing to set."""
+
+
 class SpecError(BadConfigError, ValueError):
     """A setting is wrong; the message names the place, the value and the fix."""
 
