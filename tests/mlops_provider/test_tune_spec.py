@@ -92,9 +92,14 @@ def test_a_mistake_is_named_with_place_value_and_fix(load: Callable[..., Pipelin
     [
         pytest.param("  sampler: grid", "give space.learning_rate choices, or whole numbers", id="endless grid"),
         pytest.param("  trials: 2000", "tune.trials must be <= 1024, got 2000", id="more than Airflow maps"),
-        pytest.param("  sampler: tpo", "tune.sampler must be 'tpe', 'random' or 'grid', got 'tpo'", id="sampler"),
+        pytest.param(
+            "  sampler: tpo", "tune.sampler must be one of tpe, random, grid (did you mean 'tpe'?)", id="sampler"
+        ),
         pytest.param("  hours: 0", "tune.hours must be > 0, got 0", id="no time"),
         pytest.param("  hours: .inf", "tune.hours must be a finite number, got inf", id="no end"),
+        pytest.param(
+            "  sampler_settings: {startup: 3}", "unknown key 'tune.sampler_settings.startup'", id="its setting"
+        ),
         pytest.param("  trails: 3", "unknown key 'tune.trails'; did you mean 'trials'?", id="typo"),
     ],
 )

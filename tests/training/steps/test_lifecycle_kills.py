@@ -81,7 +81,9 @@ def search(config: Any, night: int) -> Mapping[str, Any]:
     return {
         "space": {"learning_rate": {"low": 1e-4, "high": 0.3, "log": True, "step": None}},
         "sampler": "random",
+        "sampler_settings": {},
         "pruner": "none",
+        "pruner_settings": {},
         "trials": NUM_TRIALS,
         "hours": None,
         "gpu_hours": None,

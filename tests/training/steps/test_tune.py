@@ -31,7 +31,9 @@ def search(project: Any, toy_features: FeaturesRef, config: Any) -> Any:
         section = {
             "space": SPACE,
             "sampler": "random",
+            "sampler_settings": {},
             "pruner": "none",
+            "pruner_settings": {},
             "trials": 3,
             "hours": None,
             "gpu_hours": None,

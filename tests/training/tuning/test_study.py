@@ -51,7 +51,9 @@ def document(name: str, **changes: Any) -> StepInput:
     config = {
         "space": SPACE,
         "sampler": "random",
+        "sampler_settings": {},
         "pruner": "none",
+        "pruner_settings": {},
         "trials": NUM_TRIALS,
         "hours": None,
         "gpu_hours": None,

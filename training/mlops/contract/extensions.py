@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final
 
-from mlops.contract.section import Section, SpecError
+from mlops.contract.section import SpecError, within
 
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -76,8 +76,7 @@ class ExtensionPoint:
         """
         if by_import_path(name):
             return dict(settings)
-        section: type[Section] = self.load(name).section
-        return section.model_validate(settings).model_dump(mode="json")
+        return within(self.load(name).section, settings)
 
     def wanted(self, name: str) -> str:
         """Say what would do in the place of a name that nothing has."""

@@ -159,8 +159,9 @@ def check_distinct(metrics: Sequence[str]) -> None:
     """:raises ValueError: where two metrics have one short name, but are not the same"""
     found: dict[str, str] = {}
     for metric in metrics:
-        if found.setdefault(short_name(metric), metric) != metric:
-            raise ValueError(f"without another {short_name(metric)}: give {metric} another name")
+        name = short_name(metric)
+        if (other := found.setdefault(name, metric)) != metric:
+            raise ValueError(f"distinct: {other} and {metric} are both called {name}; rename one")
 
 
 def spec_of(metric: str) -> MetricSpec:

@@ -13,18 +13,18 @@ from mlops.contract.sampler_settings import HalvingSettings, HyperbandSettings, 
 from mlops.contract.section import EXTENSION_PATTERN, NoSettings, Section
 
 GRID: Final = "grid"
-"""Each combination once. It is no sampler of Optuna's: how many trials there are follows from the space."""
+"""Each combination once: how many trials there are follows from the space."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerSpec:
     """A sampler of Optuna's, as far as it is known without Optuna."""
 
-    make: str | Callable[..., Any]
+    make: str | Callable[..., Any] | None
     """
     ``make(settings, seed) -> optuna.samplers.BaseSampler``, or its import path in the training runtime. It is called
     for each trial anew, with a seed of the trial's own; what other trials found is in the study that the sampler is
-    given.
+    given. None: the number of a trial alone says which settings it has.
     """
     section: type[Section] = NoSettings
     """What ``tune.sampler_settings`` may have."""
@@ -42,6 +42,7 @@ class PrunerSpec:
 
 
 _OURS: Final = "mlops.tuning"
+EACH_ONCE = SamplerSpec(make=None)
 RANDOM = SamplerSpec(make=f"{_OURS}.samplers:random_sampler")
 TPE = SamplerSpec(make=f"{_OURS}.samplers:tpe_sampler", section=TpeSettings)
 NONE = PrunerSpec(make=f"{_OURS}.pruners:no_pruner")
@@ -52,7 +53,11 @@ HYPERBAND = PrunerSpec(make=f"{_OURS}.pruners:hyperband_pruner", section=Hyperba
 SAMPLERS: Final = ExtensionPoint(
     kind="sampler",
     group="mlops.samplers",
-    builtin={"tpe": "mlops.contract.samplers:TPE", "random": "mlops.contract.samplers:RANDOM"},
+    builtin={
+        "tpe": "mlops.contract.samplers:TPE",
+        "random": "mlops.contract.samplers:RANDOM",
+        GRID: "mlops.contract.samplers:EACH_ONCE",
+    },
     attributes=("make", "section"),
 )
 PRUNERS: Final = ExtensionPoint(
@@ -69,8 +74,7 @@ PRUNERS: Final = ExtensionPoint(
 
 
 def _known_sampler(name: str) -> str:
-    if name != GRID:
-        SAMPLERS.check_known(name)
+    SAMPLERS.check_known(name)
     return name
 
 

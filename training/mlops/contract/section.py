@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mlops.contract.step import BadConfigError
 
@@ -81,6 +81,10 @@ _WANTED = {
 """Findings of pydantic that speak of Python."""
 
 
+_UNKNOWN: Final = "unknown_setting"
+"""Type of a finding of ours: a key that is not known, with a hint."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -120,9 +124,9 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     value = problem["input"]
     if problem["type"] == "extra_forbidden":
         known = _keys_at(section, [str(part) for part in problem["loc"][:-1]])
-        near = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-        return f"unknown key {name!r}; {hint}"
+        return f"unknown key {name!r}; {_hint(path[-1], known)}"
+    if problem["type"] == _UNKNOWN:
+        return f"unknown key {name!r}; {problem['msg']}"
     if problem["type"] == "missing":
         return f"the key {name!r} is missing"
     if problem["type"] == "string_pattern_mismatch":
@@ -155,6 +159,37 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")
     return f"{name} must be {message}{got}"
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    if not known:
+        return "there is nothing to set; leave it out"
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+
+
+def within(section: type[Section], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Check settings that stand within another section, whose class does not say what they are; return them with their
+    defaults.
+
+    :raises ValidationError: of pydantic, to be raised by a validator of the other section; an unknown key comes with a
+        hint at those of this one
+    """
+    try:
+        return section.model_validate(settings).model_dump(mode="json")
+    except ValidationError as error:
+        problems: list[InitErrorDetails] = []
+        for each in error.errors():
+            kind: Any = each["type"]
+            if kind == "extra_forbidden":
+                *place, key = keys_of(each)
+                kind = PydanticCustomError(_UNKNOWN, "{hint}", {"hint": _hint(key, _keys_at(section, place))})
+            problem = InitErrorDetails(type=kind, loc=each["loc"], input=each["input"])
+            if isinstance(kind, str) and "ctx" in each:
+                problem["ctx"] = each["ctx"]
+            problems.append(problem)
+        raise ValidationError.from_exception_data(section.__name__, problems) from None
 
 
 def leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -74,6 +74,8 @@ def loaded(
     if not isinstance(spec, SamplerSpec | PrunerSpec):
         raise BadConfigError(f"tune.{point.kind}: {name} is a {type(spec).__name__}, no declaration of a {point.kind}")
     section = check_section(spec.section, settings, f"tune.{point.kind}_settings")
+    if spec.make is None:
+        raise BadConfigError(f"tune.{point.kind}: {name} makes none; give it a function")
     return partial(resolved(spec.make, own), section)
 
 

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, ValidationInfo,
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mlops.contract.samplers import GRID, PRUNERS, SAMPLERS, PrunerName, SamplerName
-from mlops.contract.section import FINITE, Json, NoSettings, Number, Section
+from mlops.contract.section import FINITE, Json, Number, Section
 from mlops.contract.step import flat_settings, replaced_settings
 
 MAX_TRIALS: Final = 1024
@@ -141,8 +141,6 @@ class Tune(Section):
     @classmethod
     def _settings_of_the_sampler(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         sampler = info.data.get("sampler")
-        if sampler == GRID:
-            return NoSettings.model_validate(value).model_dump()
         return value if sampler is None else SAMPLERS.checked_settings(sampler, value)
 
     @field_validator("pruner_settings")
