@@ -16,10 +16,13 @@ from mlops.contract.public_names import MODULE_OF
 if TYPE_CHECKING:
     from mlops.contract.metrics import MetricSpec, Parameter
     from mlops.contract.objectives import ObjectiveSpec
+    from mlops.contract.rules import RuleSpec
+    from mlops.contract.samplers import PrunerSpec, SamplerSpec
     from mlops.contract.section import Section
     from mlops.contract.step import BadConfigError, BadDataError
     from mlops.data.engine.engines import Table
     from mlops.data.shards.batch import Batch
+    from mlops.evaluation.verdict import Measured, RuleOutcome
     from mlops.features.feature_set import FeatureSet
     from mlops.features.point_in_time import last_known, trailing_sums
     from mlops.features.protocol import Encoder, State, Transform
@@ -55,6 +58,7 @@ __all__ = [
     "FeatureSet",
     "Hash",
     "Log",
+    "Measured",
     "MetricSpec",
     "Missing",
     "Objective",
@@ -63,7 +67,11 @@ __all__ = [
     "Passthrough",
     "Predictions",
     "Program",
+    "PrunerSpec",
     "RobustScale",
+    "RuleOutcome",
+    "RuleSpec",
+    "SamplerSpec",
     "Section",
     "Standardise",
     "State",

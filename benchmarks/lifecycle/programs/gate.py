@@ -22,10 +22,10 @@ import numpy.typing as npt
 from benchmarks.data.programs.features import tables
 from benchmarks.lifecycle.programs.trainings import night_of, planted, train
 from mlops.code import load_attribute
+from mlops.contract.rules import Improvement
 from mlops.contract.section import NoSettings
-from mlops.contract.sections.rules import Improvement
 from mlops.evaluation.bootstrap import paired, resampled
-from mlops.evaluation.rules import outcome
+from mlops.evaluation.rules import improvement
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.verdict import Measured
 from mlops.metrics.metric import load_metric
@@ -115,7 +115,7 @@ def passes(candidate: Model, champion: Model, noise: Mapping[str, Any] | None, m
     measured = Measured(
         metric="auc", champion_version="1", estimates={"auc": found}, slices=[], groups=[], serving=serving
     )
-    return outcome(rule, measured).passed
+    return improvement(rule, measured).passed
 
 
 def promoted(night: Contest, strength: float, noise: Mapping[str, Any] | None, margin: float = 0.0) -> float:

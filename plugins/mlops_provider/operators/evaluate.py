@@ -47,7 +47,8 @@ class EvaluateOperator(StepOperator):
         return {} if champion is None else {"champion": champion}
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return recipe_folders([settings["metric"], *settings["metrics"]])
+        rules = [rule.get("rule", "") for rule in settings["rules"]]
+        return recipe_folders([settings["metric"], *settings["metrics"], *rules])
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run

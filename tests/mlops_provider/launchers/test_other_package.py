@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from other_packages import REPOSITORY, installed, missing_on
 
-from mlops.contract import extensions
 from mlops.contract.refs import DatasetRef
 from mlops.contract.section import SpecError
 from mlops_provider.launcher_names import check_settings
@@ -20,20 +18,11 @@ from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.spec_file import load_pipeline
 from mlops_provider.testing.launchers import LauncherConformance, deployment_of, launch, make_home
 
-REPOSITORY = Path(__file__).parents[3]
-PACKAGE = REPOSITORY / "tests/packages/mlops-nice"
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    site = tmp_path_factory.mktemp("site")
-    uv = REPOSITORY / ".venv/uv/bin/uv"
-    subprocess.run([uv, "pip", "install", "--quiet", "--no-deps", "--target", site, PACKAGE], check=True)
-    sys.path.insert(0, str(site))
-    extensions.installed.cache_clear()
-    yield
-    sys.path.remove(str(site))
-    extensions.installed.cache_clear()
+    with installed("mlops-nice", tmp_path_factory.mktemp("site")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +94,4 @@ def test_what_is_no_launcher_is_refused() -> None:
 
 
 def test_the_page_shows_this_package() -> None:
-    page = (REPOSITORY / "docs/write-your-own/launcher.md").read_text()
-    for name in ("pyproject.toml", "mlops_nice.py", "test_mlops_nice.py"):
-        assert f"# {name}\n{(PACKAGE / name).read_text()}```" in page
+    assert missing_on("launcher.md", "mlops-nice", ["pyproject.toml", "mlops_nice.py", "test_mlops_nice.py"]) == []

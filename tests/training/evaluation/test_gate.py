@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from measured import metric_of, predictions_of
+from measured import metric_of, no_recipe, predictions_of
 from pydantic import TypeAdapter
 
-from mlops.contract.sections.rules import AnyRule
+from mlops.contract.rules import AnyRule
+from mlops.contract.section import Section
 from mlops.contract.step import BadConfigError
+from mlops.evaluation import rules as gate
 from mlops.evaluation.bias import GroupDifference
 from mlops.evaluation.bootstrap import Estimate, Interval, estimate
-from mlops.evaluation.rules import judge
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.slice_metrics import Slice
-from mlops.evaluation.verdict import Measured
+from mlops.evaluation.verdict import Measured, Verdict
 
 rule_of = TypeAdapter(AnyRule).validate_python
+
+
+def judge(rules: Sequence[Section], data: Measured, **more: Any) -> Verdict:
+    return gate.judge(rules, data, no_recipe, **more)
+
 
 IMPROVEMENT = {"improvement": 0.005, "metric": None, "confidence": 0.95, "min_samples": 30, "seed_noise": None}
 

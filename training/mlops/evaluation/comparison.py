@@ -135,6 +135,7 @@ def compare(
     champion_version: str | None,
     serving: ServingBenchmark,
     *,
+    own: Callable[[str], object],
     days_seen: int = 0,
 ) -> Comparison:
     """
@@ -143,6 +144,7 @@ def compare(
     :param model: the candidate
     :param metrics: those of :func:`load_metrics`
     :param rows: the raw held-out rows that ``scored.rows`` points into
+    :param own: loads code of a recipe by its import path
     :param days_seen: held-out days that the champion was trained on
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
@@ -172,7 +174,7 @@ def compare(
         candidate=of_candidate,
         champion=of_champion,
         measured=measured,
-        verdict=judge(config.rules, measured, days_seen),
+        verdict=judge(config.rules, measured, own, days_seen=days_seen),
         num_apart=num_rows - len(scored.rows),
     )
 

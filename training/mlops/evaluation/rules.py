@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import singledispatch
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from scipy.special import stdtrit
 
-from mlops.contract.section import Section
-from mlops.contract.sections.rules import Fairness, Improvement, Latency, SeedNoise, Size, SliceLoss, Threshold
-from mlops.contract.step import BadConfigError
+from mlops.code import load_extension, resolved
+from mlops.contract.rules import (
+    NAME_OF,
+    RULES,
+    Fairness,
+    Improvement,
+    Latency,
+    NamedRule,
+    RuleSpec,
+    SeedNoise,
+    Size,
+    SliceLoss,
+    Threshold,
+)
+from mlops.contract.section import Section, check_section
+from mlops.contract.step import BadConfigError, StepError
 from mlops.evaluation.slice_metrics import MIN_SAMPLES
 from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
 
 
-def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> Verdict:
+def judge(rules: Sequence[Section], measured: Measured, own: Callable[[str], object], *, days_seen: int = 0) -> Verdict:
     """
     Judge a candidate: all rules must hold. The reason names those that fail; if all hold, the first, and how many there
     are.
 
+    :param own: loads code of a recipe by its import path
     :param days_seen: held-out days that the champion was trained on, as when an old night is run again
+    :raises BadConfigError: where a rule is about something that is not measured, or its code fails
     """
-    outcomes = [outcome(rule, measured) for rule in rules]
+    outcomes = [_outcome(rule, measured, own) for rule in rules]
     failed = [each for each in outcomes if not each.passed]
     reason = " ".join(each.sentence for each in failed or outcomes[:1])
     if not failed and len(outcomes) > 1:
@@ -33,14 +47,22 @@ def judge(rules: Sequence[Section], measured: Measured, days_seen: int = 0) -> V
     return Verdict(passed=not failed, reason=reason, outcomes=outcomes)
 
 
-@singledispatch
-def outcome(rule: Section, measured: Measured) -> RuleOutcome:
-    """
-    Decide one rule.
-
-    :raises BadConfigError: where the rule is about something that is not measured
-    """
-    raise TypeError(f"no function is registered for the rule {type(rule).__name__}")
+def _outcome(rule: Section, measured: Measured, own: Callable[[str], object]) -> RuleOutcome:
+    name = rule.rule if isinstance(rule, NamedRule) else NAME_OF[type(rule)]
+    spec = load_extension(RULES, name, own)
+    if not isinstance(spec, RuleSpec):
+        raise BadConfigError(f"evaluate.rules: {name} is a {type(spec).__name__}, no RuleSpec")
+    if isinstance(rule, NamedRule):
+        rule = check_section(spec.section, rule.settings, f"evaluate.rules: {name}")
+    try:
+        found = resolved(spec.outcome, own)(rule, measured)
+    except StepError:
+        raise
+    except Exception as error:  # the code of others may raise anything
+        raise BadConfigError(f"evaluate.rules: {name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(found, RuleOutcome):
+        raise BadConfigError(f"evaluate.rules: {name} must return a RuleOutcome, got {found!r}")
+    return found
 
 
 def _half_width(noise: SeedNoise, confidence: float) -> float:
@@ -54,8 +76,7 @@ def _half_width(noise: SeedNoise, confidence: float) -> float:
     return float(stdtrit(noise.trainings - 1, confidence)) * math.sqrt(2) * noise.deviation
 
 
-@outcome.register
-def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
+def improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
     """
     Decide whether the candidate is better by more than a margin, and more than noise: superiority by a margin (Chow,
     Shao & Wang, "Sample size calculations in clinical research").
@@ -105,8 +126,7 @@ def _improvement(rule: Improvement, measured: Measured) -> RuleOutcome:
     )
 
 
-@outcome.register
-def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
+def threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
     """
     Decide by the value found on the hold-out, not by the end of its interval: a floor against what is plainly broken.
     """
@@ -132,8 +152,7 @@ def _threshold(rule: Threshold, measured: Measured) -> RuleOutcome:
     )
 
 
-@outcome.register
-def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
+def slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
     """
     Decide whether no slice has a candidate that is worse than the champion by more than a share, and by more than
     chance: the upper bound of its gain counts, by the normal distribution, at a level that holds for all slices
@@ -181,19 +200,16 @@ def _slice_loss(rule: SliceLoss, measured: Measured) -> RuleOutcome:
     )
 
 
-@outcome.register
-def _latency(rule: Latency, measured: Measured) -> RuleOutcome:
+def latency(rule: Latency, measured: Measured) -> RuleOutcome:
     """Decide by the time that requests take by themselves: a busy host does not make a model slow."""
     return _at_most("Latency of a request, p99", measured.serving.latency_p99_ms, rule.latency_p99_ms, "ms")
 
 
-@outcome.register
-def _size(rule: Size, measured: Measured) -> RuleOutcome:
+def size(rule: Size, measured: Measured) -> RuleOutcome:
     return _at_most("Size of the served model", measured.serving.num_bytes / 1e6, rule.size_mb, "MB")
 
 
-@outcome.register
-def _fairness(rule: Fairness, measured: Measured) -> RuleOutcome:
+def fairness(rule: Fairness, measured: Measured) -> RuleOutcome:
     title = f"Fairness: {rule.measure.replace('_', ' ')} between groups of "
     if alone := [each.column for each in measured.groups if each.num_groups < 2]:
         raise BadConfigError(

@@ -80,7 +80,8 @@ def _compared(
     """Compare both models on the rows that are held out, and return how these rows differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = open_model(store, checkpoint, scratch)
-    metrics = load_metrics(config, candidate, partial(load_attribute, home=context.deployment.home))
+    own = partial(load_attribute, home=context.deployment.home)
+    metrics = load_metrics(config, candidate, own)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
     if not len(scored.rows):
@@ -105,6 +106,7 @@ def _compared(
         champion_scores,
         champion.version if champion else None,
         measure_serving(candidate, rows),
+        own=own,
         days_seen=seen,
     )
     return comparison, drifts

@@ -71,7 +71,7 @@ def loaded(
     :raises BadConfigError: where there is none of that name, or its settings are wrong
     """
     spec: Any = load_extension(point, name, own)
-    if not isinstance(spec, SamplerSpec | PrunerSpec):
+    if not isinstance(spec, SamplerSpec if point is SAMPLERS else PrunerSpec):
         raise BadConfigError(f"tune.{point.kind}: {name} is a {type(spec).__name__}, no declaration of a {point.kind}")
     section = check_section(spec.section, settings, f"tune.{point.kind}_settings")
     if spec.make is None:

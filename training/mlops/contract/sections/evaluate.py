@@ -7,8 +7,8 @@ from typing import ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from mlops.contract.metrics import Metric, check_distinct, short_name
+from mlops.contract.rules import AnyRule, Fairness, Improvement
 from mlops.contract.section import Name, Section
-from mlops.contract.sections.rules import AnyRule, Fairness, Improvement, Threshold
 
 
 class Evaluate(Section):
@@ -44,7 +44,7 @@ class Evaluate(Section):
         check_distinct([self.metric, *self.metrics])
         measured = [short_name(metric) for metric in (self.metric, *self.metrics)]
         for rule in self.rules:
-            named = rule.metric if isinstance(rule, (Improvement, Threshold)) else None
+            named = getattr(rule, "metric", None)
             if named is not None and named not in measured:
                 raise ValueError(
                     f"consistent: a rule is about {named!r}, but measured are {', '.join(measured)}; add it to metrics"

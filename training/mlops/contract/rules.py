@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
-from mlops.contract.section import Section
+from mlops.contract.extensions import ExtensionPoint
+from mlops.contract.section import EXTENSION_PATTERN, Section, SpecError
 
 
 class SeedNoise(Section):
@@ -93,7 +95,7 @@ class Fairness(Section):
     """``demographic_parity``: of the share predicted positive; ``equalised_odds``: of true or false positive rates."""
 
 
-_RULES: Mapping[str, type[Section]] = {
+_BY_KEY: Mapping[str, type[Section]] = {
     "improvement": Improvement,
     "at_least": Threshold,
     "at_most": Threshold,
@@ -104,10 +106,89 @@ _RULES: Mapping[str, type[Section]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuleSpec:
+    """
+    A rule, as far as it is known without the libraries of the training runtime.
+
+    An entry point of the group ``mlops.rules``, or an import path in a recipe, leads to one.
+    """
+
+    section: type[Section]
+    """Its settings. One that is called ``metric`` names a metric that is measured."""
+    outcome: str | Callable[..., Any]
+    """``outcome(settings, measured) -> RuleOutcome``, or its import path in the training runtime; ``measured`` is a
+    :class:`mlops.Measured`."""
+
+
+_OURS: Final = "mlops.evaluation.rules"
+IMPROVEMENT = RuleSpec(section=Improvement, outcome=f"{_OURS}:improvement")
+THRESHOLD = RuleSpec(section=Threshold, outcome=f"{_OURS}:threshold")
+SLICES = RuleSpec(section=SliceLoss, outcome=f"{_OURS}:slice_loss")
+LATENCY = RuleSpec(section=Latency, outcome=f"{_OURS}:latency")
+SIZE = RuleSpec(section=Size, outcome=f"{_OURS}:size")
+FAIRNESS = RuleSpec(section=Fairness, outcome=f"{_OURS}:fairness")
+
+RULES: Final = ExtensionPoint(
+    kind="rule",
+    group="mlops.rules",
+    builtin={
+        "improvement": "mlops.contract.rules:IMPROVEMENT",
+        "threshold": "mlops.contract.rules:THRESHOLD",
+        "slices": "mlops.contract.rules:SLICES",
+        "latency": "mlops.contract.rules:LATENCY",
+        "size": "mlops.contract.rules:SIZE",
+        "fairness": "mlops.contract.rules:FAIRNESS",
+    },
+    attributes=("section", "outcome"),
+)
+NAME_OF: Final[Mapping[type[Section], str]] = {
+    Improvement: "improvement",
+    Threshold: "threshold",
+    SliceLoss: "slices",
+    Latency: "latency",
+    Size: "size",
+    Fairness: "fairness",
+}
+"""Name of the rule that a section, which is told by its key, is of."""
+
+
+def _known(name: str) -> str:
+    RULES.check_known(name)
+    return name
+
+
+class NamedRule(Section):
+    """A rule that is given by its name, with its settings beside: of an installed package, or of the recipe."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rule: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+    """Name of its entry point, or ``package.module:NAME``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_of_the_rule(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(name := value.get("rule"), str):
+            return value
+        settings = {key: each for key, each in value.items() if key != "rule"}
+        try:
+            RULES.import_path(name)
+        except SpecError:
+            return value  # the check of the name says so
+        return {"rule": name, **RULES.checked_settings(name, settings)}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 def _kind_of_rule(value: object) -> str | None:
     if isinstance(value, Section):
         return f"({type(value).__name__})"
-    kinds = [kind for key, kind in _RULES.items() if key in value] if isinstance(value, Mapping) else []
+    if isinstance(value, Mapping) and "rule" in value:
+        return "(NamedRule)"
+    kinds = [kind for key, kind in _BY_KEY.items() if key in value] if isinstance(value, Mapping) else []
     return f"({kinds[0].__name__})" if kinds else None
 
 
@@ -117,10 +198,11 @@ AnyRule = Annotated[
     | Annotated[SliceLoss, Tag("(SliceLoss)")]
     | Annotated[Latency, Tag("(Latency)")]
     | Annotated[Size, Tag("(Size)")]
-    | Annotated[Fairness, Tag("(Fairness)")],
+    | Annotated[Fairness, Tag("(Fairness)")]
+    | Annotated[NamedRule, Tag("(NamedRule)")],
     Discriminator(
         _kind_of_rule,
         custom_error_type="kind_of_rule",
-        custom_error_message=f"a rule, told by its key: {', '.join(_RULES)}",
+        custom_error_message=f"a rule, told by its key: {', '.join(_BY_KEY)}; or another, by rule: NAME",
     ),
 ]
