@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from mlops.contract.rules import RuleSpec
     from mlops.contract.samplers import PrunerSpec, SamplerSpec
     from mlops.contract.section import Section
+    from mlops.contract.sources import SourceSection, SourceSpec
     from mlops.contract.step import BadConfigError, BadDataError
     from mlops.data.engine.engines import Table
     from mlops.data.shards.batch import Batch
+    from mlops.data.sources.source import Piece, Position, Source, SourceError, SourceReader
     from mlops.evaluation.verdict import Measured, RuleOutcome
     from mlops.features.feature_set import FeatureSet
     from mlops.features.point_in_time import last_known, trailing_sums
@@ -65,6 +67,8 @@ __all__ = [
     "ObjectiveSpec",
     "Parameter",
     "Passthrough",
+    "Piece",
+    "Position",
     "Predictions",
     "Program",
     "PrunerSpec",
@@ -73,6 +77,11 @@ __all__ = [
     "RuleSpec",
     "SamplerSpec",
     "Section",
+    "Source",
+    "SourceError",
+    "SourceReader",
+    "SourceSection",
+    "SourceSpec",
     "Standardise",
     "State",
     "Table",

@@ -14,7 +14,7 @@ import polars as pl
 from benchmarks.data.programs.tables import END, sessions
 from benchmarks.data.programs.timing import in_turn
 from mlops.contract.sections.ingest import TimeSplit
-from mlops.contract.sections.sources import FileSource
+from mlops.contract.sources import FileSource
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.snapshots.transform import rows_in_window
 from mlops.data.sources import read_source

@@ -168,7 +168,7 @@ def study_parameters(project: Any, document: Any, number: int) -> Mapping[str, A
     study = study_of(project, document)
     config = step_of(document)
     assert distributions(config.space)
-    return draw(study._study, config, number)
+    return draw(study._study, config, number, no_recipe)
 
 
 def test_what_nobody_ends_counts_as_failed(project: Any, run_step: Any, search: Any) -> None:

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,12 +37,14 @@ import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
 from matrix_cases import EQUAL, Case
 from matrix_models import NUM_FEATURES
-from measured import metric_of, objective_of
 from torch import distributed
 
+from mlops.code import load_attribute
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepError
 from mlops.data.shards.loader import Loader, in_memory
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import load_objective
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
@@ -57,6 +60,7 @@ SAMPLES, EPOCHS, PLACE = 30, 2, "train/matrix"
 REFUSED = 3
 SECTION: dict[str, Any] = {}
 _TIMEOUT_SECONDS = 120.0
+NO_RECIPE = partial(load_attribute, home=Path())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +127,7 @@ def train(life: Life) -> None:
     loader = loader_of(case, config, ranks)
     killer = Killer(life, rank)
 
-    objective = objective_of(config.objective)
+    objective = load_objective(config.objective, {}, NO_RECIPE)
 
     def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         killer.in_loss()
@@ -161,7 +165,7 @@ def train(life: Life) -> None:
         curriculum=None,
         loader=loader,
         validation=Validation.of_table(
-            table(case, 16, 1), grouped=case.grouped, objective=objective, metric=metric_of(config.metric)
+            table(case, 16, 1), grouped=case.grouped, objective=objective, metric=load_metric(config.metric, NO_RECIPE)
         ),
         checkpoints=Checkpoints(store=Store(f"file://{life.folder}"), place=PLACE, ranks=ranks, keep_latest=3),
         heartbeat=cast(Heartbeat, killer),

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from pydantic import TypeAdapter
 
-from mlops.contract.sections.sources import AnySource
+from mlops.contract.sources import AnySource
 from mlops.data.engine.engines import Engine
 from mlops.data.sources import SourceTable, read_source
 from mlops.data.sources.window import Window

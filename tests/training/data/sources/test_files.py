@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from obstore.store import from_url
 
-from mlops.contract.sections.sources import FileSource
+from mlops.contract.sources import FileSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources import SourceError
 from mlops.data.sources.files import Files

@@ -12,7 +12,7 @@ import adbc_driver_postgresql.dbapi as postgresql
 import polars as pl
 import pytest
 
-from mlops.contract.sections.sources import SqlSource
+from mlops.contract.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.sources import SourceError
 from mlops.data.sources.connections import Connection

@@ -18,7 +18,7 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
-from mlops.contract.sections.sources import KafkaSource
+from mlops.contract.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources import SourceError, kafka_topic
 from mlops.data.sources.connections import Connection

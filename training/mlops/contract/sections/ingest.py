@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from mlops.contract.section import Name, Section, Transform
-from mlops.contract.sections.sources import AnySource
+from mlops.contract.sources import AnySource
 
 
 class TimeSplit(Section):

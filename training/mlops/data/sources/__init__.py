@@ -8,7 +8,6 @@ their types from what is left, and hands out one table for Polars or Spark.
 from __future__ import annotations
 
 import functools
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,8 +18,10 @@ from typing import Any, TypeVar
 import narwhals as nw
 import polars as pl
 
-from mlops.contract.sections.sources import AnySource
-from mlops.contract.step import BadDataError, StepError
+from mlops.code import load_attribute, load_extension, resolved
+from mlops.contract.section import check_section
+from mlops.contract.sources import SOURCES, AnySource, NamedSource, SourceSection, SourceSpec
+from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
@@ -29,16 +30,6 @@ from mlops.data.sources.window import Window
 
 __all__ = ["SourceError", "SourceTable", "read_source"]
 
-KINDS: Mapping[str, str] = {
-    "files": "mlops.data.sources.files:Files",
-    "text": "mlops.data.sources.text_files:TextFiles",
-    "sql": "mlops.data.sources.sql:sql_query",
-    "delta": "mlops.data.sources.lakehouse:Delta",
-    "iceberg": "mlops.data.sources.lakehouse:Iceberg",
-    "redis": "mlops.data.sources.redis_stream:RedisStream",
-    "kafka": "mlops.data.sources.kafka_topic:KafkaTopic",
-}
-"""Class of each kind of source, imported by name: a step waits for the libraries of its own source only."""
 _PIECES_AT_ONCE = 4
 Result = TypeVar("Result")
 
@@ -71,21 +62,22 @@ def read_source(
     :raises BadConfigError: where the settings do not fit the source
     :raises SourceError: where a server does not answer, or the source changes while it is read
     """
-    history = None if settings.history_days is None else timedelta(days=settings.history_days)
+    kind = settings.kind
+    reader, section = _reader(name, settings, home)
+    history = None if section.history_days is None else timedelta(days=section.history_days)
     records = Records(
         source=name,
-        event_time=settings.event_time,
-        created_time=settings.created_time,
-        key=tuple(settings.key),
+        event_time=section.event_time,
+        created_time=section.created_time,
+        key=tuple(section.key),
         as_of=window.end,
         since=None if history is None else window.start - history,
     )
-    make: Callable[..., Source] = pkgutil.resolve_name(KINDS[settings.kind])
-    source = make(name=name, home=home, records=records, settings=settings)
+    source = reader(name=name, home=home, records=records, settings=section)
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows = _known(source, pieces, records, settings.types, engine)
+    known, num_rows = _known(source, pieces, records, section.types, engine)
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -98,9 +90,23 @@ def read_source(
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
-        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows},
+        provenance={"kind": kind, "position": dict(position), "num_rows": num_rows},
         finish=functools.partial(source.finish, position),
     )
+
+
+def _reader(name: str, settings: AnySource, home: Path) -> tuple[Callable[..., Source], SourceSection]:
+    """Return what reads a kind of source, imported only now: a step waits for the libraries of its own source."""
+    own = functools.partial(load_attribute, home=home)
+    spec = load_extension(SOURCES, settings.kind, own)
+    if not isinstance(spec, SourceSpec):
+        raise BadConfigError(f"source {name!r}: {settings.kind} is a {type(spec).__name__}, no SourceSpec")
+    section: SourceSection = settings
+    if isinstance(settings, NamedSource):
+        # The section of a recipe's source is known here only, and so are its defaults.
+        given = settings.model_dump(mode="json", exclude_unset=True, exclude={"kind"})
+        section = check_section(spec.section, given, f"ingest.sources.{name}")
+    return resolved(spec.reader, own), section
 
 
 def _known(

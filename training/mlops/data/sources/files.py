@@ -22,7 +22,7 @@ import pyarrow as pa
 from obstore.exceptions import PreconditionError
 from obstore.store import from_url
 
-from mlops.contract.sections.sources import FileSource, TextSource
+from mlops.contract.sources import FileSource, TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader

@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from mlops.contract.sections.sources import KafkaSource
+from mlops.contract.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches

@@ -19,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import StaticTable, Table
 
-from mlops.contract.sections.sources import DeltaSource, IcebergSource
+from mlops.contract.sources import DeltaSource, IcebergSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.source import Piece, Position, SourceError, SourceReader

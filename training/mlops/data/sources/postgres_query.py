@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 from adbc_driver_manager import Error, ProgrammingError
 
-from mlops.contract.sections.sources import SqlSource
+from mlops.contract.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches

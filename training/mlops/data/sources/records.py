@@ -38,7 +38,8 @@ class Records:
 
     @property
     def instants(self) -> list[str]:
-        return [name for name in (self.event_time, self.created_time) if name is not None]
+        # One column may be both.
+        return list(dict.fromkeys(name for name in (self.event_time, self.created_time) if name is not None))
 
     def check(self, schema: pl.Schema) -> None:
         """

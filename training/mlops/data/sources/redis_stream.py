@@ -21,7 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from mlops.contract.sections.sources import RedisSource
+from mlops.contract.sources import RedisSource
 from mlops.contract.step import BadDataError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import polars as pl
 from polars.exceptions import PolarsError
 
-from mlops.contract.sections import sources as sections
+from mlops.contract import sources as sections
 from mlops.contract.step import BadDataError, StepError
 from mlops.data.sources.records import Records
 

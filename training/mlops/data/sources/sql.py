@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mlops.contract.sections.sources import SqlSource
+from mlops.contract.sources import SqlSource
 from mlops.contract.step import BadConfigError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery

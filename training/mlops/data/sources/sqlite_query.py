@@ -18,7 +18,7 @@ from typing import ClassVar
 import polars as pl
 import pyarrow as pa
 
-from mlops.contract.sections.sources import SqlSource
+from mlops.contract.sources import SqlSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.fetch import write_batches

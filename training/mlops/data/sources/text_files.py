@@ -13,7 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.refs import digest_of
-from mlops.contract.sections.sources import TextSource
+from mlops.contract.sources import TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 class TextFiles(Files[TextSource]):
     """
     Text files as rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
-    :class:`mlops.contract.sections.sources.TextSource`.
+    :class:`mlops.contract.sources.TextSource`.
     """
 
     @property

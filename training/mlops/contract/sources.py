@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from mlops.contract.section import Digest, Section
+from mlops.contract.extensions import ExtensionPoint
+from mlops.contract.section import EXTENSION_PATTERN, Digest, Section, SpecError
 
 ColumnType = Literal[
     "string", "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -25,12 +37,12 @@ class SourceSection(Section):
     created_time: str | None = None
     """Column with the instant at which a record was written. Records written at or after the interval's end are never
     read, whatever their event time."""
-    key: list[str] = []
+    key: list[str] = Field(default=[])
     """Columns that name a thing. Of several records of one thing the one written last counts, as of the interval's
     end; empty: every record counts."""
     history_days: int | None = Field(default=None, ge=0)
     """Rows older than this many days before the window are not read; None: all are."""
-    types: dict[str, ColumnType] = {}
+    types: dict[str, ColumnType] = Field(default={})
     """Types of columns that cannot be told from their values, or must be others."""
 
     @field_validator("key")
@@ -66,7 +78,7 @@ class FileSource(SourceSection):
     kind: Literal["files"] = "files"
     path: str
     """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``."""
-    null_values: list[str] = ["NA"]
+    null_values: list[str] = Field(default=["NA"])
     """Strings that mean null in CSV files."""
 
 
@@ -115,7 +127,7 @@ class IcebergSource(SourceSection):
     kind: Literal["iceberg"]
     table: str
     """``namespace.table``"""
-    catalog: dict[str, str] = {}
+    catalog: dict[str, str] = Field(default={})
     """PyIceberg's catalog properties and ``name``, e.g. ``{name: prod, type: rest, uri: https://...}``; secrets belong
     into the connection."""
     connection: str | None = None
@@ -132,7 +144,7 @@ class RedisSource(SourceSection):
     """Airflow connection of type ``redis``."""
     stream: str
     """Key of the stream."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field(default={})
     """Column -> field of the entries; empty: every field is a column of its name."""
     event_time: str | None = "stream_time"
     """By default the instant in an entry's id, which the row has as ``stream_time``, beside ``stream_id``."""
@@ -150,7 +162,73 @@ class KafkaSource(SourceSection):
     ``kafka_offset``."""
 
 
-_SOURCES = {
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """
+    A kind of source, as far as it is known without the libraries that read it.
+
+    An entry point of the group ``mlops.sources``, or an import path in a recipe, leads to one.
+    """
+
+    section: type[SourceSection]
+    """Its settings beside ``kind``, a subclass of :class:`SourceSection`."""
+    reader: str | Callable[..., Any]
+    """``reader(name=, home=, records=, settings=) -> Source``, such as a subclass of :class:`mlops.SourceReader`; or
+    its import path in the training runtime."""
+
+
+_OURS: Final = "mlops.data.sources"
+FILES = SourceSpec(section=FileSource, reader=f"{_OURS}.files:Files")
+TEXT = SourceSpec(section=TextSource, reader=f"{_OURS}.text_files:TextFiles")
+SQL = SourceSpec(section=SqlSource, reader=f"{_OURS}.sql:sql_query")
+DELTA = SourceSpec(section=DeltaSource, reader=f"{_OURS}.lakehouse:Delta")
+ICEBERG = SourceSpec(section=IcebergSource, reader=f"{_OURS}.lakehouse:Iceberg")
+REDIS = SourceSpec(section=RedisSource, reader=f"{_OURS}.redis_stream:RedisStream")
+KAFKA = SourceSpec(section=KafkaSource, reader=f"{_OURS}.kafka_topic:KafkaTopic")
+
+SOURCES: Final = ExtensionPoint(
+    kind="kind",
+    group="mlops.sources",
+    builtin={
+        "files": "mlops.contract.sources:FILES",
+        "text": "mlops.contract.sources:TEXT",
+        "sql": "mlops.contract.sources:SQL",
+        "delta": "mlops.contract.sources:DELTA",
+        "iceberg": "mlops.contract.sources:ICEBERG",
+        "redis": "mlops.contract.sources:REDIS",
+        "kafka": "mlops.contract.sources:KAFKA",
+    },
+    attributes=("section", "reader"),
+)
+
+
+def _known(name: str) -> str:
+    SOURCES.check_known(name)
+    return name
+
+
+class NamedSource(SourceSection):
+    """A source of an installed package, or of the recipe, with the settings of its own kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+    """Name of its entry point, or ``package.module:NAME``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_of_the_kind(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(kind := value.get("kind"), str):
+            return value
+        try:
+            SOURCES.import_path(kind)
+        except SpecError:
+            return value  # the check of the kind says so
+        settings = {key: each for key, each in value.items() if key != "kind"}
+        return {"kind": kind, **SOURCES.checked_settings(kind, settings)}
+
+
+_SECTIONS: Final[Mapping[str, type[SourceSection]]] = {
     "files": FileSource,
     "text": TextSource,
     "sql": SqlSource,
@@ -165,7 +243,7 @@ def _kind_of_source(value: object) -> str | None:
     if isinstance(value, SourceSection):
         return f"({type(value).__name__})"
     kind = value.get("kind", "files" if "path" in value else None) if isinstance(value, Mapping) else None
-    return f"({_SOURCES[kind].__name__})" if isinstance(kind, str) and kind in _SOURCES else None
+    return f"({_SECTIONS.get(kind, NamedSource).__name__})" if isinstance(kind, str) else None
 
 
 AnySource = Annotated[
@@ -175,10 +253,11 @@ AnySource = Annotated[
     | Annotated[DeltaSource, Tag("(DeltaSource)")]
     | Annotated[IcebergSource, Tag("(IcebergSource)")]
     | Annotated[RedisSource, Tag("(RedisSource)")]
-    | Annotated[KafkaSource, Tag("(KafkaSource)")],
+    | Annotated[KafkaSource, Tag("(KafkaSource)")]
+    | Annotated[NamedSource, Tag("(NamedSource)")],
     Discriminator(
         _kind_of_source,
         custom_error_type="kind_of_source",
-        custom_error_message="files (give their path), or have a kind: text, sql, delta, iceberg, redis or kafka",
+        custom_error_message="files (give their path), or have a kind: text, sql, delta, iceberg, redis, kafka, ...",
     ),
 ]
