@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from measured import no_recipe
 from other_packages import installed, missing_on
@@ -13,10 +13,10 @@ from other_packages import installed, missing_on
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadConfigError
-from mlops.evaluation.bootstrap import Estimate, Interval
+from mlops.evaluation.bootstrap import Estimate
 from mlops.evaluation.rules import judge
-from mlops.evaluation.serving_benchmark import ServingBenchmark
-from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
+from mlops.evaluation.verdict import RuleOutcome, Verdict
+from mlops.testing.rules import RuleConformance, estimate_of, measured_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,42 +25,30 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+class TestGuardrails(RuleConformance):
+    @pytest.fixture
+    def rule(self) -> dict[str, Any]:
+        return {"rule": "guardrails", "worse": 0.01}
+
+
 def section(*rules: dict[str, Any]) -> Evaluate:
     settings = {"registered_model": "m", "metric": "auc", "metrics": ["log_loss"], "rules": list(rules)}
     return check_section(Evaluate, settings, "evaluate")
 
 
-def estimated(metric: str, candidate: float, champion: float | None) -> Estimate:
-    """A metric, higher is better, with a standard error of 0.01 of the difference."""
-
-    def interval(value: float) -> Interval:
-        return Interval(value=value, low=value, high=value)
-
-    alone = {"metric": metric, "title": metric, "direction": 1, "num_samples": 99, "candidate": interval(candidate)}
-    if champion is None:
-        return Estimate(**alone)
-    gains = candidate - champion + 0.01 * np.random.default_rng(0).normal(size=2000)
-    difference = interval(candidate - champion)
-    return Estimate(**alone, champion=interval(champion), difference=difference, gains=gains)
-
-
 def verdict(config: Evaluate, *estimates: Estimate) -> Verdict:
-    serving = ServingBenchmark(
-        latency_p50_ms=1, latency_p99_ms=1, num_requests=1, rows_per_request=1, num_bytes=1, disturbances=[]
-    )
-    measured = Measured(
-        metric="auc", champion_version="3", estimates={each.metric: each for each in estimates}, slices=[], groups=[],
-        serving=serving,
-    )  # fmt: skip
+    champion = "3" if estimates[0].champion else None
+    found = {each.metric: each for each in estimates}
+    measured = replace(measured_of(0.8, 0.8), champion_version=champion, estimates=found, slices=[], groups=[])
     return judge(config.rules, measured, no_recipe)
 
 
 def test_it_decides_beside_ours() -> None:
     config = section({"improvement": 0.01}, {"rule": "guardrails"})
-    better = estimated("auc", 0.9, 0.8)
-    passed = verdict(config, better, estimated("log_loss", 0.5, 0.5))
+    better = estimate_of("auc", 0.9, 0.8)
+    passed = verdict(config, better, estimate_of("log_loss", 0.5, 0.5))
     assert passed.passed, passed.reason
-    failed = verdict(config, better, estimated("log_loss", 0.4, 0.5))
+    failed = verdict(config, better, estimate_of("log_loss", 0.4, 0.5))
     assert not failed.passed
     assert failed.reason == "log_loss is clearly worse than the champion's."
     assert [each.passed for each in failed.outcomes] == [True, False]
@@ -71,12 +59,12 @@ def test_its_settings_are_kept_with_their_defaults_and_reach_it() -> None:
     [rule] = config.model_dump(mode="json")["rules"]
     assert rule == {"rule": "guardrails", "worse": 0.25, "confidence": 0.95}
     again = Evaluate.model_validate(config.model_dump(mode="json"))
-    assert verdict(again, estimated("auc", 0.9, 0.8), estimated("log_loss", 0.4, 0.5)).passed
+    assert verdict(again, estimate_of("auc", 0.9, 0.8), estimate_of("log_loss", 0.4, 0.5)).passed
 
 
 def test_a_rule_of_ours_may_be_named_too() -> None:
     config = section({"rule": "threshold", "metric": "auc", "at_least": 0.95})
-    assert not verdict(config, estimated("auc", 0.9, None)).passed
+    assert not verdict(config, estimate_of("auc", 0.9, None)).passed
 
 
 @pytest.mark.parametrize(
@@ -111,11 +99,7 @@ def test_a_rule_of_a_recipe_that_fails_is_named(found: Any, message: str) -> Non
     from mlops import RuleSpec, Section
 
     config = section({"rule": "include.a.rules:MINE"})
-    measured = Measured(
-        metric="auc", champion_version=None, estimates={}, slices=[], groups=[],
-        serving=ServingBenchmark(latency_p50_ms=1, latency_p99_ms=1, num_requests=1, rows_per_request=1, num_bytes=1,
-                                 disturbances=[]),
-    )  # fmt: skip
+    measured = measured_of(0.8, None)
     with pytest.raises(BadConfigError, match=message):
         judge(config.rules, measured, lambda path: RuleSpec(section=Section, outcome=found))
     fine = RuleSpec(section=Section, outcome=lambda *_: RuleOutcome(title="t", passed=True, sentence="Fine."))

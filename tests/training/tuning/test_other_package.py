@@ -14,6 +14,7 @@ from mlops.contract.samplers import PRUNERS, SamplerSpec
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import BadConfigError
+from mlops.testing.samplers import PrunerConformance, SamplerConformance
 from mlops.tuning.space import NUMBER, draw, loaded
 
 TRAIN = {"model": "include.toy.model:build", "objective": "ranking", "metric": "ndcg@10"}
@@ -23,6 +24,18 @@ TRAIN = {"model": "include.toy.model:build", "objective": "ranking", "metric": "
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with installed("mlops-gaussian-process", tmp_path_factory.mktemp("site")):
         yield
+
+
+class TestGaussianProcess(SamplerConformance):
+    @pytest.fixture
+    def name(self) -> str:
+        return "gaussian_process"
+
+
+class TestPatience(PrunerConformance):
+    @pytest.fixture
+    def name(self) -> str:
+        return "patience"
 
 
 def search(**changes: Any) -> TuneStep:

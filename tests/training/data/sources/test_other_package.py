@@ -16,6 +16,7 @@ from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.ingest import Ingest
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine.engines import collect
+from mlops.testing.sources import SourceConformance
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,6 +38,16 @@ def repository(tmp_path: Path) -> Path:
     commit(tmp_path / "code", "first", "2024-01-01T10:00:00+00:00")
     commit(tmp_path / "code", "second, with a comma", "2024-01-02T10:00:00+00:00")
     return tmp_path / "code"
+
+
+class TestGitLog(SourceConformance):
+    @pytest.fixture
+    def kind(self) -> str:
+        return "git_log"
+
+    @pytest.fixture
+    def settings(self, repository: Path) -> dict[str, Any]:
+        return {"repository": "code"}
 
 
 def test_its_rows_are_those_of_the_interval(repository: Path, read: Any) -> None:

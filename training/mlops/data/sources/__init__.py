@@ -28,7 +28,7 @@ from mlops.data.sources.source import Piece, Source, SourceError, reading
 from mlops.data.sources.type_inference import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
 from mlops.data.sources.window import Window
 
-__all__ = ["SourceError", "SourceTable", "read_source"]
+__all__ = ["SourceError", "SourceTable", "open_source", "read_source"]
 
 _PIECES_AT_ONCE = 4
 Result = TypeVar("Result")
@@ -62,22 +62,11 @@ def read_source(
     :raises BadConfigError: where the settings do not fit the source
     :raises SourceError: where a server does not answer, or the source changes while it is read
     """
-    kind = settings.kind
-    reader, section = _reader(name, settings, home)
-    history = None if section.history_days is None else timedelta(days=section.history_days)
-    records = Records(
-        source=name,
-        event_time=section.event_time,
-        created_time=section.created_time,
-        key=tuple(section.key),
-        as_of=window.end,
-        since=None if history is None else window.start - history,
-    )
-    source = reader(name=name, home=home, records=records, settings=section)
+    source, records = open_source(name, settings, home=home, window=window)
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows = _known(source, pieces, records, section.types, engine)
+    known, num_rows = _known(source, pieces, records, settings.types, engine)
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -90,13 +79,19 @@ def read_source(
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
-        provenance={"kind": kind, "position": dict(position), "num_rows": num_rows},
+        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows},
         finish=functools.partial(source.finish, position),
     )
 
 
-def _reader(name: str, settings: AnySource, home: Path) -> tuple[Callable[..., Source], SourceSection]:
-    """Return what reads a kind of source, imported only now: a step waits for the libraries of its own source."""
+def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -> tuple[Source, Records]:
+    """
+    Make what reads a source, and the rule for which of its rows count. Nothing is read yet.
+
+    The reader is imported only now: a step waits for the libraries of its own source.
+
+    :raises BadConfigError: where there is no such kind, or the settings do not fit it
+    """
     own = functools.partial(load_attribute, home=home)
     spec = load_extension(SOURCES, settings.kind, own)
     if not isinstance(spec, SourceSpec):
@@ -106,7 +101,16 @@ def _reader(name: str, settings: AnySource, home: Path) -> tuple[Callable[..., S
         # The section of a recipe's source is known here only, and so are its defaults.
         given = settings.model_dump(mode="json", exclude_unset=True, exclude={"kind"})
         section = check_section(spec.section, given, f"ingest.sources.{name}")
-    return resolved(spec.reader, own), section
+    history = None if section.history_days is None else timedelta(days=section.history_days)
+    records = Records(
+        source=name,
+        event_time=section.event_time,
+        created_time=section.created_time,
+        key=tuple(section.key),
+        as_of=window.end,
+        since=None if history is None else window.start - history,
+    )
+    return resolved(spec.reader, own)(name=name, home=home, records=records, settings=section), records
 
 
 def _known(
