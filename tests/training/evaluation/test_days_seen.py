@@ -14,7 +14,7 @@ from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Validati
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
-from mlops.evaluation.scoring import days_seen
+from mlops.evaluation.days_seen import days_seen
 from mlops.store import Store
 
 BY_TIME = TimeSplit(validation_days=1, test_days=2)

@@ -12,7 +12,7 @@ from turns import on_turn
 from mlops.contract.refs import DatasetRef, ModelVersionRef, ReportRef
 from mlops.contract.step import Failure
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.evaluation.models import open_model
+from mlops.predictor.packing import open_checkpoint
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_lower_perplexity_wins(library: Any, run_step: Any, config: Any, tmp
     second = corpus.judged(library, run_step, "second", checkpoint)
     assert second.passed, second.reason
     rows = Snapshot.open(library.store, checkpoint.ancestor(DatasetRef)).read_split("test")
-    scored = open_model(library.store, checkpoint, tmp_path).score(rows)
+    scored = open_checkpoint(library.store, checkpoint, tmp_path).score(rows)
     assert scored.predictions.labels.tolist() == [len(text.encode()) + 1 for text in rows["text"]]
     assert second.metrics["perplexity"] == pytest.approx(
         np.exp(scored.predictions.predicted.sum() / scored.predictions.labels.sum()), rel=1e-5
@@ -84,7 +84,7 @@ def test_slices_and_drift_are_of_documents(project: Any, run_step: Any, config: 
     bad = corpus.trained(project, run_step, config, "bad", transform=sized, epochs=1)
     second = corpus.judged(project, run_step, "bad", bad, **slices)
     rows = Snapshot.open(project.store, bad.ancestor(DatasetRef)).read_split("test")
-    scored = open_model(project.store, bad, project.home).score(rows)
+    scored = open_checkpoint(project.store, bad, project.home).score(rows)
     document = json.loads(project.store.read(second.artifacts["metrics"]))
     found = {each["value"]: each["candidate"]["value"] for each in document["slices"]}
     for size in ("short", "long"):

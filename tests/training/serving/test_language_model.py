@@ -12,8 +12,8 @@ import services
 from turns import by_turns, on_turn
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
-from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
+from mlops.predictor.packing import open_checkpoint
 
 ASK = """
 import sys
@@ -42,7 +42,7 @@ def test_what_is_served_is_what_was_evaluated(
     version = corpus.promoted(project, run_step, report)
     assert isinstance(version, ModelVersionRef), version
     rows = held_out(project.store, version.parent.parent.parent)
-    scored = open_model(project.store, checkpoint, tmp_path).score(rows)
+    scored = open_checkpoint(project.store, checkpoint, tmp_path).score(rows)
     files = [str(tmp_path / each) for each in ("rows", "answers")]
     # Another order, and columns that are no business of the model's.
     order = np.random.default_rng(0).permutation(rows.height)

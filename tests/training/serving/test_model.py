@@ -13,8 +13,8 @@ import services
 from turns import on_turn
 
 from mlops.contract.refs import ModelVersionRef
-from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
+from mlops.predictor.packing import open_checkpoint
 
 ASK = """
 import sys
@@ -41,7 +41,7 @@ def test_a_machine_without_our_files_gives_the_scores_of_the_evaluation(
     checkpoint = toy_checkpoint(binary=binary)
     version = register(checkpoint)
     assert isinstance(version, ModelVersionRef), version
-    expected = open_model(project.store, checkpoint, tmp_path).score(held_out(project.store, checkpoint.parent))
+    expected = open_checkpoint(project.store, checkpoint, tmp_path).score(held_out(project.store, checkpoint.parent))
     rows = held_out(project.store, checkpoint.parent).drop("label")
     files = [str(tmp_path / name) for name in ("rows", "frame", "records")]
     # Another order than the feature set's, and a column that it does not know.
@@ -70,7 +70,7 @@ def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, re
     checkpoint = toy_checkpoint(binary=True)
     version = register(checkpoint)
     assert isinstance(version, ModelVersionRef), version
-    scored = open_model(project.store, checkpoint, tmp_path).score(held_out(project.store, checkpoint.parent))
+    scored = open_checkpoint(project.store, checkpoint, tmp_path).score(held_out(project.store, checkpoint.parent))
     held = held_out(project.store, checkpoint.parent)[scored.rows].drop("label")
     document = json.loads(held.write_json())
     # As a caller in another language writes them.

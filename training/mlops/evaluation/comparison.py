@@ -14,19 +14,20 @@ from mlops.contract.step import BadConfigError
 from mlops.evaluation.bias import group_differences
 from mlops.evaluation.bootstrap import Estimate, estimate
 from mlops.evaluation.rules import judge
-from mlops.evaluation.scoring import Scored, TrainedModel, aligned
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.slice_metrics import slice_columns, slices
 from mlops.evaluation.verdict import Measured, Verdict
 from mlops.metrics.metric import Metric, load_metric
 from mlops.metrics.predictions import Predictions
 from mlops.objectives.objective import LoadedObjective
+from mlops.predictor.predictor import Predictor
+from mlops.predictor.scored import Scored, aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load_metrics(config: Evaluate, model: TrainedModel, own: Callable[[str], object]) -> list[Metric]:
+def load_metrics(config: Evaluate, model: Predictor, own: Callable[[str], object]) -> list[Metric]:
     """
     Load ``evaluate.metric`` and then ``evaluate.metrics``, and check that they and the fairness setting fit the model.
 
@@ -50,6 +51,8 @@ class Comparison:
 
     objective: LoadedObjective
     """Of the candidate."""
+    training_metric: str
+    """Name for people of the metric that chose the candidate's best epoch."""
     grouped: bool
     candidate: Predictions
     champion: Predictions | None
@@ -127,7 +130,7 @@ class Comparison:
 
 def compare(
     config: Evaluate,
-    model: TrainedModel,
+    model: Predictor,
     metrics: Sequence[Metric],
     rows: pl.DataFrame,
     scored: Scored,
@@ -170,6 +173,7 @@ def compare(
     )
     return Comparison(
         objective=model.objective,
+        training_metric=model.description.metric_title,
         grouped=model.description.grouped,
         candidate=of_candidate,
         champion=of_champion,

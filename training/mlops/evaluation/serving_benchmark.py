@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from mlops.contract.step import BadDataError
-from mlops.evaluation.scoring import TrainedModel
 from mlops.evaluation.stopwatch import own_seconds
+from mlops.predictor.predictor import Predictor
 
 NUM_REQUESTS: Final = 300
 NUM_WARM_UP: Final = 20
@@ -64,14 +64,14 @@ class ServingBenchmark:
     disturbances: Sequence[Disturbance]
 
 
-def measure_serving(model: TrainedModel, rows: pl.DataFrame) -> ServingBenchmark:
+def measure_serving(model: Predictor, rows: pl.DataFrame) -> ServingBenchmark:
     """
     Measure the latency of held-out samples one by one (the rows of a query, a row, a document), and ask odd requests.
 
     :param rows: raw rows, at least one of which the feature set keeps
     """
     known, offsets = model.samples(rows)
-    known = known.select(model.columns)
+    known = known.select(model.columns.names())
     picked = np.linspace(0, len(offsets) - 2, min(NUM_REQUESTS, len(offsets) - 1), dtype=np.int64)
     bounds = list(pairwise(offsets.tolist()))
     requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
@@ -114,7 +114,7 @@ def _odd_values(column: pl.Series) -> Iterator[tuple[str, Any]]:
         yield from (("year 1", datetime(1, 1, 2, tzinfo=zone)), ("year 9999", datetime(9999, 12, 30, tzinfo=zone)))
 
 
-def _disturb(model: TrainedModel, requests: Sequence[Request], column: str, said: str, value: Any) -> Disturbance:
+def _disturb(model: Predictor, requests: Sequence[Request], column: str, said: str, value: Any) -> Disturbance:
     odd = [[{**request[0], column: value}, *request[1:]] for request in requests]
     # All at once, which is quick; one by one only where something is wrong.
     answers = [_ask(model, [row for request in odd for row in request])] * len(odd)
@@ -131,7 +131,7 @@ def _disturb(model: TrainedModel, requests: Sequence[Request], column: str, said
     )
 
 
-def _ask(model: TrainedModel, request: Request) -> str:
+def _ask(model: Predictor, request: Request) -> str:
     """Send a request; return whether it was scored, refused or not finite, or the error."""
     try:
         with np.errstate(all="ignore"):

@@ -47,12 +47,17 @@ def load_fitted(store: Store, ref: FeaturesRef, scratch: Path) -> FittedFeatures
     code = ref.artifacts["code"]
     features = as_feature_set(load_bundled(store.read(code), import_path, scratch), import_path)
     fitted = FittedFeatures(features, json.loads(store.read(ref.artifacts["state"])))
-    if version(code.sha256, fitted) != ref.version:
-        raise BadConfigError(
-            f"the features at {ref.place} are version {ref.version[:12]}, but their code and state make "
-            f"{version(code.sha256, fitted)[:12]} with this release; run the features step and train again"
-        )
+    check_version(ref, fitted)
     return fitted
+
+
+def check_version(ref: FeaturesRef, fitted: FittedFeatures) -> None:
+    """:raises BadConfigError: where the code and the state of a ref make another version than it has"""
+    if (now := version(ref.artifacts["code"].sha256, fitted)) != ref.version:
+        raise BadConfigError(
+            f"the features at {ref.place} are version {ref.version[:12]}, but their code and state make {now[:12]} "
+            "with this release; run the features step and train again"
+        )
 
 
 def version(code_sha256: str, fitted: FittedFeatures) -> str:

@@ -110,9 +110,14 @@ def load_tokens(store: Store, ref: FeaturesRef, scratch: Path) -> FittedTokens:
     code = ref.artifacts["code"]
     token_set = as_token_set(load_bundled(store.read(code), import_path, scratch), import_path)
     fitted = FittedTokens(token_set, json.loads(store.read(ref.artifacts["state"])))
-    if (made := tokens_version(code.sha256, fitted)) != ref.version:
+    check_tokens_version(ref, fitted)
+    return fitted
+
+
+def check_tokens_version(ref: FeaturesRef, fitted: FittedTokens) -> None:
+    """:raises BadConfigError: where the code and the state of a ref make another version than it has"""
+    if (made := tokens_version(ref.artifacts["code"].sha256, fitted)) != ref.version:
         raise BadConfigError(
             f"the tokens at {ref.place} are version {ref.version[:12]}, but their code and the tokenizer's state make "
             f"{made[:12]} with this release (format {TOKENS_FORMAT}); run the features step and train again"
         )
-    return fitted

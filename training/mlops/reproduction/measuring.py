@@ -10,9 +10,9 @@ from mlops.code import load_attribute
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, ReportRef
 from mlops.contract.step import BadConfigError, StepInput
-from mlops.evaluation.models import open_model
 from mlops.features.fitted import held_out
 from mlops.metrics.metric import load_metric
+from mlops.predictor.packing import open_checkpoint
 from mlops.store import Store
 
 
@@ -32,7 +32,7 @@ def compare_metric(
     try:
         measured = load_metric(named, partial(load_attribute, home=home))
         rows = held_out(store, checkpoint.ancestor(FeaturesRef))
-        scored = open_model(store, checkpoint, scratch).score(rows)
+        scored = open_checkpoint(store, checkpoint, scratch).score(rows)
     except BadConfigError as error:  # with another engine than then, features are not served at all
         return None, f"{metric} is not compared: {error}"
     num_rows = json.loads(store.read(report.artifacts["metrics"]))["num_rows"]

@@ -7,7 +7,6 @@ import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -16,10 +15,11 @@ from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
 from mlops.contract.step import BadConfigError
 from mlops.features.fitted import held_out, read_manifest
+from mlops.predictor.packing import write_folder
 from mlops.registry.semantic_version import Contract
 from mlops.serving import model
 from mlops.serving.library import closure, imports_of, packed, requirements
-from mlops.serving.model import ServedModel, write_document
+from mlops.serving.model import ServedModel
 from mlops.store import Store
 from mlops.tracking.model_folder import SignatureColumn, write_model_folder
 
@@ -44,7 +44,7 @@ def served_example(store: Store, checkpoint: CheckpointRef, scratch: Path) -> by
     :raises BadConfigError: where a server could not load the model, or the model cannot score these rows
     """
     data = scratch / "asked"
-    _write_data(store, checkpoint, data)
+    write_folder(store, checkpoint, data)
     buffer = io.BytesIO()
     _asked(data, held_out(store, checkpoint.ancestor(FeaturesRef)), checkpoint).write_ipc(buffer)
     return buffer.getvalue()
@@ -59,7 +59,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     :raises BadConfigError: where a server would lack something that the recipe imports
     """
     data = scratch / "model"
-    document = _write_data(store, checkpoint, data)
+    document = write_folder(store, checkpoint, data)
     rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
     modules, packages = closure({model.__name__, *_imported(recipes), *_of_objective(document["model"]["objective"])})
@@ -79,30 +79,6 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
         },
     )
     return folder
-
-
-def _write_data(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[str, Any]:
-    """Write the files that :class:`ServedModel` is made of."""
-    features = checkpoint.ancestor(FeaturesRef)
-    manifest = read_manifest(store, features)
-    description = json.loads(store.read(checkpoint.artifacts["model"]))
-    # Most often one recipe has both: its code is there once.
-    code = {ref.kind: f"{ref.artifacts['code'].sha256[:12]}.zip" for ref in (checkpoint, features)}
-    document = {
-        "model": {**description, "path": description["model"], "code": code["checkpoint"]},
-        "features": {
-            "path": manifest["feature_set"],
-            "code": code["features"],
-            "state": json.loads(store.read(features.artifacts["state"])),
-            "engine": manifest.get("engine", {}),
-        },
-    }
-    folder.mkdir()
-    for ref in (checkpoint, features):
-        (folder / code[ref.kind]).write_bytes(store.read(ref.artifacts["code"]))
-    (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
-    write_document(folder, document)
-    return document
 
 
 def _of_objective(name: str) -> set[str]:
@@ -141,7 +117,7 @@ def _asked(data: Path, rows: pl.DataFrame, checkpoint: CheckpointRef) -> pl.Data
     """Return some held-out rows that the model has scored."""
     try:
         model = ServedModel(data)
-        example = model.served.example(rows)
+        example = model.predictor.example(rows)
         model.predict(example.to_pandas())
     except Exception as error:  # the recipe's code may raise anything
         raise BadConfigError(

@@ -11,13 +11,14 @@ from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVer
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
+from mlops.evaluation.champion_scoring import score_champion
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
+from mlops.evaluation.days_seen import days_seen
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
 from mlops.evaluation.model_report import Background, render
-from mlops.evaluation.models import open_model, score_champion
-from mlops.evaluation.scoring import days_seen, describe
 from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
+from mlops.predictor.packing import open_checkpoint
 from mlops.registry.champion import Champion
 from mlops.serving.package import served_example
 from mlops.steps import StepContext
@@ -45,7 +46,7 @@ def run(context: StepContext) -> ReportRef:
         run=context.run,
         checkpoint=checkpoint,
         history=json.loads(context.store.read(checkpoint.artifacts["history"])),
-        training_metric=describe(context.store, checkpoint).metric_title,
+        training_metric=comparison.training_metric,
         drifts=drifts,
         gpu=tracked.tag("mlops.hardware.gpu") or "none",
         price_per_gpu_hour=config.price_per_gpu_hour,
@@ -79,7 +80,7 @@ def _compared(
 ) -> tuple[Comparison, list[ColumnDrift]]:
     """Compare both models on the rows that are held out, and return how these rows differ from the champion's own."""
     store, scratch = context.store, context.scratch
-    candidate = open_model(store, checkpoint, scratch)
+    candidate = open_checkpoint(store, checkpoint, scratch)
     own = partial(load_attribute, home=context.deployment.home)
     metrics = load_metrics(config, candidate, own)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))

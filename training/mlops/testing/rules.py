@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,11 @@ def estimate_of(metric: str, candidate: float, champion: float | None, *, error:
     def interval(value: float) -> Interval:
         return Interval(value=value, low=value - 2 * error, high=value + 2 * error)
 
-    alone = {"metric": metric, "title": metric, "direction": 1, "num_samples": 1000, "candidate": interval(candidate)}
+    alone = Estimate(metric=metric, title=metric, direction=1, num_samples=1000, candidate=interval(candidate))
     if champion is None:
-        return Estimate(**alone)
+        return alone
     gains = candidate - champion + error * np.random.default_rng(0).normal(size=1000)
-    return Estimate(**alone, champion=interval(champion), difference=interval(candidate - champion), gains=gains)
+    return replace(alone, champion=interval(champion), difference=interval(candidate - champion), gains=gains)
 
 
 def measured_of(candidate: float, champion: float | None) -> Measured:

@@ -1,0 +1,22 @@
+"""Held-out days that a champion has seen."""
+
+from __future__ import annotations
+
+from mlops.contract.refs import CheckpointRef, DatasetRef
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.store import Store
+
+
+def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -> int:
+    """
+    Count the candidate's held-out days of which the champion has seen rows: it was fitted on them, or its best epoch
+    chosen by them.
+
+    The result is 0 if both hold out the same keys: the champion has never seen those, on whatever day.
+    """
+    seen, held = (Snapshot.open(store, checkpoint.ancestor(DatasetRef)) for checkpoint in (champion, candidate))
+    if "key" in seen.manifest.split and seen.manifest.split == held.manifest.split:
+        return 0
+    # A snapshot of the time before splits were its own tells only its days.
+    parts = [seen.split_days(name) for name in ("train", "validation")] if seen.manifest.splits else [seen.days]
+    return len({day for days in parts for day in days} & {*held.split_days("test")})

@@ -1,0 +1,108 @@
+"""A model that scores the rows of a table. A sample is a query if rows are grouped, else a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+from torch import nn
+
+from mlops.contract.step import BadDataError
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.features.applied import FittedFeatures
+from mlops.features.feature_set import FeatureSet
+from mlops.features.release import check_engine
+from mlops.metrics.predictions import Floats, IntArray, num_not_finite
+from mlops.objectives.objective import LoadedObjective
+from mlops.objectives.scoring import predict_table
+from mlops.predictor.document import ModelDescription
+from mlops.predictor.scored import Scored
+
+EXAMPLE_ROWS: Final = 5
+"""Fewest rows of the example, which holds whole groups."""
+_ROW: Final = "__row"
+
+
+class RowsPredictor:
+    """
+    Implements :class:`mlops.predictor.predictor.Predictor`.
+
+    :param definition: the feature set
+    :param stored: the features' part of the document: ``engine``, ``state``
+    :param recipes: folder of the recipes' files, kept for as long as the model
+    :raises BadConfigError: if this process would make other features from a row than the training did
+    """
+
+    def __init__(
+        self,
+        *,
+        definition: FeatureSet,
+        stored: Mapping[str, Any],
+        description: ModelDescription,
+        objective: LoadedObjective,
+        module: nn.Module,
+        num_bytes: int,
+        recipes: TemporaryDirectory[str],
+    ) -> None:
+        check_engine("the features of this model", stored["engine"])
+        self.fitted = FittedFeatures(definition, stored["state"])
+        self.description, self.objective, self.num_bytes = description, objective, num_bytes
+        self._module, self._recipes = module, recipes
+
+    @property
+    def columns(self) -> pl.Schema:
+        return self.fitted.columns
+
+    def score(self, rows: pl.DataFrame) -> Scored:
+        table = self.fitted.apply(rows)
+        return Scored(
+            rows=self.fitted.rows(rows.with_row_index(_ROW))[_ROW].to_numpy().astype(np.int64),
+            predictions=self.objective.predictions(table.labels, self._predict(table), table.offsets),
+        )
+
+    def serve(self, request: Sequence[Mapping[str, Any]]) -> Floats:
+        return self._predict(self.fitted.serve(request))
+
+    def samples(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, IntArray]:
+        return self.fitted.arranged(rows)
+
+    def answer(self, rows: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
+        """
+        Score rows. Features of a group (``FeatureSet.group_by``, e.g. the flights of a route and day) follow from all
+        its rows: a request holds whole groups, one or several, in any order. Other rows may be asked for one by one.
+
+        :return: the columns of the objective: ``score``; with ``probability`` where it is binary (the score is its
+            logit). Null for a row that the feature set leaves out, of a group below ``min_group_size``
+        """
+        table = self.fitted.apply(rows.with_row_index(_ROW), keys={_ROW: _ROW})
+        assert table.keys is not None, "asked for"
+        predicted, places = self._predict(table), table.keys[_ROW].to_numpy()
+        if num_not_finite(predicted):
+            at = int(np.argmin(np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)))
+            raise BadDataError(f"the model's score of row {places[at]} is {predicted[at]}, not a number")
+        answers = {}
+        scored = self.objective.predictions(table.labels, predicted, table.offsets)
+        for name, values in self.objective.functions.answer(scored).items():
+            answers[name] = np.full(rows.height, np.nan, np.result_type(values.dtype, np.float32))
+            answers[name][places] = values
+        return answers
+
+    def example(self, held_out: pl.DataFrame) -> pl.DataFrame:
+        """Return the first samples, in the columns of a request."""
+        arranged, offsets = self.fitted.arranged(held_out)
+        stop = next((stop for stop in offsets[1:].tolist() if stop >= EXAMPLE_ROWS), arranged.height)
+        return arranged.select(pl.col(name).cast(dtype) for name, dtype in self.columns.items()).head(stop)
+
+    def _predict(self, table: FeatureTable) -> Floats:
+        if table.num_features != self.description.num_features:
+            raise BadDataError(
+                f"the model takes {self.description.num_features} features, its feature set gives "
+                f"{table.num_features}; train it again"
+            )
+        functions, grouped = self.objective.functions, self.description.grouped
+        return predict_table(functions, self._module, table, torch.device("cpu"), grouped=grouped)
