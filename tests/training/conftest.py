@@ -430,7 +430,7 @@ def toy_checkpoint(project: Project, run_step: Any) -> Any:
         features = run_step(project, project.step_input("features", section, data, key))
         assert isinstance(features, FeaturesRef), features
         objective = {"objective": "binary", "metric": "auc"} if binary else {}
-        section = train_config(processes=1, epochs=1, **objective, **changes)
+        section = train_config(**{"processes": 1, "epochs": 1, **objective, **changes})
         checkpoint = run_step(project, project.step_input("train", section, features, key))
         assert not isinstance(checkpoint, Failure), checkpoint
         return checkpoint

@@ -1,0 +1,217 @@
+"""Objectives beside ranking and binary, from the training to the served answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from other_packages import installed
+
+from mlops.contract.refs import FeaturesRef, ModelVersionRef, ReportRef
+from mlops.contract.step import Failure
+from mlops.features.fitted import held_out
+from mlops.predictor.packing import open_checkpoint
+from mlops.serving.model import ServedModel
+from mlops.serving.package import package, served_example
+
+MODEL = """
+from torch import nn
+
+
+class Squeeze(nn.Module):
+    def forward(self, outputs):
+        return outputs.squeeze(-1)
+
+
+def build_model(config):
+    outputs = getattr(config, "num_outputs", 1)
+    return nn.Sequential(nn.Linear(config.num_features, outputs), Squeeze() if outputs == 1 else nn.Identity())
+"""
+QUANTILES = {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}
+OWN = """
+import numpy as np
+from pydantic import Field
+
+from mlops import MetricSpec, ObjectiveSpec, Section, check_outputs, mean_of_rows, ratio_of_sums, without_padding
+
+
+class Settings(Section):
+    scale: float = Field(default=2.0, gt=0)
+
+
+class LogCosh:
+    num_outputs = 1
+    columns = {"estimate": "double"}
+
+    def __init__(self, settings):
+        self.scale = settings.scale
+
+    def loss(self, model, batch):
+        errors = (check_outputs(model(batch.features), batch) - batch.labels) / self.scale
+        return mean_of_rows(errors.cosh().log(), batch)
+
+    def predict(self, outputs, batch):
+        return without_padding(check_outputs(outputs, batch), batch)
+
+    def check_labels(self, labels):
+        pass
+
+    def answer(self, predictions):
+        return {"estimate": predictions.predicted.astype(np.float64)}
+
+
+def far(predictions, parameter):
+    errors = np.abs(predictions.predicted - predictions.labels)
+    return ratio_of_sums(errors > parameter, np.ones(len(errors)), predictions.offsets)
+
+
+LOG_COSH = ObjectiveSpec(predicts="value", section=Settings, implementation=LogCosh)
+"""
+
+
+@pytest.fixture
+def evaluated(project: Any, run_step: Any) -> Any:
+    def evaluate(checkpoint: Any, key: str, **changes: Any) -> Any:
+        section = {
+            "registered_model": project.pipeline,
+            "metric": "mae",
+            "metrics": [],
+            "rules": [{"improvement": 0.0, "min_samples": 30}],
+            "slices": [],
+            "fairness": [],
+            "price_per_gpu_hour": None,
+            **changes,
+        }
+        return run_step(project, project.step_input("evaluate", section, checkpoint, key))
+
+    return evaluate
+
+
+@pytest.fixture
+def learnt(project: Any, toy_checkpoint: Any) -> Any:
+    """Trains the toy recipe for ten epochs, by a linear model."""
+    (project.home / "include/toy/model.py").write_text(MODEL)
+
+    def train(key: str, **changes: Any) -> Any:
+        settings = {"objective": "regression", "metric": "mae", "learning_rate": 0.05, "epochs": 10, **changes}
+        return toy_checkpoint(key=key, **settings)
+
+    return train
+
+
+def served(project: Any, checkpoint: Any, scratch: Path) -> tuple[Any, Path]:
+    """The answer of the model's package for its own example, and the package's folder."""
+    scratch.mkdir()
+    example = served_example(project.store, checkpoint, scratch)
+    folder = package(project.store, checkpoint, example, scratch)
+    [data] = folder.rglob("serving.json")
+    model = ServedModel(data.parent)
+    rows = model.predictor.example(held_out(project.store, checkpoint.ancestor(FeaturesRef)))
+    return model.predict(rows.to_pandas()), folder
+
+
+def test_a_regression_goes_all_the_way(
+    project: Any, learnt: Any, evaluated: Any, run_step: Any, tmp_path: Path
+) -> None:
+    """Quantiles are judged against a mean in production, by what both have."""
+    first = evaluated(learnt("first", epochs=1, learning_rate=0.001), "first", metrics=["rmse", "r2"])
+    assert isinstance(first, ReportRef), first
+    assert first.passed
+    version = run_step(project, project.step_input("register", {"registered_model": project.pipeline}, first, "first"))
+    assert isinstance(version, ModelVersionRef), version
+    move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+    assert isinstance(run_step(project, project.step_input("promote", move, version, "first")), ModelVersionRef)
+
+    checkpoint = learnt("second", objective_settings=QUANTILES, metric="pinball", metrics=["quantile_error"])
+    history = json.loads(project.store.read(checkpoint.artifacts["history"]))
+    assert history[-1]["further_metrics"].keys() == {"quantile_error"}
+    second = evaluated(checkpoint, "second", metrics=["r2"], slices=["city"])
+    assert isinstance(second, ReportRef), second
+    assert second.passed, second.reason
+    assert second.metrics["candidate.mae"] < second.metrics["champion.mae"]
+    html = project.store.read(second.artifacts["report"]).decode()
+    for title in ("Predicted and actual", "Residuals", "Calibration of the quantiles", "mean absolute error, lower is"):
+        assert title in html
+
+    failure = evaluated(checkpoint, "third", metric="pinball")
+    assert isinstance(failure, Failure)
+    assert "pinball is not defined for what it predicts" in failure.message
+
+    answer, _ = served(project, checkpoint, tmp_path / "served")
+    assert list(answer) == ["prediction", "quantile_0.1", "quantile_0.5", "quantile_0.9"]
+    known = answer.dropna().astype(float)
+    assert len(known)
+    assert (known["quantile_0.1"] <= known["prediction"]).all()
+    assert (known["prediction"] == known["quantile_0.5"]).all()
+
+
+def test_an_objective_of_the_recipe_is_stored_with_the_model(
+    project: Any, learnt: Any, evaluated: Any, tmp_path: Path
+) -> None:
+    """Broken: a model could not be scored once its recipe has gone on."""
+    recipe = project.home / "include/toy"
+    (recipe / "objective.py").write_text(OWN)
+    (recipe / "measures.py").write_text(
+        "from mlops import MetricSpec, Parameter\nfrom .objective import far\n"
+        "FAR = MetricSpec(measures=['value'], higher_is_better=False, title='far', parameter=Parameter(name='D',"
+        " whole=False), weighted=far)\n"
+    )
+    own = {"objective": "include.toy.objective:LOG_COSH", "metric": "include.toy.measures:FAR@0.5", "metrics": ["mae"]}
+    checkpoint = learnt("own", objective_settings={"scale": 1.0}, **own)
+    assert 0 <= checkpoint.metrics["far@0.5"] < 1
+    described = json.loads(project.store.read(checkpoint.artifacts["model"]))
+    assert described["objective_settings"] == {"scale": 1.0}
+    assert described["columns"] == {"estimate": "double"}
+    (recipe / "objective.py").unlink()
+    report = evaluated(checkpoint, "own")
+    assert isinstance(report, ReportRef), report
+    answer, folder = served(project, checkpoint, tmp_path / "served")
+    assert list(answer) == ["estimate"]
+    assert "estimate" in (folder / "MLmodel").read_text()
+
+
+def test_a_wrong_setting_of_a_recipe_s_objective_ends_the_step_at_once(project: Any, learnt: Any) -> None:
+    (project.home / "include/toy/objective.py").write_text(OWN)
+    with pytest.raises(AssertionError, match="unknown key 'scal'; did you mean 'scale'"):
+        learnt("wrong", objective="include.toy.objective:LOG_COSH", objective_settings={"scal": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "binary", "metric": "auc"}, "objective 'binary' needs labels 0 and 1, found"),
+        ({"objective_settings": QUANTILES, "model": "include.toy.narrow:build_model"}, "3 numbers per row are needed"),
+    ],
+)
+def test_what_does_not_fit_is_named(project: Any, learnt: Any, changes: dict[str, Any], message: str) -> None:
+    """Broken: two would be taken for one, or quantiles be learnt by broadcasting."""
+    (project.home / "include/toy/narrow.py").write_text(MODEL.replace('getattr(config, "num_outputs", 1)', "1"))
+    with pytest.raises(AssertionError, match=message):
+        learnt("wrong", **changes)
+
+
+@pytest.fixture
+def _tweedie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=":")
+    with installed("mlops-tweedie", tmp_path / "site"):
+        yield
+
+
+@pytest.mark.usefixtures("_tweedie")
+def test_an_objective_of_another_package_goes_all_the_way(
+    project: Any, learnt: Any, evaluated: Any, tmp_path: Path
+) -> None:
+    checkpoint = learnt("tweedie", objective="tweedie", metric="tweedie_deviance@1.5", learning_rate=0.01)
+    report = evaluated(checkpoint, "tweedie", metric="tweedie_deviance@1.5", metrics=["mae"])
+    assert isinstance(report, ReportRef), report
+    answer, folder = served(project, checkpoint, tmp_path / "served")
+    assert list(answer) == ["prediction"]
+    assert (answer["prediction"].dropna() > 0).all()
+    assert "mlops-tweedie==1.0" in (folder / "requirements.txt").read_text().split()
+    rows = held_out(project.store, checkpoint.ancestor(FeaturesRef))
+    scored = open_checkpoint(project.store, checkpoint, tmp_path).score(rows)
+    assert np.isfinite(scored.predictions.predicted).all()
