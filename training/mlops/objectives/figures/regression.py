@@ -67,7 +67,7 @@ def _residuals(models: Models) -> tuple[str, Figure]:
         axes.hist(values, bins, density=True, histtype="step", color=colour_of(name), label=name, linewidth=1.4)
     axes.axvline(0, color=SOFT, linestyle="--")
     axes.set(xlabel="prediction less label", ylabel="density")
-    axes.legend(loc="upper right")
+    axes.legend(loc="best")
     return f"Residuals; {100 - 2 * TAIL:g}% of them are shown", figure
 
 
