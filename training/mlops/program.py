@@ -89,6 +89,7 @@ class Program:
 
     def build_model(self) -> nn.Module:
         """Build the model in the same way as evaluation will."""
+        assert self.config.model is not None, "of learner: torch"
         factory = load_attribute(self.config.model, self._home)
         return build_model(
             factory,

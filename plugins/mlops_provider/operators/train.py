@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
@@ -47,11 +48,13 @@ def training_code(train: Mapping[str, Any]) -> list[str]:
     """See :meth:`StepOperator.code_paths`, for the settings of a training."""
     # A program and an objective of the recipe lie in the model's folder.
     paths = [train[name] for name in ("model", "loss", "configure_optimizer", "curriculum") if train[name]]
-    return recipe_folders([*paths, train["metric"], *train["metrics"]])
+    return recipe_folders([*paths, train["learner"], train["objective"], train["metric"], *train["metrics"]])
 
 
 def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:
     """See :meth:`StepOperator.gang`, for the settings of a training."""
+    if train["learner"] != TORCH:
+        return {}
     return {
         "processes": train["processes"],
         "nodes": str(train["nodes"]),

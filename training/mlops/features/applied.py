@@ -57,6 +57,9 @@ class FittedFeatures:
         self._derivation = Derivation.of(feature_set, self.columns)
         self._encoders = _encoders(feature_set, state)
         self.feature_names = [name for encoder in self._encoders for name in encoder.names]
+        ids = [encoder.ids for encoder in self._encoders for _ in encoder.names]
+        self.categorical = [place for place, are_ids in enumerate(ids) if are_ids]
+        """Positions of the features that are ids of categories."""
         self._dates = [name for name, dtype in self.columns.items() if dtype in (pl.Date, pl.Datetime)]
         self._takes = {name: kinds for name, dtype in self.columns.items() if (kinds := _kinds(dtype))}
 

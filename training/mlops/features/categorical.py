@@ -108,7 +108,7 @@ class Categorical(Defined):
                 if indicator:
                     out[len(names)] = missing
 
-        return Encoder((*names, *indicator), write)
+        return Encoder((*names, *indicator), write, ids=encoding == "id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,13 @@ def materialise(
     logger.info("serving parity: %d samples of all splits, served alone, equal the stored ones", num_checked)
     names = fitted.feature_names
     return Materialised(
-        manifest={"feature_names": names, "grouped": features.grouped, "engine": engine(), "splits": parts},
+        manifest={
+            "feature_names": names,
+            "categorical": fitted.categorical,
+            "grouped": features.grouped,
+            "engine": engine(),
+            "splits": parts,
+        },
         state=fitted.state,
         version=version(code.sha256, fitted),
         num_features=len(names),

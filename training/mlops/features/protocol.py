@@ -30,6 +30,8 @@ class Encoder:
     Function that takes N rows and fills ``[K, N]``, in several threads at once. It works row by row: a row alone must
     give the same bits as among others.
     """
+    ids: bool = False
+    """True: the features are ids of categories, whose order says nothing."""
 
 
 class Transform(Protocol):

@@ -9,18 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mlops.contract.learners import TORCH
 from mlops.contract.refs import canonical_json, digest_of
 from mlops.contract.step import BadDataError
 
 DOCUMENT: Final = "serving.json"
-"""Name of the file beside ``weights.pt`` and the recipes' code that says what is built from them."""
+"""Name of the file beside the weights and the recipes' code that says what is built from them."""
+
+
+def weights_file(learner: str) -> str:
+    """Return the name of the file with what was learnt."""
+    return "weights.pt" if learner == TORCH else "weights.bin"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelDescription:
     """The ``model`` artifact of a checkpoint, which says how to build the model that the weights belong to."""
 
-    model: str
+    learner: str
+    learner_settings: dict[str, object]
+    model: str | None
+    """Import path of what builds the model; None where the learner is not torch."""
     model_args: dict[str, object]
     num_features: int
     """Number of columns of the input; for tokens, their number in a sequence."""

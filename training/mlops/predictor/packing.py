@@ -9,7 +9,7 @@ from typing import Any
 from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.features.fitted import check_version, read_manifest
 from mlops.features.tokenise import check_tokens_version
-from mlops.predictor.document import write_document
+from mlops.predictor.document import weights_file, write_document
 from mlops.predictor.documents import DocumentsPredictor
 from mlops.predictor.predictor import Predictor, open_predictor
 from mlops.predictor.rows import RowsPredictor
@@ -59,6 +59,6 @@ def write_folder(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[
     folder.mkdir()
     for ref in (checkpoint, features):
         (folder / code[ref.kind]).write_bytes(store.read(ref.artifacts["code"]))
-    (folder / "weights.pt").write_bytes(store.read(checkpoint.artifacts["weights"]))
+    (folder / weights_file(description["learner"])).write_bytes(store.read(checkpoint.artifacts["weights"]))
     write_document(folder, document)
     return document

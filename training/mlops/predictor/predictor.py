@@ -6,21 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 import polars as pl
 import torch
 
 from mlops.code import load_bundled
+from mlops.contract.learners import TORCH
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.learners.learner import load_learner
 from mlops.metrics.predictions import Floats, IntArray
 from mlops.objectives.objective import LoadedObjective, load_objective
-from mlops.predictor.document import ModelDescription, read_document
+from mlops.objectives.scoring import predict_table
+from mlops.predictor.document import ModelDescription, read_document, weights_file
 from mlops.predictor.documents import DocumentsPredictor
 from mlops.predictor.rows import RowsPredictor
 from mlops.predictor.scored import Scored
 from mlops.trainer.checkpoint.weights import deserialise
 from mlops.trainer.model import build_model
+
+CPU: Final = torch.device("cpu")
 
 
 class Predictor(Protocol):
@@ -89,27 +95,37 @@ def open_predictor(folder: Path) -> Predictor:
     features, described = document["features"], document["model"]
     names = [field.name for field in fields(ModelDescription)]
     description = ModelDescription(**{name: described[name] for name in names})
-    objective = load_objective(
-        description.objective,
-        description.objective_settings,
-        lambda import_path: load({"code": described["code"], "path": import_path}),
-    )
+
+    def own(import_path: str) -> object:
+        return load({"code": described["code"], "path": import_path})
+
+    objective = load_objective(description.objective, description.objective_settings, own)
+    weights = (folder / weights_file(description.learner)).read_bytes()
+    common = {
+        "definition": load(features),
+        "stored": features,
+        "description": description,
+        "objective": objective,
+        "num_bytes": sum(path.stat().st_size for path in folder.iterdir()),
+        "recipes": recipes,
+    }
+    if description.learner != TORCH:
+        learner = load_learner(description.learner, description.learner_settings, own)
+        return RowsPredictor(**common, predict=learner.load(weights, objective).predict)
+    assert description.model is not None, "of learner: torch"
     module = build_model(
-        load({"code": described["code"], "path": description.model}),
+        own(description.model),
         description.model,
         description.num_features,
         description.model_args,
         vocab_size=description.vocab_size,
         num_outputs=description.num_outputs,
     )
-    module.load_state_dict(deserialise((folder / "weights.pt").read_bytes(), torch.device("cpu")))
-    kind = RowsPredictor if description.vocab_size is None else DocumentsPredictor
-    return kind(
-        definition=load(features),
-        stored=features,
-        description=description,
-        objective=objective,
-        module=module,
-        num_bytes=sum(path.stat().st_size for path in folder.iterdir()),
-        recipes=recipes,
-    )
+    module.load_state_dict(deserialise(weights, CPU))
+    if description.vocab_size is not None:
+        return DocumentsPredictor(**common, module=module)
+
+    def predict(table: FeatureTable) -> Floats:
+        return predict_table(objective.functions, module, table, CPU, grouped=description.grouped)
+
+    return RowsPredictor(**common, predict=predict)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import torch
-from torch import nn
 
 from mlops.contract.step import BadDataError
 from mlops.data.shards.feature_table import FeatureTable
@@ -19,7 +17,6 @@ from mlops.features.feature_set import FeatureSet
 from mlops.features.release import check_engine
 from mlops.metrics.predictions import Floats, IntArray, num_not_finite
 from mlops.objectives.objective import LoadedObjective
-from mlops.objectives.scoring import predict_table
 from mlops.predictor.document import ModelDescription
 from mlops.predictor.scored import Scored
 
@@ -34,6 +31,7 @@ class RowsPredictor:
 
     :param definition: the feature set
     :param stored: the features' part of the document: ``engine``, ``state``
+    :param predict: what was learnt, from features to predictions
     :param recipes: folder of the recipes' files, kept for as long as the model
     :raises BadConfigError: if this process would make other features from a row than the training did
     """
@@ -45,14 +43,14 @@ class RowsPredictor:
         stored: Mapping[str, Any],
         description: ModelDescription,
         objective: LoadedObjective,
-        module: nn.Module,
+        predict: Callable[[FeatureTable], Floats],
         num_bytes: int,
         recipes: TemporaryDirectory[str],
     ) -> None:
         check_engine("the features of this model", stored["engine"])
         self.fitted = FittedFeatures(definition, stored["state"])
         self.description, self.objective, self.num_bytes = description, objective, num_bytes
-        self._module, self._recipes = module, recipes
+        self._scores, self._recipes = predict, recipes
 
     @property
     def columns(self) -> pl.Schema:
@@ -104,5 +102,4 @@ class RowsPredictor:
                 f"the model takes {self.description.num_features} features, its feature set gives "
                 f"{table.num_features}; train it again"
             )
-        functions, grouped = self.objective.functions, self.description.grouped
-        return predict_table(functions, self._module, table, torch.device("cpu"), grouped=grouped)
+        return self._scores(table)

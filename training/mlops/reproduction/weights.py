@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef
 from mlops.store import Store
 from mlops.trainer.checkpoint.committed import Saved
@@ -26,6 +27,9 @@ def compare_training(store: Store, then: CheckpointRef, now: CheckpointRef) -> d
     found = {"steps": _steps(store, then, now), "epochs": _epochs(store, then, now)}
     if then.artifacts["weights"].sha256 != now.artifacts["weights"].sha256:
         found["checkpoints"] = _checkpoints(store, then.place, now.place)
+        if json.loads(store.read(then.artifacts["model"]))["learner"] != TORCH:
+            found["weights"] = "the stored models are not the same"
+            return {what: sentence for what, sentence in found.items() if sentence}
         states = [deserialise(store.read(ref.artifacts["weights"]), torch.device("cpu")) for ref in (then, now)]
         found["weights"] = f"the weights: {first_difference(*states) or 'equal tensors in another form'}"
     return {what: sentence for what, sentence in found.items() if sentence}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from mlops.code import is_of_recipe
+from mlops.contract.learners import LEARNERS, TORCH_LEARNER
 from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of
 from mlops.contract.step import BadConfigError
@@ -62,7 +64,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     document = write_folder(store, checkpoint, data)
     rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
-    modules, packages = closure({model.__name__, *_imported(recipes), *_of_objective(document["model"]["objective"])})
+    modules, packages = closure({model.__name__, *_imported(recipes), *_of_extensions(document["model"])})
     folder = scratch / "served"
     write_model_folder(
         folder,
@@ -81,13 +83,18 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     return folder
 
 
-def _of_objective(name: str) -> set[str]:
-    """Return the modules that implement an objective; none for one of the recipe, which is in its code."""
-    if name in OBJECTIVES.builtin:
-        implementation = OBJECTIVES.load(name).implementation
-        return {implementation.partition(":")[0]}
-    path = OBJECTIVES.import_path(name)
-    return set() if is_of_recipe(path) else {path.partition(":")[0]}
+def _of_extensions(described: Mapping[str, Any]) -> set[str]:
+    """Return the modules that implement objective and learner; none for those that are in the recipe's code."""
+    found = set()
+    for point in (OBJECTIVES, LEARNERS):
+        name = described[point.kind]
+        path = point.import_path(name)
+        if name in point.builtin:
+            path = str(point.load(name).implementation)
+        if not is_of_recipe(path):
+            found.add(path.partition(":")[0])
+    # How torch trains is nothing that a server needs.
+    return found - {str(TORCH_LEARNER.implementation).partition(":")[0]}
 
 
 def _imported(recipes: Iterable[Path]) -> set[str]:

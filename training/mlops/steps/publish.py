@@ -20,11 +20,11 @@ from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_
 from mlops.contract.sections.train import Train
 from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import load_objective
+from mlops.predictor.document import weights_file
 from mlops.steps import StepContext
 from mlops.tracking.connection import TrackingError
 from mlops.tracking.run import TrackedRun
 from mlops.tracking.system_metrics import SystemMetrics
-from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.environment import gang_environment
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.run_logging import track
@@ -52,7 +52,8 @@ class Origin:
     """Patch from the commit to the code as it is; empty if there is nothing to patch, or too much."""
 
     @classmethod
-    def of(cls, home: Path, config: Train, ranks: Ranks) -> Origin:
+    def of(cls, home: Path, recipe: str, ranks: Ranks) -> Origin:
+        """:param recipe: import path of something in the recipe's folder"""
         changes = uncommitted(home)
         if changes.patch is None:
             logger.warning(
@@ -63,7 +64,7 @@ class Origin:
         found = gang_environment(home, ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
         return cls(
             environment={**found, "changed_files": list(changes.files)},
-            code=bundle(recipe_folder(home, config.model)),
+            code=bundle(recipe_folder(home, recipe)),
             patch=changes.patch or b"",
         )
 
@@ -125,6 +126,8 @@ def publish(
     objective = load_objective(config.objective, config.objective_settings, own)
     metric = load_metric(config.metric, own)
     description = {
+        "learner": config.learner,
+        "learner_settings": dict(config.learner_settings),
         "model": config.model,
         "model_args": dict(config.model_args),
         "num_features": features.num_features,
@@ -139,7 +142,7 @@ def publish(
         "grouped": bool(manifest["grouped"]),
     }
     files = {
-        "weights.pt": serialise(trained.weights),
+        weights_file(config.learner): trained.weights,
         "code.zip": origin.code,
         "model.json": canonical_json(description),
     }

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mlops.code import load_attribute
+from mlops.contract.learners import TORCH
 from mlops.contract.objectives import check_fit
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
@@ -20,6 +21,7 @@ from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import load_objective
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
+from mlops.steps.train_learner import run_learner
 from mlops.steps.train_script import run_program
 from mlops.tracking.connection import check_address
 from mlops.tracking.run import TrackedRun
@@ -40,10 +42,13 @@ def run(context: StepContext) -> CheckpointRef | None:
     tuned = study.parameters if isinstance(study, StudyRef) else {}
     config = check_section(Train, replaced_settings(context.config, tuned), "train")
     manifest = checked_manifest(context, config)
+    if config.learner != TORCH:
+        return run_learner(context, config, manifest)
     if config.program is not None:
         return run_program(context, config, manifest)
+    assert config.model is not None, "checked by the section"
     ranks = join_ranks(config)
-    origin = Origin.of(context.deployment.home, config, ranks) if ranks.leads else None
+    origin = Origin.of(context.deployment.home, config.model, ranks) if ranks.leads else None
     tags = origin.tags() if origin else {}
     ref = None
     with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):

@@ -11,6 +11,7 @@ from mlops.contract.refs import CheckpointRef
 from mlops.contract.sections.train import Train
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
+from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.parallel import Ranks, own_device, seed_everything
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.script import ProgramOutput, run_script
@@ -21,6 +22,7 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
     """:return: on rank 0 the checkpoint that the script handed back; None on the others"""
     features, deployment = context.features, context.deployment
     assert config.program is not None
+    assert config.model is not None, "checked by the section"
     # The process group is the script's.
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     ranks = Ranks(rank=deployment.rank, world_size=world_size, device=own_device())
@@ -29,7 +31,7 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
     )
     model = recipe.model()
     seed_everything(config.seed)
-    origin = Origin.of(deployment.home, config, ranks) if ranks.leads else None
+    origin = Origin.of(deployment.home, config.model, ranks) if ranks.leads else None
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     ref = None
     with tracked_run(context, config, ranks, num_parameters, origin.tags() if origin else {}) as tracked:
@@ -45,7 +47,7 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
             tracked.log(left.point())
             metric = short_name(config.metric)
             best = Trained(
-                weights=left.weights,
+                weights=serialise(left.weights),
                 history=[{"epoch": left.epoch, "validation_metric": left.metrics[metric], **left.metrics}],
                 epoch=left.epoch,
                 metrics=left.metrics,

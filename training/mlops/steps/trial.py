@@ -10,6 +10,7 @@ from typing import Any, Final
 from optuna.trial import FrozenTrial, TrialState
 
 from mlops.code import load_attribute
+from mlops.contract.learners import TORCH
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import TrialRef
 from mlops.contract.section import check_section
@@ -19,6 +20,7 @@ from mlops.contract.step import replaced_settings, settings_text
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model
+from mlops.steps.train_learner import learn
 from mlops.trainer.parallel import Ranks, leave
 from mlops.trainer.state import TrainingState
 from mlops.tuning.study import RUN, Study
@@ -34,7 +36,7 @@ def run(context: StepContext) -> TrialRef | None:
     config = context.section(TrialStep)
     number = config.number
     manifest = checked_manifest(context, config.train)
-    ranks = join_ranks(config.train)
+    ranks = join_ranks(config.train) if config.train.learner == TORCH else Ranks()
     own = partial(load_attribute, home=context.deployment.home)
     study = Study.open(context.input, context.store.uri, config, own) if ranks.leads else None
     trial = ranks.from_leader(study.begin(number) if study else None)
@@ -84,7 +86,11 @@ def _train(
         gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
         return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
 
-    with train_model(context, settings, ranks, manifest, gives_up=gives_up, tags=tags) as (_, state, tracked):
+    if settings.learner == TORCH:
+        training: Any = train_model(context, settings, ranks, manifest, gives_up=gives_up, tags=tags)
+    else:
+        training = learn(context, settings, manifest, gives_up=gives_up, tags=tags)
+    with training as (_, state, tracked):
         run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and ranks.leads else ""
     if study is None:
         return trial

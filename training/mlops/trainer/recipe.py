@@ -49,6 +49,7 @@ class Recipe:
     def model(self) -> nn.Module:
         """The same at each call: random numbers begin anew."""
         config = self.config
+        assert config.model is not None, "of learner: torch"
         seed_everything(config.seed)
         factory = load_attribute(config.model, self.home)
         vocab_size = self.manifest.get("vocab_size")

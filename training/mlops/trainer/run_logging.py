@@ -103,10 +103,15 @@ class MlflowCurves:
 
     def epoch(self, epoch: Epoch) -> None:
         """By epoch."""
-        metrics = {
-            "train_loss": epoch.train_loss,
-            allowed(f"validation_{short_name(self._config.metric)}"): epoch.validation_metric,
-            "epoch_seconds": epoch.seconds,
-            **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
-        }
-        self._tracked.log(Point(step=epoch.epoch, unix_time=epoch.finished_at, metrics=metrics))
+        self._tracked.log(epoch_point(self._config, epoch))
+
+
+def epoch_point(config: Train, epoch: Epoch) -> Point:
+    """Return the values of an epoch as MLflow takes them."""
+    metrics = {
+        "train_loss": epoch.train_loss,
+        allowed(f"validation_{short_name(config.metric)}"): epoch.validation_metric,
+        "epoch_seconds": epoch.seconds,
+        **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},
+    }
+    return Point(step=epoch.epoch, unix_time=epoch.finished_at, metrics=metrics)

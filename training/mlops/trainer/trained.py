@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.loop import TrainingJob
 from mlops.trainer.state import TrainingState
 
@@ -18,8 +19,8 @@ logger = logging.getLogger(__name__)
 class Trained:
     """The result of a training."""
 
-    weights: dict[str, Any]
-    """State dict of the model, whole and on the CPU."""
+    weights: bytes
+    """The model as its learner stores it; of torch the state dict, whole and on the CPU."""
     history: Sequence[Mapping[str, Any]]
     epoch: int
     """Epoch that the weights are from."""
@@ -56,7 +57,7 @@ def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) ->
             *(lost.epoch, job.validation.metric.name, lost.validation_metric, best.epoch, best.validation_metric),
         )
     return Trained(
-        weights=job.checkpoints.load_whole(saved, "model")["model"],
+        weights=serialise(job.checkpoints.load_whole(saved, "model")["model"]),
         history=[asdict(epoch) for epoch in state.history],
         epoch=best.epoch,
         metrics={job.validation.metric.name: best.validation_metric, "train_loss": best.train_loss},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
-from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_spec
+from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section
 from mlops.contract.sections.tune import TunedSection
 
@@ -86,23 +88,20 @@ class Train(TunedSection):
     )
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
-        *(
-            "model",
-            "program",
-            "loss",
-            "metrics",
-            "configure_optimizer",
-            "curriculum",
-            "objective",
-            "objective_settings",
-        ),
-        "metric",
+        *("learner", "model", "program", "loss", "metrics", "configure_optimizer", "curriculum"),
+        *("objective", "objective_settings", "metric"),
         *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
     }
 
-    model: ImportPath
-    """``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args`` are its fields. A
-    language model has ``config.vocab_size`` and ``config.context`` instead of the former."""
+    learner: LearnerName = TORCH
+    """What trains: ``torch``, a model of yours under torchrun; ``lightgbm``, gradient-boosted trees, in a process; or a
+    learner of an installed package, or ``package.module:NAME``."""
+    learner_settings: dict[str, Json] = Field(default={}, validate_default=True)
+    """Settings of the learner; ``torch`` has those of this section instead."""
+    model: ImportPath | None = None
+    """Of ``learner: torch``: ``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args``
+    are its fields. A language model has ``config.vocab_size`` and ``config.context`` instead of the former; one with
+    several outputs for a row has ``config.num_outputs``, too."""
     model_args: dict[str, Json] = {}
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
@@ -187,6 +186,12 @@ class Train(TunedSection):
     def why_untunable(self) -> str | None:
         return "left out where train.program trains, which does not say how it goes" if self.program else None
 
+    @field_validator("learner_settings")
+    @classmethod
+    def _settings_of_the_learner(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        learner = info.data.get("learner")
+        return value if learner is None else LEARNERS.checked_settings(learner, value)
+
     @field_validator("objective")
     @classmethod
     def _objective_in_the_recipe(cls, value: str, info: ValidationInfo) -> str:
@@ -233,6 +238,20 @@ class Train(TunedSection):
         return value
 
     @model_validator(mode="after")
+    def _what_the_learner_has(self) -> Train:
+        if self.learner == TORCH:
+            if self.model is None:
+                raise ValueError("complete: learner: torch needs model, an import path of build_model(config)")
+            return self
+        for name, field in type(self).model_fields.items():
+            if name not in _OF_EVERY_LEARNER and getattr(self, name) != _of_torch(name, field):
+                raise ValueError(
+                    f"consistent: {name} is of learner: torch; remove it, or see learner_settings of {self.learner}"
+                )
+        check_learns(self.learner, known_kind(self.objective, self.objective_settings), self.objective)
+        return self
+
+    @model_validator(mode="after")
     def _metrics_are_distinct(self) -> Train:
         check_distinct([self.metric, *self.metrics])
         return self
@@ -241,6 +260,7 @@ class Train(TunedSection):
     def _a_program_does_it_all(self) -> Train:
         if self.program is None:
             return self
+        assert self.model is not None, "checked before"
         recipe, own = self.model.partition(":")[0].split(".")[:2], self.program.split("/")[:2]
         if recipe != own:
             raise ValueError(
@@ -297,6 +317,18 @@ class Train(TunedSection):
                     f"logical_shards, got {self.logical_shards}"
                 )
         return self
+
+
+_OF_EVERY_LEARNER: Final = frozenset(
+    {"learner", "learner_settings", "objective", "objective_settings", "metric", "metrics", "epochs"}
+    | {"early_stopping", "checkpoint", "seed"}
+)
+"""Settings that all learners have."""
+
+
+def _of_torch(name: str, field: FieldInfo) -> Any:
+    """Return what a setting of torch's is where nobody sets it."""
+    return 1 if name == "logical_shards" else field.get_default(call_default_factory=True)
 
 
 def node_range(nodes: int | str) -> tuple[int, int]:

@@ -1,0 +1,205 @@
+"""Gradient-boosted trees by LightGBM (Ke et al. 2017)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import lightgbm
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mlops.contract.learner_settings import LightGbmSettings
+from mlops.contract.objective_settings import RegressionSettings
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.shards.batch import Batch
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.learners.learner import FittedModel, Lesson
+from mlops.metrics.predictions import Floats
+from mlops.objectives.objective import LoadedObjective
+
+Array = npt.NDArray[np.float64]
+_REGRESSIONS: Final = {
+    "mse": "regression",
+    "mae": "regression_l1",
+    "huber": "huber",
+    "poisson": "poisson",
+    "quantile": "quantile",
+}
+"""LightGBM's objective by the loss of ours."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trees:
+    """
+    Sums of trees, ``K`` of them where the objective has so many outputs.
+
+    The trees of each epoch are a model of their own, whose raw scores are added to those before: what an epoch adds
+    then depends on nothing that is not in here.
+    """
+
+    objective: LoadedObjective
+    feature_names: tuple[str, ...]
+    epochs: tuple[tuple[str, ...], ...] = ()
+    """For each epoch the ``K`` models, as LightGBM writes them."""
+
+    def raw(self, features: npt.NDArray[np.float32]) -> Array:
+        """Return ``[K, N]``, the sums of the trees' values."""
+        total = np.zeros((self.objective.functions.num_outputs, len(features)))
+        for models in self.epochs:
+            total += _raw(models, features)
+        return total
+
+    def predict(self, table: FeatureTable) -> Floats:
+        return as_predictions(self.raw(table.features), self.objective)
+
+    def save(self) -> bytes:
+        return json.dumps({"feature_names": self.feature_names, "epochs": self.epochs}).encode()
+
+    def importance(self) -> Mapping[str, float]:
+        """Return the gain of all splits by a feature, as a share of that of all features."""
+        gains = np.zeros(len(self.feature_names))
+        for models in self.epochs:
+            for text in models:
+                gains += _booster(text).feature_importance("gain")
+        shares = gains / (gains.sum() or 1.0)
+        return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
+
+
+class LightGbm:
+    """Implements :class:`mlops.Learner`."""
+
+    def __init__(self, settings: LightGbmSettings) -> None:
+        self._settings = settings
+        self._data: lightgbm.Dataset | None = None
+        self._known: tuple[Trees, Array] | None = None
+        """The model that was last added to, and its raw scores of the rows that it learns from."""
+
+    def begin(self, lesson: Lesson) -> Trees:
+        self._objectives(lesson.objective)
+        return Trees(objective=lesson.objective, feature_names=tuple(lesson.feature_names))
+
+    def load(self, data: bytes, objective: LoadedObjective) -> Trees:
+        try:
+            document = json.loads(data)
+            epochs = tuple(tuple(models) for models in document["epochs"])
+            for models in epochs:
+                for text in models:
+                    _booster(text)
+            return Trees(objective=objective, feature_names=tuple(document["feature_names"]), epochs=epochs)
+        except (ValueError, KeyError, TypeError, lightgbm.basic.LightGBMError) as error:
+            raise BadDataError(f"this is no model of gradient-boosted trees: {error}") from error
+
+    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
+        assert isinstance(model, Trees)
+        known = self._known is not None and self._known[0] is model
+        raw = self._known[1] if known and self._known else model.raw(lesson.train.features)
+        losses, made = [], []
+        for number, objective in enumerate(self._objectives(lesson.objective)):
+            text, loss = self._boost(lesson, objective, raw[number] if model.epochs else None, epoch)
+            made.append(text)
+            losses.append(loss)
+        models = tuple(made)
+        grown = replace(model, epochs=(*model.epochs, models))
+        # The same sum, in the same order, as a training that goes on from what was saved would make.
+        self._known = grown, raw + _raw(models, lesson.train.features)
+        return grown, float(np.mean(losses))
+
+    def _boost(
+        self, lesson: Lesson, objective: Mapping[str, Any], before: Array | None, epoch: int
+    ) -> tuple[str, float]:
+        """
+        :param before: raw scores of the trees before, ``[N]``
+        :return: the model as text, and its loss on the rows
+        """
+        settings = self._settings
+        parameters = {
+            **settings.model_dump(exclude={"rounds_per_epoch"}),
+            **objective,
+            # A seed of the epoch's own, so that nothing depends on draws that came before it; but one for the bins.
+            "seed": (lesson.seed * 1_000_003 + epoch) % (1 << 31),
+            "data_random_seed": lesson.seed % (1 << 31),
+            "deterministic": True,
+            "force_row_wise": True,
+            "num_threads": lesson.num_threads,
+            "verbose": -1,
+            "bagging_freq": 1 if settings.bagging_fraction < 1 else 0,
+            "boost_from_average": before is None,
+        }
+        data = self._dataset(lesson, parameters)
+        data.set_init_score(before)
+        booster = lightgbm.Booster(parameters, data)
+        for _ in range(settings.rounds_per_epoch):
+            if booster.update():
+                break  # no split is worth its price
+        return booster.model_to_string(num_iteration=-1), float(booster.eval_train()[0][2])
+
+    def _dataset(self, lesson: Lesson, parameters: Mapping[str, Any]) -> lightgbm.Dataset:
+        """Return the rows in LightGBM's bins, made once."""
+        if self._data is None:
+            table = lesson.train
+            grouped = parameters["objective"] == "lambdarank"
+            self._data = lightgbm.Dataset(
+                table.features,
+                table.labels,
+                group=np.diff(table.offsets) if grouped else None,
+                categorical_feature=list(lesson.categorical),
+                params=dict(parameters),
+                free_raw_data=False,
+            ).construct()
+        return self._data
+
+    def _objectives(self, objective: LoadedObjective) -> Sequence[Mapping[str, Any]]:
+        """
+        Return LightGBM's parameters for each output of an objective.
+
+        :raises BadConfigError: where LightGBM has no such objective
+        """
+        match objective.name, objective.settings:
+            case "binary", _:
+                return [{"objective": "binary", "metric": "binary_logloss"}]
+            case "ranking", _:
+                return [{"objective": "lambdarank", "metric": "ndcg", "eval_at": 10, "label_gain": _gains()}]
+            case "regression", RegressionSettings() as settings:
+                name = _REGRESSIONS[settings.loss]
+                levels = settings.quantiles or [settings.delta]
+                return [{"objective": name, "metric": name, "alpha": level} for level in levels]
+        raise BadConfigError(
+            f"learner 'lightgbm' learns the objectives binary, ranking and regression, not {objective.name!r}; take "
+            "learner: torch for it"
+        )
+
+
+def as_predictions(raw: Array, objective: LoadedObjective) -> Floats:
+    """
+    Return what an objective makes of raw scores, which are the outputs of a model.
+
+    :param raw: ``[K, N]``
+    :return: ``[N]`` or ``[N, K]``
+    """
+    outputs = torch.from_numpy(np.ascontiguousarray(raw.T if len(raw) > 1 else raw[0], np.float32))
+    rows = Batch(
+        features=torch.empty(raw.shape[1], 0),
+        labels=torch.zeros(raw.shape[1]),
+        mask=None,
+        weights=torch.ones(raw.shape[1]),
+        samples=np.arange(raw.shape[1]),
+    )
+    return objective.functions.predict(outputs, rows)
+
+
+def _raw(models: Sequence[str], features: npt.NDArray[np.float32]) -> Array:
+    """Return ``[K, N]``, the raw scores of an epoch's models."""
+    return np.stack([_booster(text).predict(features, raw_score=True) for text in models])
+
+
+def _booster(text: str) -> lightgbm.Booster:
+    return lightgbm.Booster(model_str=text)
+
+
+def _gains() -> list[int]:
+    """Return the gain of each grade of relevance, ``2^grade - 1``."""
+    return [2**grade - 1 for grade in range(25)]

@@ -1,0 +1,195 @@
+"""Train by a learner of rows, epoch by epoch, in a plain process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from mlops.code import load_attribute
+from mlops.contract.metrics import short_name
+from mlops.contract.refs import CheckpointRef, canonical_json
+from mlops.contract.sections.train import Train
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.data.shards.shard_reading import open_split
+from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
+from mlops.metrics.metric import Metric, load_metric
+from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.steps import StepContext
+from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
+from mlops.store import Store
+from mlops.tracking.run import TrackedRun
+from mlops.trainer.parallel import Ranks
+from mlops.trainer.run_logging import epoch_point
+from mlops.trainer.state import Epoch, TrainingState
+from mlops.trainer.trained import Trained
+
+logger = logging.getLogger(__name__)
+
+
+def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]) -> CheckpointRef:
+    """:return: the checkpoint of the best epoch"""
+    ranks = Ranks()
+    origin = Origin.of(context.deployment.home, manifest["feature_set"], ranks)
+    with learn(context, config, manifest, tags=origin.tags()) as (saves, state, tracked):
+        best = state.best
+        assert best is not None, "epochs >= 1"
+        name = short_name(config.metric)
+        trained = Trained(
+            weights=saves.model(best.epoch),
+            history=[asdict(epoch) for epoch in state.history],
+            epoch=best.epoch,
+            metrics={name: best.validation_metric, "train_loss": best.train_loss},
+            world_size=1,
+        )
+        return publish(context, config, trained, origin, tracked, manifest)
+
+
+@contextmanager
+def learn(
+    context: StepContext,
+    config: Train,
+    manifest: Mapping[str, Any],
+    *,
+    gives_up: Callable[[TrainingState], bool] | None = None,
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[Saves, TrainingState, TrackedRun]]:
+    """
+    Train to the end, from the last epoch that was saved; the run in MLflow ends with the context.
+
+    :param manifest: of the features
+    :param gives_up: called after each epoch, True prunes the training
+    :param tags: tags of the run
+    """
+    training = _Training.of(context, config, manifest)
+    with tracked_run(context, config, Ranks(), 0, tags) as tracked:
+        assert tracked is not None, "one process alone"
+        for epoch in training.state.history:
+            # A killed process may have taken some with it; those that MLflow has are not sent again.
+            tracked.log(epoch_point(config, epoch))
+        while not training.state.finished(config.epochs, config.early_stopping):
+            epoch = training.step()
+            tracked.log(epoch_point(config, epoch))
+            if gives_up is not None and gives_up(training.state):
+                training.state.given_up = True
+        yield training.saves, training.state, tracked
+    ended = {"mlops.given_up": "True"} if training.state.given_up else {}
+    tracked.finish(TRACKING_SECONDS, "KILLED" if training.state.given_up else "FINISHED", ended)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saves:
+    """
+    The epochs of a training in the store: a file with the model, and then one that says that it is whole.
+
+    What an epoch's model is follows from the training alone: two processes that meet on one training write the same.
+    """
+
+    store: Store
+    place: str
+
+    def newest(self) -> tuple[bytes, list[Epoch]] | None:
+        """Return the model of the newest epoch that is whole, and the history up to it; None: there is none."""
+        for key in sorted(self.store.list(f"{self.place}/checkpoints/epochs"), reverse=True):
+            if not key.endswith(".json"):
+                continue
+            document = json.loads(self.store.get(key))
+            data = self.store.get(f"{key.removesuffix('.json')}.model")
+            if hashlib.sha256(data).hexdigest() == document["sha256"]:
+                return data, [Epoch(**epoch) for epoch in document["history"]]
+            logger.warning("%s is damaged: going on from an earlier epoch", key)
+        return None
+
+    def save(self, model: bytes, history: list[Epoch]) -> None:
+        key = self._key(len(history))
+        self.store.put(f"{key}.model", model)
+        document = {"sha256": hashlib.sha256(model).hexdigest(), "history": [asdict(epoch) for epoch in history]}
+        self.store.put(f"{key}.json", canonical_json(document))
+
+    def model(self, epoch: int) -> bytes:
+        return self.store.get(f"{self._key(epoch)}.model")
+
+    def _key(self, epoch: int) -> str:
+        return f"{self.place}/checkpoints/epochs/{epoch:06d}"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Training:
+    learner: Learner
+    lesson: Lesson
+    validation: FeatureTable
+    objective: LoadedObjective
+    metric: Metric
+    further: list[Metric]
+    saves: Saves
+    state: TrainingState
+    model: FittedModel
+
+    @classmethod
+    def of(cls, context: StepContext, config: Train, manifest: Mapping[str, Any]) -> _Training:
+        own, store, features = _own(context), context.store, context.features
+        objective = load_objective(config.objective, config.objective_settings, own)
+        learner = load_learner(config.learner, config.learner_settings, own)
+        train, validation = (open_split(store, features, name, context.scratch) for name in ("train", "validation"))
+        for table in (train, validation):
+            objective.functions.check_labels(table.labels)
+        lesson = Lesson(
+            train=train,
+            objective=objective,
+            feature_names=manifest["feature_names"],
+            categorical=manifest["categorical"],
+            seed=config.seed,
+            num_threads=torch.get_num_threads(),
+        )
+        metric = load_metric(config.metric, own)
+        saves = Saves(store=store, place=context.place)
+        state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
+        if (found := saves.newest()) is not None:
+            model, state.history = learner.load(found[0], objective), found[1]
+            logger.info("going on after epoch %d of %d", len(state.history), config.epochs)
+        return cls(
+            learner=learner,
+            lesson=lesson,
+            validation=validation,
+            objective=objective,
+            metric=metric,
+            further=[load_metric(name, own) for name in config.metrics],
+            saves=saves,
+            state=state,
+            model=model,
+        )
+
+    def step(self) -> Epoch:
+        """Learn for one more epoch, measure it and save it."""
+        started, number = time.monotonic(), len(self.state.history) + 1
+        self.model, loss = self.learner.learn(self.model, self.lesson, number)
+        table = self.validation
+        predictions = self.objective.predictions(table.labels, self.model.predict(table), table.offsets)
+        seconds = time.monotonic() - started
+        epoch = Epoch(
+            epoch=number,
+            step=number,
+            train_loss=loss,
+            validation_metric=self.metric.measure(predictions),
+            further_metrics={each.name: each.measure(predictions) for each in self.further},
+            seconds=seconds,
+            samples_per_second=self.lesson.train.num_samples / seconds,
+            finished_at=time.time(),
+        )
+        self.state.history.append(epoch)
+        self.saves.save(self.model.save(), self.state.history)
+        logger.info("epoch %d: loss %.4f, %s %.4f", number, loss, self.metric.name, epoch.validation_metric)
+        return epoch
+
+
+def _own(context: StepContext) -> Callable[[str], object]:
+    return partial(load_attribute, home=context.deployment.home)
