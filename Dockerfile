@@ -103,6 +103,8 @@ HEALTHCHECK --interval=5m --timeout=30s --start-period=30s \
 CMD ["python", "-m", "mlops.commands", "--help"]
 
 FROM base AS training
+# LightGBM's threads; torch brings its own.
+RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 COPY --from=training-venv /opt/venv /opt/venv
 COPY --from=code /opt/mlops /opt/mlops
 ARG GIT_COMMIT=""

@@ -18,10 +18,16 @@ def package(name: str) -> Path:
 
 
 @contextmanager
-def installed(name: str, site: Path) -> Iterator[None]:
-    """Have a package installed in a folder, from which this process imports."""
+def installed(name: str, site: Path, requires: Sequence[str] = ()) -> Iterator[None]:
+    """
+    Have a package installed in a folder, from which this process imports.
+
+    :param requires: what it requires beside what the runtime has
+    """
     uv = REPOSITORY / ".venv/uv/bin/uv"
-    subprocess.run([uv, "pip", "install", "--quiet", "--no-deps", "--target", site, package(name)], check=True)
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--no-deps", "--target", site, package(name), *requires], check=True
+    )
     sys.path.insert(0, str(site))
     extensions.installed.cache_clear()
     try:

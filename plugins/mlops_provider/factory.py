@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Param, get_parsing_context
 from airflow.sdk.configuration import conf
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from mlops.contract.learners import TORCH
 from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.operators.approve import ApproveOperator
@@ -31,15 +32,17 @@ from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.spec import SECTIONS, Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
-PARAMETERS = {"ingest": ("window_days",), "train": ("learning_rate", "epochs", "seed")}
+PARAMETERS: Mapping[str, tuple[str, ...]] = {"ingest": ("window_days",), "train": ("learning_rate", "epochs", "seed")}
 """Settings that the trigger form offers to override for one run, by step."""
-SEARCHED = tuple(f"train.{name}" for name in PARAMETERS["train"])
-"""The training's, as they are called in a search for its settings."""
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
     """The DAG of one pipeline: its steps in a line."""
     zone = ZoneInfo(pipeline.timezone)
+    parameters = PARAMETERS
+    if pipeline.train.learner != TORCH:
+        # The rate of other learners is among their own settings.
+        parameters = {**PARAMETERS, "train": tuple(name for name in PARAMETERS["train"] if name != "learning_rate")}
     dag = DAG(
         dag_id=pipeline.pipeline,
         description=pipeline.description,
@@ -59,7 +62,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         tags=["mlops", *pipeline.tags],
         params={
             name: _param(pipeline, step, name)
-            for step, names in PARAMETERS.items()
+            for step, names in parameters.items()
             for name in names
             # What a search finds goes before what is given.
             if not (step == "train" and pipeline.tune and name in pipeline.tune.space)
@@ -80,8 +83,11 @@ def build_dag(pipeline: Pipeline) -> DAG:
         return {"task_id": task_id, "pods": pipeline.pods_of(step), **common}
 
     def common(step: str) -> dict[str, Any]:
-        parameters = SEARCHED if step == "tune" else PARAMETERS.get(step, ())
-        return {**task(step, step), "parameters": parameters, **settings[step]}
+        asked = parameters.get(step, ())
+        if step == "tune":
+            # The training's, as they are called in a search for its settings.
+            asked = tuple(f"train.{name}" for name in parameters["train"])
+        return {**task(step, step), "parameters": asked, **settings[step]}
 
     model = pipeline.register_.registered_model
     with dag:

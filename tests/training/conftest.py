@@ -390,7 +390,8 @@ def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
             offsets, labels = np.arange(len(labels) + 1, dtype=np.int64), (labels > 2).astype(np.float32)
         table = FeatureTable(features=features, labels=labels, offsets=offsets)
         splits[name] = write_split(store, "features/toy", name, table)
-    manifest = canonical_json({"grouped": grouped, "feature_names": ["a", "b", "c", "d"], "splits": splits})
+    names = {"feature_set": "include.toy.features:FEATURES", "feature_names": ["a", "b", "c", "d"], "categorical": []}
+    manifest = canonical_json({"grouped": grouped, **names, "splits": splits})
     return features_ref(store, manifest, {name: split["num_samples"] for name, split in splits.items()})
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mlops.contract.public_names import MODULE_OF
 
 if TYPE_CHECKING:
+    from mlops.contract.learners import LearnerSpec
     from mlops.contract.metrics import MetricSpec, Parameter
     from mlops.contract.objectives import ObjectiveSpec
     from mlops.contract.rules import RuleSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mlops.contract.step import BadConfigError, BadDataError
     from mlops.data.engine.engines import Table
     from mlops.data.shards.batch import Batch
+    from mlops.data.shards.feature_table import FeatureTable
     from mlops.data.sources.source import Piece, Position, Source, SourceError, SourceReader
     from mlops.evaluation.verdict import Measured, RuleOutcome
     from mlops.features.feature_set import FeatureSet
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
         Standardise,
         Vocabulary,
     )
+    from mlops.learners.learner import FittedModel, Learner, Lesson
     from mlops.metrics.predictions import Predictions
     from mlops.metrics.weighted import Weighted, mean_over_samples, of_sums, over_drawn_rows, ratio_of_sums
     from mlops.objectives.figures.axes import colour_of, new_axes
-    from mlops.objectives.objective import Objective
+    from mlops.objectives.objective import LoadedObjective, Objective
     from mlops.objectives.outputs import check_outputs, mean_of_rows, without_padding
     from mlops.program import Program
 
@@ -58,7 +61,13 @@ __all__ = [
     "Cyclical",
     "Encoder",
     "FeatureSet",
+    "FeatureTable",
+    "FittedModel",
     "Hash",
+    "Learner",
+    "LearnerSpec",
+    "Lesson",
+    "LoadedObjective",
     "Log",
     "Measured",
     "MetricSpec",

@@ -276,3 +276,39 @@ def test_the_lowest_loss_is_the_best(project: Any, run_step: Any, search: Any, b
     assert trials[good].value < trials[bad].value
     study = run_step(project, document(None))
     assert (study.best_trial, study.best_value) == (good, trials[good].value)
+
+
+def test_settings_of_another_learner_are_searched(project: Any, run_step: Any, toy_features: FeaturesRef) -> None:
+    """In plain processes; the worse of two trials is ended early."""
+    commit_lineage(project.store, toy_features)
+    train = {
+        "learner": "lightgbm",
+        "learner_settings": {"rounds_per_epoch": 3, "learning_rate": 0.1},
+        "objective": "ranking",
+        "metric": "ndcg@10",
+        "epochs": 3,
+    }
+    section = TuneStep.model_validate(
+        {
+            "space": {"learner_settings.learning_rate": {"choices": [0.2, 1e-6]}},
+            "sampler": "grid",
+            "pruner": "successive_halving",
+            "train": train,
+        }
+    ).model_dump(mode="json")
+
+    def document(number: int | None) -> Any:
+        if number is None:
+            return project.step_input("tune", section, toy_features, "study_2")
+        return project.step_input("trial", section | {"number": number}, toy_features, f"trial_{number}")
+
+    drawn = [study_parameters(project, document(number), number) for number in (0, 1)]
+    good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learner_settings.learning_rate"])
+    trials = {number: run_step(project, document(number)) for number in (good, bad)}
+    assert trials[good].state == "complete"
+    assert trials[good].value > trials[bad].value
+    study = run_step(project, document(None))
+    assert (study.best_trial, study.best_value) == (good, trials[good].value)
+    trained = run_step(project, project.step_input("train", section["train"], study, "train"))
+    assert isinstance(trained, CheckpointRef), trained
+    assert trained.metrics["ndcg@10"] == pytest.approx(trials[good].value)
