@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from turns import by_turns, on_turn
 
+from mlops.contract.refs import CheckpointRef
+from mlops.contract.sections.train import Train
 from mlops.contract.step import connection_variable
 from mlops.store import Store
 
@@ -111,3 +113,16 @@ def test_a_script_that_ends_otherwise_each_time_is_named(recipe: Any, quick: Any
     assert done.returncode == 1, done.stdout + done.stderr
     assert "DIFFERENT  the weights: 0.bias differs" in done.stdout
     assert "likely reason: the loop is the recipe's own, include/toy/train_mine.py" in done.stdout
+
+
+def test_trees_are_made_again_to_the_bit(quick: Any) -> None:
+    """Broken: of another learner nothing could be shown."""
+    plain = Train.model_validate({"learner": "lightgbm", "objective": "ranking", "metric": "ndcg@10"})
+    section = {**plain.model_dump(mode="json"), "epochs": 2}
+    section["learner_settings"] |= {"rounds_per_epoch": 4, "bagging_fraction": 0.7}
+    features = quick.features()
+    checkpoint = quick.run_step(quick.project, quick.project.step_input("train", section, features, "trees"))
+    assert isinstance(checkpoint, CheckpointRef), checkpoint
+    done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout

@@ -174,7 +174,7 @@ def _train(
     from mlops.tracking.run import reopen_run
 
     document, then = original.train_input, original.checkpoint
-    say.tell("code", again.workplace.use_recipe(again.store, then, document.config["model"]))
+    say.tell("code", again.workplace.use_recipe(again.store, then, original.trained_recipe))
     world_size = what_if or then.world_size
     with say.working("train") as on_line:
         now = again.run(

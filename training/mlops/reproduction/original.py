@@ -25,6 +25,11 @@ class Original:
     patch: bytes
     """Patch of the code that was not committed; empty if all was, or if it was too large to be kept."""
 
+    @property
+    def trained_recipe(self) -> str:
+        """Import path of something in the recipe that was trained: its model or, where it has none, its features."""
+        return str(self.train_input.config["model"] or self.features_input.config["feature_set"])
+
     @classmethod
     def read(cls, store: Store, checkpoint: CheckpointRef) -> Self:
         """

@@ -192,7 +192,7 @@ def _files(store: Store, original: Original) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for ref, import_path in (
         (original.features, original.features_input.config["feature_set"]),
-        (original.checkpoint, original.train_input.config["model"]),
+        (original.checkpoint, original.trained_recipe),
     ):
         folder = "/".join(recipe_of(import_path))
         with zipfile.ZipFile(io.BytesIO(store.read(ref.artifacts["code"]))) as archive:
