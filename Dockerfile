@@ -103,7 +103,8 @@ HEALTHCHECK --interval=5m --timeout=30s --start-period=30s \
 CMD ["python", "-m", "mlops.commands", "--help"]
 
 FROM base AS training
-# LightGBM's threads; torch brings its own.
+# LightGBM's threads; torch brings its own. Of this release of Debian there is one version, with its security updates.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 COPY --from=training-venv /opt/venv /opt/venv
 COPY --from=code /opt/mlops /opt/mlops
