@@ -32,6 +32,22 @@ _REGRESSIONS: Final = {
 """LightGBM's objective by the loss of ours."""
 
 
+class Boosted:
+    """The trees of one output of one epoch: the text that is stored, read once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._booster = lightgbm.Booster(model_str=text)
+
+    def raw(self, features: npt.NDArray[np.float32]) -> Array:
+        """Return ``[N]``, the sums of the trees' values."""
+        return np.asarray(self._booster.predict(features, raw_score=True), np.float64)
+
+    def gains(self) -> Array:
+        """Return ``[F]``, the gain of all splits by each feature."""
+        return np.asarray(self._booster.feature_importance("gain"), np.float64)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
     """
@@ -43,8 +59,8 @@ class Trees:
 
     objective: LoadedObjective
     feature_names: tuple[str, ...]
-    epochs: tuple[tuple[str, ...], ...] = ()
-    """For each epoch the ``K`` models, as LightGBM writes them."""
+    epochs: tuple[tuple[Boosted, ...], ...] = ()
+    """For each epoch the trees of the ``K`` outputs."""
 
     def raw(self, features: npt.NDArray[np.float32]) -> Array:
         """Return ``[K, N]``, the sums of the trees' values."""
@@ -57,14 +73,15 @@ class Trees:
         return as_predictions(self.raw(table.features), self.objective)
 
     def save(self) -> bytes:
-        return json.dumps({"feature_names": self.feature_names, "epochs": self.epochs}).encode()
+        epochs = [[trees.text for trees in models] for models in self.epochs]
+        return json.dumps({"feature_names": self.feature_names, "epochs": epochs}).encode()
 
     def importance(self) -> Mapping[str, float]:
         """Return the gain of all splits by a feature, as a share of that of all features."""
         gains = np.zeros(len(self.feature_names))
         for models in self.epochs:
-            for text in models:
-                gains += _booster(text).feature_importance("gain")
+            for trees in models:
+                gains += trees.gains()
         shares = gains / (gains.sum() or 1.0)
         return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
 
@@ -85,10 +102,7 @@ class LightGbm:
     def load(self, data: bytes, objective: LoadedObjective) -> Trees:
         try:
             document = json.loads(data)
-            epochs = tuple(tuple(models) for models in document["epochs"])
-            for models in epochs:
-                for text in models:
-                    _booster(text)
+            epochs = tuple(tuple(Boosted(text) for text in models) for models in document["epochs"])
             return Trees(objective=objective, feature_names=tuple(document["feature_names"]), epochs=epochs)
         except (ValueError, KeyError, TypeError, lightgbm.basic.LightGBMError) as error:
             raise BadDataError(f"this is no model of gradient-boosted trees: {error}") from error
@@ -99,8 +113,8 @@ class LightGbm:
         raw = self._known[1] if known and self._known else model.raw(lesson.train.features)
         losses, made = [], []
         for number, objective in enumerate(self._objectives(lesson.objective)):
-            text, loss = self._boost(lesson, objective, raw[number] if model.epochs else None, epoch)
-            made.append(text)
+            trees, loss = self._boost(lesson, objective, raw[number] if model.epochs else None, epoch)
+            made.append(trees)
             losses.append(loss)
         models = tuple(made)
         grown = replace(model, epochs=(*model.epochs, models))
@@ -110,12 +124,13 @@ class LightGbm:
 
     def _boost(
         self, lesson: Lesson, objective: Mapping[str, Any], before: Array | None, epoch: int
-    ) -> tuple[str, float]:
+    ) -> tuple[Boosted, float]:
         """
         :param before: raw scores of the trees before, ``[N]``
-        :return: the model as text, and its loss on the rows
+        :return: the trees, and their loss on the rows
         """
         settings = self._settings
+        grouped = objective["objective"] == "lambdarank"
         parameters = {
             **settings.model_dump(exclude={"rounds_per_epoch"}),
             **objective,
@@ -127,21 +142,23 @@ class LightGbm:
             "num_threads": lesson.num_threads,
             "verbose": -1,
             "bagging_freq": 1 if settings.bagging_fraction < 1 else 0,
+            "bagging_by_query": grouped,
             "boost_from_average": before is None,
         }
-        data = self._dataset(lesson, parameters)
+        data = self._dataset(lesson, parameters, grouped=grouped)
         data.set_init_score(before)
         booster = lightgbm.Booster(parameters, data)
         for _ in range(settings.rounds_per_epoch):
             if booster.update():
                 break  # no split is worth its price
-        return booster.model_to_string(num_iteration=-1), float(booster.eval_train()[0][2])
+        _, _, found, higher_is_better = booster.eval_train()[0][:4]
+        # LambdaRank's gradients are those of no loss that has a value: what NDCG lacks of its best stands for it.
+        return Boosted(booster.model_to_string(num_iteration=-1)), float(1 - found if higher_is_better else found)
 
-    def _dataset(self, lesson: Lesson, parameters: Mapping[str, Any]) -> lightgbm.Dataset:
+    def _dataset(self, lesson: Lesson, parameters: Mapping[str, Any], *, grouped: bool) -> lightgbm.Dataset:
         """Return the rows in LightGBM's bins, made once."""
         if self._data is None:
             table = lesson.train
-            grouped = parameters["objective"] == "lambdarank"
             self._data = lightgbm.Dataset(
                 table.features,
                 table.labels,
@@ -191,13 +208,9 @@ def as_predictions(raw: Array, objective: LoadedObjective) -> Floats:
     return objective.functions.predict(outputs, rows)
 
 
-def _raw(models: Sequence[str], features: npt.NDArray[np.float32]) -> Array:
-    """Return ``[K, N]``, the raw scores of an epoch's models."""
-    return np.stack([_booster(text).predict(features, raw_score=True) for text in models])
-
-
-def _booster(text: str) -> lightgbm.Booster:
-    return lightgbm.Booster(model_str=text)
+def _raw(models: Sequence[Boosted], features: npt.NDArray[np.float32]) -> Array:
+    """Return ``[K, N]``, the raw scores of an epoch's trees."""
+    return np.stack([trees.raw(features) for trees in models])
 
 
 def _gains() -> list[int]:
