@@ -93,11 +93,11 @@ def test_a_training_that_was_killed_ends_in_the_same_bits(
 
     for number, after in [(1, False), (2, True), (3, False), (4, True)]:
 
-        def killed(self: Any, model: bytes, history: Any, number: int = number, after: bool = after) -> None:
-            if len(history) == number and not after:
+        def killed(self: Any, model: bytes, state: Any, number: int = number, after: bool = after) -> None:
+            if len(state.history) == number and not after:
                 raise KeyboardInterrupt
-            save(self, model, history)
-            if len(history) == number:
+            save(self, model, state)
+            if len(state.history) == number:
                 raise KeyboardInterrupt
 
         key = f"killed{number}"
@@ -110,14 +110,18 @@ def test_a_training_that_was_killed_ends_in_the_same_bits(
         assert again.metrics == whole.metrics
 
 
-def test_a_damaged_save_is_passed_over(project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["model", "model gone", "document", "document of nothing"])
+def test_a_damaged_save_is_passed_over(
+    project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Broken: a training would end, or go on from a model that was never learnt."""
     whole = boosted("whole")
     save = train_learner.Saves.save
 
-    def damaged(self: Any, model: bytes, history: Any) -> None:
-        save(self, model, history)
-        if len(history) == 3:
-            project.store.put(f"{self._key(3)}.model", model[:-1] + b"?")
+    def damaged(self: Any, model: bytes, state: Any) -> None:
+        save(self, model, state)
+        if len(state.history) == 3:
+            break_save(project.store, self.place, 3, damage)
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -125,6 +129,39 @@ def test_a_damaged_save_is_passed_over(project: Any, boosted: Any, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             boosted("again")
     assert boosted("again").artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
+
+
+def break_save(store: Any, place: str, epoch: int, damage: str) -> None:
+    keys = [key for key in store.list(f"{place}/checkpoints/epochs") if f"/{epoch:06d}." in key]
+    [model], [document] = (
+        [key for key in keys if key.endswith(".model")],
+        [key for key in keys if key.endswith(".json")],
+    )
+    if damage == "model":
+        store.put(model, store.get(model)[:-1] + b"?")
+    elif damage == "model gone":
+        store.delete([model])
+    else:
+        store.put(document, b"{" if damage == "document" else b"{}")
+
+
+def test_the_best_of_what_is_whole_is_published(project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a rotten file would be registered as the best model."""
+    whole = boosted("whole")
+    save = train_learner.Saves.save
+
+    def rotting(self: Any, model: bytes, state: Any) -> None:
+        save(self, model, state)
+        if len(state.history) == 4:
+            break_save(project.store, self.place, whole.epoch, "model")
+
+    monkeypatch.setattr(train_learner.Saves, "save", rotting)
+    second = boosted("rotten")
+    history = json.loads(project.store.read(second.artifacts["history"]))
+    ranking = sorted(history, key=lambda epoch: epoch["validation_metric"])
+    assert [whole.epoch, second.epoch] == [epoch["epoch"] for epoch in ranking[:2]]
+    assert json.loads(project.store.read(second.artifacts["lost_best"]))["epoch"] == whole.epoch
+    assert second.artifacts["weights"].sha256 != whole.artifacts["weights"].sha256
 
 
 def test_it_stops_where_it_no_longer_gets_better(project: Any, boosted: Any) -> None:

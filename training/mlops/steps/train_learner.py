@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ import torch
 
 from mlops.code import load_attribute
 from mlops.contract.metrics import short_name
-from mlops.contract.refs import CheckpointRef, canonical_json
+from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.shard_reading import open_split
@@ -27,7 +27,9 @@ from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.store import Store
+from mlops.store_errors import DamagedObjectError
 from mlops.tracking.run import TrackedRun
+from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.run_logging import epoch_point
 from mlops.trainer.state import Epoch, TrainingState
@@ -41,15 +43,14 @@ def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]
     ranks = Ranks()
     origin = Origin.of(context.deployment.home, manifest["feature_set"], ranks)
     with learn(context, config, manifest, tags=origin.tags()) as (saves, state, tracked):
-        best = state.best
-        assert best is not None, "epochs >= 1"
-        name = short_name(config.metric)
+        best, weights = saves.best(state)
         trained = Trained(
-            weights=saves.model(best.epoch),
+            weights=weights,
             history=[asdict(epoch) for epoch in state.history],
             epoch=best.epoch,
-            metrics={name: best.validation_metric, "train_loss": best.train_loss},
+            metrics={short_name(config.metric): best.validation_metric, "train_loss": best.train_loss},
             world_size=1,
+            lost_best=None if best is state.best else asdict(state.ranking[0]),
         )
         return publish(context, config, trained, origin, tracked, manifest)
 
@@ -78,9 +79,11 @@ def learn(
             tracked.log(epoch_point(config, epoch))
         while not training.state.finished(config.epochs, config.early_stopping):
             epoch = training.step()
-            tracked.log(epoch_point(config, epoch))
+            # Before the save: what was not reported when this process is killed is done again, and reported then.
             if gives_up is not None and gives_up(training.state):
                 training.state.given_up = True
+            training.save()
+            tracked.log(epoch_point(config, epoch))
         yield training.saves, training.state, tracked
     ended = {"mlops.given_up": "True"} if training.state.given_up else {}
     tracked.finish(TRACKING_SECONDS, "KILLED" if training.state.given_up else "FINISHED", ended)
@@ -89,7 +92,7 @@ def learn(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saves:
     """
-    The epochs of a training in the store: a file with the model, and then one that says that it is whole.
+    The epochs of a training in the store: an artifact with the model, and then a document that names it.
 
     What an epoch's model is follows from the training alone: two processes that meet on one training write the same.
     """
@@ -97,29 +100,50 @@ class Saves:
     store: Store
     place: str
 
-    def newest(self) -> tuple[bytes, list[Epoch]] | None:
-        """Return the model of the newest epoch that is whole, and the history up to it; None: there is none."""
-        for key in sorted(self.store.list(f"{self.place}/checkpoints/epochs"), reverse=True):
-            if not key.endswith(".json"):
-                continue
-            document = json.loads(self.store.get(key))
-            data = self.store.get(f"{key.removesuffix('.json')}.model")
-            if hashlib.sha256(data).hexdigest() == document["sha256"]:
-                return data, [Epoch(**epoch) for epoch in document["history"]]
-            logger.warning("%s is damaged: going on from an earlier epoch", key)
-        return None
+    def newest(self) -> tuple[bytes, Mapping[str, Any]] | None:
+        """Return model and document of the newest epoch that is whole; None: there is none."""
+        names = [key.rpartition("/")[2] for key in self.store.list(self._folder)]
+        epochs = sorted((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), reverse=True)
+        return next((found for epoch in epochs if (found := self.whole(epoch)) is not None), None)
 
-    def save(self, model: bytes, history: list[Epoch]) -> None:
-        key = self._key(len(history))
-        self.store.put(f"{key}.model", model)
-        document = {"sha256": hashlib.sha256(model).hexdigest(), "history": [asdict(epoch) for epoch in history]}
-        self.store.put(f"{key}.json", canonical_json(document))
+    def best(self, state: TrainingState) -> tuple[Epoch, bytes]:
+        """
+        Return the best epoch whose model is whole, and its model.
 
-    def model(self, epoch: int) -> bytes:
-        return self.store.get(f"{self._key(epoch)}.model")
+        :raises CheckpointError: where none is
+        """
+        for epoch in state.ranking:
+            if (found := self.whole(epoch.epoch)) is not None:
+                return epoch, found[0]
+        raise CheckpointError(
+            f"no model of the {len(state.history)} epochs is whole in {self._folder}; a retry trains anew"
+        )
+
+    def whole(self, epoch: int) -> tuple[bytes, Mapping[str, Any]] | None:
+        """Return model and document of an epoch; None where one of them is damaged or missing."""
+        try:
+            document = json.loads(self.store.get(self._key(epoch)))
+            return self.store.read(Artifact(**document["model"])), document
+        except (DamagedObjectError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            logger.warning("epoch %d is passed over: %s", epoch, error)
+            return None
+
+    def save(self, model: bytes, state: TrainingState) -> None:
+        number = len(state.history)
+        artifact = self.store.put_artifact(self._folder, f"{number:06d}.model", model)
+        document = {
+            "model": asdict(artifact),
+            "history": [asdict(epoch) for epoch in state.history],
+            "given_up": state.given_up,
+        }
+        self.store.put(self._key(number), canonical_json(document))
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.place}/checkpoints/epochs"
 
     def _key(self, epoch: int) -> str:
-        return f"{self.place}/checkpoints/epochs/{epoch:06d}"
+        return f"{self._folder}/{epoch:06d}.json"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -154,7 +178,9 @@ class _Training:
         saves = Saves(store=store, place=context.place)
         state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
         if (found := saves.newest()) is not None:
-            model, state.history = learner.load(found[0], objective), found[1]
+            data, document = found
+            model, state.given_up = learner.load(data, objective), document["given_up"]
+            state.history = [Epoch(**epoch) for epoch in document["history"]]
             logger.info("going on after epoch %d of %d", len(state.history), config.epochs)
         return cls(
             learner=learner,
@@ -169,7 +195,7 @@ class _Training:
         )
 
     def step(self) -> Epoch:
-        """Learn for one more epoch, measure it and save it."""
+        """Learn for one more epoch, and measure it."""
         started, number = time.monotonic(), len(self.state.history) + 1
         self.model, loss = self.learner.learn(self.model, self.lesson, number)
         table = self.validation
@@ -186,9 +212,11 @@ class _Training:
             finished_at=time.time(),
         )
         self.state.history.append(epoch)
-        self.saves.save(self.model.save(), self.state.history)
         logger.info("epoch %d: loss %.4f, %s %.4f", number, loss, self.metric.name, epoch.validation_metric)
         return epoch
+
+    def save(self) -> None:
+        self.saves.save(self.model.save(), self.state)
 
 
 def _own(context: StepContext) -> Callable[[str], object]:
