@@ -9,6 +9,7 @@ import numpy as np
 from mlops.metrics.metric import Metric, load_metric
 from mlops.metrics.predictions import Predictions
 from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.testing import no_recipe
 
 
 def metric_of(name: str) -> Metric:
@@ -30,7 +31,3 @@ def predictions_of(labels: Any, predicted: Any, offsets: Any = None, objective: 
 
 def measure(name: str, labels: Any, predicted: Any, offsets: Any = None) -> float:
     return metric_of(name).measure(predictions_of(labels, predicted, offsets))
-
-
-def no_recipe(import_path: str) -> object:
-    raise AssertionError(f"{import_path} is of no recipe")

@@ -20,11 +20,9 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
-from mlops.contract.extensions import ExtensionPoint
+from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe
 from mlops.contract.step import BadConfigError, StepError, code_files
 
-RECIPES = "include"
-"""Top-level package of the recipes; within a recipe, imports of it must be relative."""
 # The oldest date a zip can hold: with it, equal files give equal bytes.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -120,11 +118,6 @@ def resolved(target: str | Callable[..., Any], own: Callable[[str], object]) -> 
         return own(target)
     module, _, name = target.partition(":")
     return _attribute(_import(module, target, "what is installed"), name, target)
-
-
-def is_of_recipe(import_path: str) -> bool:
-    """Tell code of a recipe from what is installed."""
-    return import_path.partition(".")[0] == RECIPES
 
 
 def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlops.contract.extensions import is_of_recipe
 from mlops.contract.section import SpecError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def recipe_folders(names: Iterable[str]) -> list[str]:
 
     :param names: import paths, and names of metrics and the like, which have no folder
     """
-    return sorted({recipe_folder(name) for name in names if name.startswith("include.")})
+    return sorted({recipe_folder(name) for name in names if is_of_recipe(name)})
 
 
 def refuse_others(given: Mapping[str, Any], params: Iterable[str]) -> None:

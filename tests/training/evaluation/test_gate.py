@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measured import metric_of, no_recipe, predictions_of
+from measured import metric_of, predictions_of
 from pydantic import TypeAdapter
 
 from mlops.contract.rules import AnyRule
@@ -18,6 +18,7 @@ from mlops.evaluation.bootstrap import Estimate, Interval, estimate
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.slice_metrics import Slice
 from mlops.evaluation.verdict import Measured, Verdict
+from mlops.testing import no_recipe
 
 rule_of = TypeAdapter(AnyRule).validate_python
 

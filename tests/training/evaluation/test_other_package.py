@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from measured import no_recipe
 from other_packages import installed, missing_on
 
 from mlops.contract.section import SpecError, check_section
@@ -16,6 +15,7 @@ from mlops.contract.step import BadConfigError
 from mlops.evaluation.bootstrap import Estimate
 from mlops.evaluation.rules import judge
 from mlops.evaluation.verdict import RuleOutcome, Verdict
+from mlops.testing import no_recipe
 from mlops.testing.rules import RuleConformance, estimate_of, measured_of
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import toy_model
 
-from mlops.contract.refs import CheckpointRef, FeaturesRef, ReportRef
+from mlops.contract.refs import CheckpointRef, FeaturesRef, ModelVersionRef, ReportRef
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.train import Train
 from mlops.features.fitted import held_out
@@ -19,6 +23,7 @@ from mlops.serving.package import package, served_example
 from mlops.steps import train_learner
 
 QUANTILES = {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 SMALL = {"rounds_per_epoch": 5, "num_leaves": 7}
 CASES: dict[str, dict[str, Any]] = {
     "binary": {"objective": "binary", "metric": "auc"},
@@ -29,20 +34,45 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+def section(case: str = "mse", **changes: Any) -> dict[str, Any]:
+    """What the settings of a training by trees change in those of the toy recipe's."""
+    settings = {"learner": "lightgbm", "learner_settings": SMALL, "model": None, "model_args": {}, "epochs": 4}
+    settings |= {"learning_rate": 1e-3, "global_batch": 32, "processes": 1, "schedule": {}}
+    # What is torch's own is as where nobody sets it.
+    plain = Train.model_validate({**CASES[case], "learner": "lightgbm"}).model_dump(mode="json")
+    return {**plain, **settings, **CASES[case], **changes}
+
+
 @pytest.fixture
 def boosted(project: Any, toy_checkpoint: Any) -> Any:
     """Trains the toy recipe by gradient-boosted trees."""
 
     def train(key: str = "train", case: str = "mse", **changes: Any) -> CheckpointRef:
-        settings = {"learner": "lightgbm", "learner_settings": SMALL, "model": None, "model_args": {}, "epochs": 4}
-        settings |= {"learning_rate": 1e-3, "global_batch": 32, "processes": 1, "schedule": {}}
-        # What is torch's own is as where nobody sets it.
-        plain = Train.model_validate({**CASES[case], "learner": "lightgbm"}).model_dump(mode="json")
-        found = toy_checkpoint(binary=case == "binary", key=key, **{**plain, **settings, **CASES[case], **changes})
+        found = toy_checkpoint(binary=case == "binary", key=key, **section(case, **changes))
         assert isinstance(found, CheckpointRef)
         return found
 
     return train
+
+
+@pytest.fixture
+def judged(project: Any, run_step: Any) -> Any:
+    """Judges a checkpoint against the champion, and makes it the next one."""
+
+    def judge(checkpoint: CheckpointRef, key: str, metric: str) -> ReportRef:
+        evaluate = {
+            "registered_model": project.pipeline, "metric": metric, "metrics": [], "rules": [], "slices": [],
+            "fairness": [], "price_per_gpu_hour": None,
+        }  # fmt: skip
+        report = run_step(project, project.step_input("evaluate", evaluate, checkpoint, key))
+        assert isinstance(report, ReportRef), report
+        register = {"registered_model": project.pipeline}
+        version = run_step(project, project.step_input("register", register, report, key))
+        move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+        assert isinstance(run_step(project, project.step_input("promote", move, version, key)), ModelVersionRef)
+        return report
+
+    return judge
 
 
 def scored(project: Any, checkpoint: CheckpointRef, scratch: Path) -> Any:
@@ -83,6 +113,35 @@ def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step
     assert {"lightgbm", "polars", "mlflow"} <= required
 
 
+@pytest.mark.parametrize("champion", ["torch", "lightgbm"])
+def test_it_is_judged_against_a_champion_of_another_learner(
+    project: Any, boosted: Any, toy_checkpoint: Any, judged: Any, champion: str
+) -> None:
+    """Broken: whoever has a model in production could never try another kind of model against it."""
+    learners = {"torch": lambda key: toy_checkpoint(key=key), "lightgbm": lambda key: boosted(key, "ranking")}
+    [candidate] = learners.keys() - {champion}
+    first = judged(learners[champion]("first"), "first", "ndcg@10")
+    second = judged(learners[candidate]("second"), "second", "ndcg@10")
+    assert second.champion == "1"
+    assert second.metrics["champion.ndcg@10"] == pytest.approx(first.metrics["ndcg@10"], abs=1e-12)
+    assert second.metrics["ndcg@10"] != first.metrics["ndcg@10"]
+
+
+def test_ids_of_a_vocabulary_are_categories_for_it(
+    project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: trees would cut ids as if 3 lay between 2 and 4, and need many cuts for what one says."""
+    ids = toy_model.FEATURES.replace('Vocabulary("city", ', 'Vocabulary("city", encoding="id", ')
+    assert ids != toy_model.FEATURES
+    monkeypatch.setattr(toy_model, "FEATURES", ids)
+    by_city = pl.col("city").replace_strict({"A": 3, "B": 0, "Zürich": 3}, default=0, return_dtype=pl.Int64)
+    checkpoint = boosted(columns=[by_city.alias("label")], epochs=20, learner_settings={**SMALL, "num_leaves": 2})
+    manifest = json.loads(project.store.read(checkpoint.ancestor(FeaturesRef).artifacts["manifest"]))
+    assert [manifest["feature_names"][place] for place in manifest["categorical"]] == ["city_id"]
+    assert b"num_cat=1" in project.store.read(checkpoint.artifacts["weights"])
+    assert checkpoint.metrics["rmse"] < 0.1, "one cut tells A and Zürich from B and a missing one"
+
+
 def test_a_training_that_was_killed_ends_in_the_same_bits(
     project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +167,55 @@ def test_a_training_that_was_killed_ends_in_the_same_bits(
         again = boosted(key, **settings)
         assert again.artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
         assert again.metrics == whole.metrics
+
+
+@pytest.fixture
+def slow(project: Any, boosted: Any, config: Any) -> tuple[CheckpointRef, Any]:
+    """A training of some seconds that nothing disturbed, and what starts it in a process of its own, by its key."""
+    settings = section(epochs=40, learner_settings={"rounds_per_epoch": 10, "num_leaves": 15, "bagging_fraction": 0.6})
+    whole = boosted("whole", **settings)
+    features = whole.ancestor(FeaturesRef)
+
+    def start(key: str, name: str) -> Any:
+        return project.start(project.step_input("train", config(**settings), features, key), name=name)
+
+    return whole, start
+
+
+def epochs_saved(project: Any, key: str) -> int:
+    keys = project.store.list(f"pipelines/{project.pipeline}/train/{key}/checkpoints/epochs")
+    return sum(key.endswith(".json") for key in keys)
+
+
+def test_killed_at_any_moment_it_ends_in_the_same_bits(project: Any, slow: Any) -> None:
+    """Broken: a preemption would change the model."""
+    whole, start = slow
+    moment = np.random.default_rng(ROUNDS)
+    for kill in range(3 * ROUNDS):
+        struck = start("killed", f"kill{kill}")
+        least = epochs_saved(project, "killed") + 1
+        struck.wait_until(lambda: epochs_saved(project, "killed") >= least)  # noqa: B023
+        time.sleep(moment.uniform(0, 0.1))
+        struck.kill()
+        assert epochs_saved(project, "killed") < 40, "killed too late to prove anything"
+        if least > 30:
+            break
+    last = start("killed", "last")
+    again = last.result()
+    assert isinstance(again, CheckpointRef), last.log
+    assert "going on after epoch" in last.log
+    assert again.artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
+    assert again.metrics == whole.metrics
+
+
+def test_two_processes_that_meet_end_in_the_same_bits(project: Any, slow: Any) -> None:
+    """Broken: a step that is started again while its lost process still runs would spoil the training of both."""
+    whole, start = slow
+    both = [start("met", name) for name in ("lost", "new")]
+    results = [process.result() for process in both]
+    for process, found in zip(both, results, strict=True):
+        assert isinstance(found, CheckpointRef), process.log
+        assert found.artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
 
 
 @pytest.mark.parametrize("damage", ["model", "model gone", "document", "document of nothing"])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from committed_refs import commit_lineage
-from measured import no_recipe
 from mlflow import MlflowClient
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, TrialRef
 from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
+from mlops.testing import no_recipe
 from mlops.tuning.study import Study
 
 RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}

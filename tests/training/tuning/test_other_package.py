@@ -7,13 +7,13 @@ from typing import Any
 
 import optuna
 import pytest
-from measured import no_recipe
 from other_packages import installed, missing_on
 
 from mlops.contract.samplers import PRUNERS, SamplerSpec
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import BadConfigError
+from mlops.testing import no_recipe
 from mlops.testing.samplers import PrunerConformance, SamplerConformance
 from mlops.tuning.space import NUMBER, draw, loaded
 

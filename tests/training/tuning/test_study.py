@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import no_recipe
 from optuna.trial import TrialState
 from turns import by_turns
 
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import BadConfigError, RunIdentity, StepInput
+from mlops.testing import no_recipe
 from mlops.tuning.space import draw
 from mlops.tuning.storage import StudyStorageError
 from mlops.tuning.study import Study, study_name

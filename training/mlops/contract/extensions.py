@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from mlops.contract.section import SpecError, within
 
+RECIPES: Final = "include"
+"""Top-level package of the recipes; within a recipe, imports of it must be relative."""
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -51,14 +53,14 @@ class ExtensionPoint:
             return others[name]
         raise SpecError(f"{self.kind} must be {self.wanted(name)}, got {name!r}")
 
-    def check_known(self, name: str) -> None:
+    def check_known(self, name: str) -> str:
         """
-        Check the name of one of ours or of an installed package's; an import path may be any.
+        Return a name after a check that one of ours or of an installed package's has it; an import path may be any.
 
         :raises ValueError: saying what would do, where nothing has this name, or it cannot be imported
         """
         if by_import_path(name):
-            return
+            return name
         try:
             self.import_path(name)
         except SpecError:
@@ -67,6 +69,7 @@ class ExtensionPoint:
             self.load(name)
         except SpecError as error:
             raise ValueError(f"one that can be imported: {error}") from None
+        return name
 
     def checked_settings(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -109,6 +112,11 @@ class ExtensionPoint:
 def by_import_path(name: str) -> bool:
     """Tell ``package.module:NAME``, which the scheduler does not import, as it may be code of a recipe."""
     return ":" in name
+
+
+def is_of_recipe(import_path: str) -> bool:
+    """Tell code of a recipe from what is installed."""
+    return import_path.partition(".")[0] == RECIPES
 
 
 @functools.cache

@@ -50,12 +50,7 @@ LEARNERS: Final = ExtensionPoint(
 )
 
 
-def _known(name: str) -> str:
-    LEARNERS.check_known(name)
-    return name
-
-
-LearnerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+LearnerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(LEARNERS.check_known)]
 
 
 def check_learns(learner: str, kind: str | None, objective: str) -> None:

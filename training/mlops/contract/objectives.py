@@ -92,12 +92,7 @@ OBJECTIVES: Final = ExtensionPoint(
 )
 
 
-def _known(name: str) -> str:
-    OBJECTIVES.check_known(name)
-    return name
-
-
-ObjectiveName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+ObjectiveName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(OBJECTIVES.check_known)]
 
 
 def known_spec(name: str) -> ObjectiveSpec | None:

@@ -142,20 +142,6 @@ RULES: Final = ExtensionPoint(
     },
     attributes=("section", "outcome"),
 )
-NAME_OF: Final[Mapping[type[Section], str]] = {
-    Improvement: "improvement",
-    Threshold: "threshold",
-    SliceLoss: "slices",
-    Latency: "latency",
-    Size: "size",
-    Fairness: "fairness",
-}
-"""Name of the rule that a section, which is told by its key, is of."""
-
-
-def _known(name: str) -> str:
-    RULES.check_known(name)
-    return name
 
 
 class NamedRule(Section):
@@ -163,7 +149,7 @@ class NamedRule(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    rule: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+    rule: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(RULES.check_known)]
     """Name of its entry point, or ``package.module:NAME``."""
 
     @model_validator(mode="before")

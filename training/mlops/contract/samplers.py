@@ -73,15 +73,5 @@ PRUNERS: Final = ExtensionPoint(
 )
 
 
-def _known_sampler(name: str) -> str:
-    SAMPLERS.check_known(name)
-    return name
-
-
-def _known_pruner(name: str) -> str:
-    PRUNERS.check_known(name)
-    return name
-
-
-SamplerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known_sampler)]
-PrunerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known_pruner)]
+SamplerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(SAMPLERS.check_known)]
+PrunerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(PRUNERS.check_known)]

@@ -202,17 +202,12 @@ SOURCES: Final = ExtensionPoint(
 )
 
 
-def _known(name: str) -> str:
-    SOURCES.check_known(name)
-    return name
-
-
 class NamedSource(SourceSection):
     """A source of an installed package, or of the recipe, with the settings of its own kind."""
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(_known)]
+    kind: Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(SOURCES.check_known)]
     """Name of its entry point, or ``package.module:NAME``."""
 
     @model_validator(mode="before")
@@ -228,22 +223,14 @@ class NamedSource(SourceSection):
         return {"kind": kind, **SOURCES.checked_settings(kind, settings)}
 
 
-_SECTIONS: Final[Mapping[str, type[SourceSection]]] = {
-    "files": FileSource,
-    "text": TextSource,
-    "sql": SqlSource,
-    "delta": DeltaSource,
-    "iceberg": IcebergSource,
-    "redis": RedisSource,
-    "kafka": KafkaSource,
-}
-
-
 def _kind_of_source(value: object) -> str | None:
     if isinstance(value, SourceSection):
         return f"({type(value).__name__})"
     kind = value.get("kind", "files" if "path" in value else None) if isinstance(value, Mapping) else None
-    return f"({_SECTIONS.get(kind, NamedSource).__name__})" if isinstance(kind, str) else None
+    if not isinstance(kind, str):
+        return None
+    section = SOURCES.load(kind).section if kind in SOURCES.builtin else NamedSource
+    return f"({section.__name__})"
 
 
 AnySource = Annotated[

@@ -10,7 +10,6 @@ from scipy.special import stdtrit
 
 from mlops.code import load_extension, resolved
 from mlops.contract.rules import (
-    NAME_OF,
     RULES,
     Fairness,
     Improvement,
@@ -48,7 +47,7 @@ def judge(rules: Sequence[Section], measured: Measured, own: Callable[[str], obj
 
 
 def _outcome(rule: Section, measured: Measured, own: Callable[[str], object]) -> RuleOutcome:
-    name = rule.rule if isinstance(rule, NamedRule) else NAME_OF[type(rule)]
+    name = rule.rule if isinstance(rule, NamedRule) else _name_of(rule)
     spec = load_extension(RULES, name, own)
     if not isinstance(spec, RuleSpec):
         raise BadConfigError(f"evaluate.rules: {name} is a {type(spec).__name__}, no RuleSpec")
@@ -63,6 +62,11 @@ def _outcome(rule: Section, measured: Measured, own: Callable[[str], object]) ->
     if not isinstance(found, RuleOutcome):
         raise BadConfigError(f"evaluate.rules: {name} must return a RuleOutcome, got {found!r}")
     return found
+
+
+def _name_of(rule: Section) -> str:
+    """Return the name of the rule of ours whose settings these are."""
+    return next(name for name in RULES.builtin if RULES.load(name).section is type(rule))
 
 
 def _half_width(noise: SeedNoise, confidence: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from mlops.code import is_of_recipe
+from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH_LEARNER
 from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, digest_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlops.code import load_attribute
 from mlops.contract.refs import Artifact, FeaturesRef
 from mlops.contract.section import SectionT, check_section
 from mlops.contract.step import RunIdentity, StepInput
@@ -50,6 +51,14 @@ class StepContext:
         """The features that are trained on, with or without a study in between."""
         assert self.input.ref is not None, "a training has an input"
         return self.input.ref.ancestor(FeaturesRef)
+
+    def own(self, import_path: str) -> object:
+        """
+        Import what a recipe of the checkout calls ``package.module:NAME``.
+
+        :raises BadConfigError: where there is no such thing, or it cannot be imported
+        """
+        return load_attribute(import_path, self.deployment.home)
 
     def publish(self, name: str, data: bytes | Path) -> Artifact:
         """Store a file of this step."""

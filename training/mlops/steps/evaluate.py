@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import partial
 
-from mlops.code import load_attribute
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
@@ -81,8 +79,7 @@ def _compared(
     """Compare both models on the rows that are held out, and return how these rows differ from the champion's own."""
     store, scratch = context.store, context.scratch
     candidate = open_checkpoint(store, checkpoint, scratch)
-    own = partial(load_attribute, home=context.deployment.home)
-    metrics = load_metrics(config, candidate, own)
+    metrics = load_metrics(config, candidate, context.own)
     rows = held_out(store, checkpoint.ancestor(FeaturesRef))
     scored = candidate.score(rows)
     if not len(scored.rows):
@@ -107,7 +104,7 @@ def _compared(
         champion_scores,
         champion.version if champion else None,
         measure_serving(candidate, rows),
-        own=own,
+        own=context.own,
         days_seen=seen,
     )
     return comparison, drifts

@@ -9,13 +9,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
-from mlops.code import bundle, load_attribute, recipe_folder
+from mlops.code import bundle, recipe_folder
 from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
 from mlops.contract.sections.train import Train
 from mlops.metrics.metric import load_metric
@@ -122,9 +121,8 @@ def publish(
     """
     parent, features = context.input.ref, context.features
     assert isinstance(parent, FeaturesRef | StudyRef)
-    own = partial(load_attribute, home=context.deployment.home)
-    objective = load_objective(config.objective, config.objective_settings, own)
-    metric = load_metric(config.metric, own)
+    objective = load_objective(config.objective, config.objective_settings, context.own)
+    metric = load_metric(config.metric, context.own)
     description = {
         "learner": config.learner,
         "learner_settings": dict(config.learner_settings),

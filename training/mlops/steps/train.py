@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from mlops.code import load_attribute
 from mlops.contract.learners import TORCH
 from mlops.contract.objectives import check_fit
 from mlops.contract.refs import CheckpointRef, StudyRef
@@ -117,11 +115,10 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
     """Return the features' manifest, after checks of everything that can be known before anything costs time."""
     features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
-    own = partial(load_attribute, home=context.deployment.home)
-    objective = load_objective(config.objective, config.objective_settings, own)
+    objective = load_objective(config.objective, config.objective_settings, context.own)
     spec = objective.spec
     for name in (config.metric, *config.metrics):
-        check_fit(name, load_metric(name, own).spec, config.objective, objective.kind)
+        check_fit(name, load_metric(name, context.own).spec, config.objective, objective.kind)
     made = "tokens" if "vocab_size" in manifest else "rows"
     if spec.inputs != made:
         raise BadConfigError(

@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from mlops.code import load_attribute
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
@@ -160,9 +158,9 @@ class _Training:
 
     @classmethod
     def of(cls, context: StepContext, config: Train, manifest: Mapping[str, Any]) -> _Training:
-        own, store, features = _own(context), context.store, context.features
-        objective = load_objective(config.objective, config.objective_settings, own)
-        learner = load_learner(config.learner, config.learner_settings, own)
+        store, features = context.store, context.features
+        objective = load_objective(config.objective, config.objective_settings, context.own)
+        learner = load_learner(config.learner, config.learner_settings, context.own)
         train, validation = (open_split(store, features, name, context.scratch) for name in ("train", "validation"))
         for table in (train, validation):
             objective.functions.check_labels(table.labels)
@@ -174,7 +172,7 @@ class _Training:
             seed=config.seed,
             num_threads=torch.get_num_threads(),
         )
-        metric = load_metric(config.metric, own)
+        metric = load_metric(config.metric, context.own)
         saves = Saves(store=store, place=context.place)
         state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
         if (found := saves.newest()) is not None:
@@ -188,7 +186,7 @@ class _Training:
             validation=validation,
             objective=objective,
             metric=metric,
-            further=[load_metric(name, own) for name in config.metrics],
+            further=[load_metric(name, context.own) for name in config.metrics],
             saves=saves,
             state=state,
             model=model,
@@ -217,7 +215,3 @@ class _Training:
 
     def save(self) -> None:
         self.saves.save(self.model.save(), self.state)
-
-
-def _own(context: StepContext) -> Callable[[str], object]:
-    return partial(load_attribute, home=context.deployment.home)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final
 
 from optuna.trial import FrozenTrial, TrialState
 
-from mlops.code import load_attribute
 from mlops.contract.learners import TORCH
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import TrialRef
@@ -37,8 +35,7 @@ def run(context: StepContext) -> TrialRef | None:
     number = config.number
     manifest = checked_manifest(context, config.train)
     ranks = join_ranks(config.train) if config.train.learner == TORCH else Ranks()
-    own = partial(load_attribute, home=context.deployment.home)
-    study = Study.open(context.input, context.store.uri, config, own) if ranks.leads else None
+    study = Study.open(context.input, context.store.uri, config, context.own) if ranks.leads else None
     trial = ranks.from_leader(study.begin(number) if study else None)
     assert trial is not None, "rank 0 has it"
     if trial.state is TrialState.RUNNING:

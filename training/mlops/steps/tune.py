@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from functools import partial
 
 from optuna.trial import TrialState
 
-from mlops.code import load_attribute
 from mlops.contract.refs import INPUT, StudyRef, TrialRef
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.step import StepError, StepInput
@@ -31,8 +29,7 @@ class NoCompleteTrialError(StepError):
 
 def run(context: StepContext) -> StudyRef:
     config = context.section(TuneStep)
-    own = partial(load_attribute, home=context.deployment.home)
-    study = Study.open(context.input, context.store.uri, config, own)
+    study = Study.open(context.input, context.store.uri, config, context.own)
     study.settle()
     _restore(context, study, config)
     best, rows = study.best(), table(study)
@@ -44,7 +41,7 @@ def run(context: StepContext) -> StudyRef:
             f"none of the {config.num_trials} trials of {study.name} came to its end ({told}): look at their logs; a "
             "pruner may be too strict, or the budget too small"
         )
-    metric = load_metric(config.train.metric, own)
+    metric = load_metric(config.train.metric, context.own)
     number, value = best.user_attrs[NUMBER], best.value
     assert value is not None, "it is complete"
     logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric.name, value, best.params)

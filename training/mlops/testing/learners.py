@@ -31,7 +31,7 @@ from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
-from mlops.testing.objectives import no_recipe
+from mlops.testing import no_recipe
 
 EPOCHS: Final = 4
 

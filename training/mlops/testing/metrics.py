@@ -22,10 +22,7 @@ import pytest
 
 from mlops.metrics.metric import Metric, load_metric
 from mlops.metrics.predictions import Predictions
-
-
-def no_recipe(import_path: str) -> object:
-    raise AssertionError(f"{import_path} is of no recipe")
+from mlops.testing import no_recipe
 
 
 class MetricConformance:

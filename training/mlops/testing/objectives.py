@@ -34,6 +34,7 @@ from mlops.data.shards.loader import in_memory
 from mlops.metrics.predictions import Floats
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.objectives.scoring import predict_batches, predict_table
+from mlops.testing import no_recipe
 
 ROWS_OF_A_GROUP: Final = 3
 
@@ -48,10 +49,6 @@ class Free(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.outputs[features[..., 0].long()]
-
-
-def no_recipe(import_path: str) -> object:
-    raise AssertionError(f"{import_path} is of no recipe")
 
 
 class ObjectiveConformance:

@@ -29,6 +29,7 @@ from mlops.evaluation.rules import judge
 from mlops.evaluation.serving_benchmark import ServingBenchmark
 from mlops.evaluation.slice_metrics import Slice
 from mlops.evaluation.verdict import Measured, RuleOutcome
+from mlops.testing import no_recipe
 
 
 def estimate_of(metric: str, candidate: float, champion: float | None, *, error: float = 0.01) -> Estimate:
@@ -89,10 +90,7 @@ class RuleConformance:
 
     @pytest.fixture
     def own(self) -> Callable[[str], object]:
-        def none(import_path: str) -> object:
-            raise AssertionError(f"{import_path} is of no recipe")
-
-        return none
+        return no_recipe
 
     def _outcome(self, rule: Mapping[str, Any], measured: Measured, own: Callable[[str], object]) -> RuleOutcome:
         section = TypeAdapter(AnyRule).validate_python(rule)

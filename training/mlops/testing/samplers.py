@@ -22,6 +22,7 @@ from optuna.trial import TrialState, create_trial
 from mlops.contract.samplers import PRUNERS, SAMPLERS
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.steps import TuneStep
+from mlops.testing import no_recipe
 from mlops.tuning.space import NUMBER, distributions, draw, loaded
 
 SPACE: Mapping[str, Any] = {
@@ -35,10 +36,6 @@ EPOCHS = 8
 def search(**settings: Any) -> TuneStep:
     train = {"model": "include.a.model:build", "objective": "ranking", "metric": "ndcg@10", "epochs": EPOCHS}
     return check_section(TuneStep, {"space": SPACE, "trials": 9, "train": train, **settings}, "tune")
-
-
-def _no_recipe(import_path: str) -> object:
-    raise AssertionError(f"{import_path} is of no recipe")
 
 
 class SamplerConformance:
@@ -61,7 +58,7 @@ class SamplerConformance:
             study.add_trial(
                 create_trial(
                     state=state,
-                    params=draw(study, config, number, _no_recipe),
+                    params=draw(study, config, number, no_recipe),
                     distributions=distributions(config.space),
                     value=number % 5 / 10 if state is TrialState.COMPLETE else None,
                     intermediate_values={1: 0.1},
@@ -82,7 +79,7 @@ class SamplerConformance:
     def test_a_retry_draws_the_same(self, config: TuneStep) -> None:
         """Broken: a trial that was killed would go on with other settings from its checkpoint."""
         study = self._study(config, 12)
-        assert draw(study, config, 12, _no_recipe) == draw(study, config, 12, _no_recipe)
+        assert draw(study, config, 12, no_recipe) == draw(study, config, 12, no_recipe)
         assert not study.trials[-1].params or len(study.trials) == 12, "nothing is stored by drawing"
 
     def test_trials_differ(self, config: TuneStep) -> None:
@@ -105,7 +102,7 @@ class PrunerConformance:
     @pytest.fixture
     def study(self, name: str, settings: Mapping[str, Any]) -> optuna.Study:
         config = search(pruner=name, pruner_settings=settings)
-        pruner = loaded(PRUNERS, config.pruner, config.pruner_settings, _no_recipe)(EPOCHS)
+        pruner = loaded(PRUNERS, config.pruner, config.pruner_settings, no_recipe)(EPOCHS)
         return optuna.create_study(direction="maximize", pruner=pruner)
 
     def _run(self, study: optuna.Study, values: list[float]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
@@ -195,7 +196,7 @@ class Train(TunedSection):
     @field_validator("objective")
     @classmethod
     def _objective_in_the_recipe(cls, value: str, info: ValidationInfo) -> str:
-        if (model := info.data.get("model")) is not None and value.startswith("include."):
+        if (model := info.data.get("model")) is not None and is_of_recipe(value):
             recipe, own = (path.partition(":")[0].split(".")[:2] for path in (model, value))
             if recipe != own:
                 raise ValueError(f"in {'.'.join(recipe)}, as the model, which is stored with it")
