@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -11,6 +13,7 @@ import polars as pl
 
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
+from mlops.contract.sections.train import Train
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
 from mlops.store import Store
@@ -38,6 +41,18 @@ def features(*, grouped: bool) -> str:
     """The recipe's ``features.py``."""
     group_by, size = ('("query",)', 2) if grouped else ("()", 1)
     return FEATURES.format(group_by=group_by, min_group_size=size)
+
+
+def train_by(learner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The settings of a training by a learner beside torch, which take the place of all of the tests' own.
+
+    :param settings: of the section ``train``; with objective and metric
+    """
+    # What is torch's own is as where nobody sets it.
+    plain = Train.model_validate({"learner": learner, **settings})
+    unset = {"model": None, "model_args": {}, "learning_rate": 1e-3, "global_batch": 32, "processes": 1, "schedule": {}}
+    return {**plain.model_dump(mode="json"), **unset, **settings}
 
 
 def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy") -> ValidationRef:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,15 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def section(case: str = "mse", **changes: Any) -> dict[str, Any]:
-    """What the settings of a training by trees change in those of the toy recipe's."""
-    settings = {"learner": "lightgbm", "learner_settings": SMALL, "model": None, "model_args": {}, "epochs": 4}
-    settings |= {"learning_rate": 1e-3, "global_batch": 32, "processes": 1, "schedule": {}}
-    # What is torch's own is as where nobody sets it.
-    plain = Train.model_validate({**CASES[case], "learner": "lightgbm"}).model_dump(mode="json")
-    return {**plain, **settings, **CASES[case], **changes}
+    return toy_model.train_by("lightgbm", {"learner_settings": SMALL, "epochs": 4, **CASES[case], **changes})
 
 
 @pytest.fixture
 def boosted(project: Any, toy_checkpoint: Any) -> Any:
     """Trains the toy recipe by gradient-boosted trees."""
 
-    def train(key: str = "train", case: str = "mse", **changes: Any) -> CheckpointRef:
-        found = toy_checkpoint(binary=case == "binary", key=key, **section(case, **changes))
+    def train(key: str = "train", case: str = "mse", columns: Sequence[pl.Expr] = (), **changes: Any) -> CheckpointRef:
+        found = toy_checkpoint(binary=case == "binary", columns=columns, key=key, **section(case, **changes))
         assert isinstance(found, CheckpointRef)
         return found
 
@@ -61,8 +57,8 @@ def judged(project: Any, run_step: Any) -> Any:
 
     def judge(checkpoint: CheckpointRef, key: str, metric: str) -> ReportRef:
         evaluate = {
-            "registered_model": project.pipeline, "metric": metric, "metrics": [], "rules": [], "slices": [],
-            "fairness": [], "price_per_gpu_hour": None,
+            "registered_model": project.pipeline, "metric": metric, "metrics": [],
+            "rules": [{"metric": metric, "at_least": 0.1}], "slices": [], "fairness": [], "price_per_gpu_hour": None,
         }  # fmt: skip
         report = run_step(project, project.step_input("evaluate", evaluate, checkpoint, key))
         assert isinstance(report, ReportRef), report
@@ -127,9 +123,7 @@ def test_it_is_judged_against_a_champion_of_another_learner(
     assert second.metrics["ndcg@10"] != first.metrics["ndcg@10"]
 
 
-def test_ids_of_a_vocabulary_are_categories_for_it(
-    project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_of_a_vocabulary_are_categories_for_it(project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: trees would cut ids as if 3 lay between 2 and 4, and need many cuts for what one says."""
     ids = toy_model.FEATURES.replace('Vocabulary("city", ', 'Vocabulary("city", encoding="id", ')
     assert ids != toy_model.FEATURES
@@ -173,7 +167,7 @@ def test_a_training_that_was_killed_ends_in_the_same_bits(
 def slow(project: Any, boosted: Any, config: Any) -> tuple[CheckpointRef, Any]:
     """A training of some seconds that nothing disturbed, and what starts it in a process of its own, by its key."""
     settings = section(epochs=40, learner_settings={"rounds_per_epoch": 10, "num_leaves": 15, "bagging_fraction": 0.6})
-    whole = boosted("whole", **settings)
+    whole = boosted("whole", epochs=40, learner_settings=settings["learner_settings"])
     features = whole.ancestor(FeaturesRef)
 
     def start(key: str, name: str) -> Any:

@@ -151,6 +151,8 @@ class LightGbm:
         for _ in range(settings.rounds_per_epoch):
             if booster.update():
                 break  # no split is worth its price
+        # Threads change no tree, but the text, which names their number, and the last bits of the loss, a sum.
+        booster.reset_parameter({"num_threads": 1})
         _, _, found, higher_is_better = booster.eval_train()[0][:4]
         # LambdaRank's gradients are those of no loss that has a value: what NDCG lacks of its best stands for it.
         return Boosted(booster.model_to_string(num_iteration=-1)), float(1 - found if higher_is_better else found)
