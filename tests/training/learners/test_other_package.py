@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_model
 from other_packages import installed, missing_on
 
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.train import Train
+from mlops.serving.package import package, served_example
 from mlops.testing.learners import LearnerConformance
 
 
@@ -48,6 +51,14 @@ def test_a_mistake_is_said_where_it_stands(changes: dict[str, Any], message: str
     with pytest.raises(SpecError) as raised:
         check_section(Train, section, "train")
     assert message in str(raised.value)
+
+
+def test_a_server_installs_the_package(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:
+    """Broken: a model in production could not be opened where it is served."""
+    settings = {"objective": "regression", "metric": "rmse", "learner_settings": {"rounds_per_epoch": 3}, "epochs": 2}
+    checkpoint = toy_checkpoint(**toy_model.train_by("xgboost", settings))
+    folder = package(project.store, checkpoint, served_example(project.store, checkpoint, tmp_path), tmp_path)
+    assert {"mlops-xgboost==1.0", "xgboost-cpu==3.2.0"} <= set((folder / "requirements.txt").read_text().split())
 
 
 def test_the_page_shows_this_package() -> None:

@@ -8,10 +8,13 @@ import re
 import sys
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from mlops.code import ZIP_DATE
 from mlops.contract.public_names import MODULE_OF
@@ -91,14 +94,14 @@ def packed(modules: dict[str, Path]) -> bytes:
 
 def requirements(packages: Collection[str]) -> list[str]:
     """
-    Return the requirements to be installed for packages to be imported, pinned as in the lock file; torch, and what a
-    recipe adds to the image, as they are installed here.
+    Return the requirements to be installed for packages to be imported, pinned as in the lock file; torch, and what is
+    not in it, with what that requires, as they are installed here.
 
     :param packages: names of packages; some may be missing, because the model has just scored rows without them
     :raises BadConfigError: if one is a file of this machine
     """
     pins = dict(re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
-    found = {}
+    waiting: set[str] = set()
     for package in {*packages, *_ALWAYS}:
         names = _distributions(package)
         if not names and (spec := find_spec(package)) is not None:
@@ -106,11 +109,24 @@ def requirements(packages: Collection[str]) -> list[str]:
                 f"the recipe imports {package!r} from {spec.origin or spec.submodule_search_locations}, which a server "
                 "does not have: move it into the recipe's folder and import it relatively, or install it as a package"
             )
-        for name in names:
-            canonical = re.sub(r"[-_.]+", "-", name).lower()
-            # Without the build (+cpu, +cu130): the server's machine may have another.
-            found[canonical] = pins.get(canonical) or version(name).partition("+")[0]
+        waiting |= names
+    found: dict[str, str] = {}
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        # Without the build (+cpu, +cu130): the server's machine may have another.
+        found[name] = pins.get(name) or version(name).partition("+")[0]
+        if name not in {*pins, "torch"}:
+            waiting |= _required(name)
     return [f"{name}=={pin}" for name, pin in sorted(found.items())]
+
+
+def _required(name: str) -> set[str]:
+    """Return the installed distributions that a distribution requires."""
+    needed = map(Requirement, requires(name) or ())
+    names = {each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})}
+    return set().union(*map(_distributions, names))
 
 
 def _distributions(package: str) -> set[str]:
