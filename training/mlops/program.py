@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,6 +65,7 @@ class Program:
     """Local folder for the script's result files."""
     _home: Path
     _store: Store
+    _objective: LoadedObjective
 
     @classmethod
     def start(cls) -> Self:
@@ -76,8 +78,10 @@ class Program:
             raise BadConfigError(f"{OUTPUT_VARIABLE} is not set: run {sys.argv[0]} by train.program")
         document, deployment = StepInput.load(Path(sys.argv[-1]).read_text()), ProcessSettings.from_environment()
         assert isinstance(document.ref, FeaturesRef)
+        config = check_section(Train, document.config, "train")
+        own = partial(load_attribute, home=deployment.home)
         return cls(
-            config=check_section(Train, document.config, "train"),
+            config=config,
             features=document.ref,
             rank=deployment.rank,
             world_size=int(os.environ.get("WORLD_SIZE", "1")),
@@ -85,6 +89,7 @@ class Program:
             output=Path(os.environ[OUTPUT_VARIABLE]),
             _home=deployment.home,
             _store=Store(deployment.store),
+            _objective=load_objective(config.objective, config.objective_settings, own),
         )
 
     def build_model(self) -> nn.Module:
@@ -123,7 +128,7 @@ class Program:
             labels, offsets = table.labels, table.offsets
             predicted = predict_table(objective.functions, model, table, device, grouped=grouped)
         predictions = objective.predictions(labels, predicted, offsets)
-        metrics = [load_metric(name, self._own) for name in (self.config.metric, *self.config.metrics)]
+        metrics = [load_metric(name, objective.own) for name in (self.config.metric, *self.config.metrics)]
         return {metric.name: metric.measure(predictions) for metric in metrics}
 
     def table(self, split: str) -> FeatureTable:
@@ -157,12 +162,5 @@ class Program:
             (self.output / METRICS).write_text(json.dumps({"epoch": epoch, "metrics": dict(metrics)}))
 
     @property
-    def _objective(self) -> LoadedObjective:
-        return load_objective(self.config.objective, self.config.objective_settings, self._own)
-
-    @property
     def _manifest(self) -> dict[str, Any]:
         return read_manifest(self._store, self.features)
-
-    def _own(self, import_path: str) -> object:
-        return load_attribute(import_path, self._home)

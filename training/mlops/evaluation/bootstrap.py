@@ -80,8 +80,8 @@ def estimate(
     :raises BadDataError: where the metric cannot be measured on these rows
     """
     models = [candidate] if champion is None else [candidate, champion]
-    values = [metric.measure(each) for each in models]
     ready = [metric.weighted(each) for each in models]
+    values = [metric.measured(weighted, each) for weighted, each in zip(ready, models, strict=True)]
     if any(each.slow for each in ready):
         resamples = min(resamples, FEWER_RESAMPLES)
     functions = [partial(metric.values, each) for each in ready]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
 from mlops.metrics.metric import Metric
 from mlops.metrics.predictions import Predictions
@@ -88,16 +88,12 @@ def slices(
             if len(samples) < MIN_SAMPLES:
                 continue
             parts = [each.take(samples) for each in models]
-            measured = None
-            if all(_measurable(metric, each) for each in parts):
+            try:
                 measured = estimate(metric, *parts, resamples=FEWER_RESAMPLES)
+            except BadDataError:
+                measured = None  # as where all rows of the slice are of one class
             found.append(Slice(column=column, value=str(name), num_samples=len(samples), estimate=measured))
     return sorted(found, key=_goodness)
-
-
-def _measurable(metric: Metric, predictions: Predictions) -> bool:
-    whole = np.ones((1, predictions.num_samples))
-    return bool(np.isfinite(metric.values(metric.weighted(predictions), whole)[0]))
 
 
 def _goodness(found: Slice) -> float:

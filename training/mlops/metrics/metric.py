@@ -39,8 +39,16 @@ class Metric:
         """
         Return the metric as a function of the samples' weights.
 
+        :raises BadDataError: where there are no rows, or predictions that are not finite
         :raises BadConfigError: where the function of a recipe or a package fails
         """
+        if not predictions.num_rows:
+            raise BadDataError(f"{self.name} cannot be measured: the split has no rows")
+        # Sorting would take NaN for just another score.
+        if num_wrong := num_not_finite(predictions.predicted):
+            raise BadDataError(
+                f"{self.name} cannot be measured: {num_wrong} of {predictions.num_rows} scores are not finite"
+            )
         try:
             found = self.function(predictions, self.parameter)
         except StepError:
@@ -59,13 +67,6 @@ class Metric:
 
         :raises BadDataError: where the metric is not defined on it: no rows, no relevant document, one class only
         """
-        if not predictions.num_rows:
-            raise BadDataError(f"{self.name} cannot be measured: the split has no rows")
-        # Sorting would take NaN for just another score.
-        if num_wrong := num_not_finite(predictions.predicted):
-            raise BadDataError(
-                f"{self.name} cannot be measured: {num_wrong} of {predictions.num_rows} scores are not finite"
-            )
         return self.measured(self.weighted(predictions), predictions)
 
     def measured(self, weighted: Weighted, predictions: Predictions) -> float:
