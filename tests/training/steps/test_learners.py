@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,50 @@ CASES: dict[str, dict[str, Any]] = {
 
 def section(case: str = "mse", **changes: Any) -> dict[str, Any]:
     return toy_model.train_by("lightgbm", {"learner_settings": SMALL, "epochs": 4, **CASES[case], **changes})
+
+
+OWN = """
+import json
+
+import numpy as np
+from mlops import LearnerSpec, Section
+
+
+class Settings(Section):
+    share: float = 0.5
+
+
+class Constant:
+    def __init__(self, value):
+        self.value = value
+
+    def predict(self, table):
+        return np.full(table.num_rows, self.value, np.float32)
+
+    def save(self):
+        return json.dumps(self.value).encode()
+
+    def importance(self):
+        return {}
+
+
+class Towards:
+    def __init__(self, settings):
+        self.share = settings.share
+
+    def begin(self, lesson):
+        return Constant(0.0)
+
+    def load(self, data, objective):
+        return Constant(json.loads(data))
+
+    def learn(self, model, lesson, epoch):
+        mean = float(lesson.train.labels.mean())
+        return Constant(model.value + self.share * (mean - model.value)), abs(mean - model.value)
+
+
+TOWARDS_THE_MEAN = LearnerSpec(implementation=Towards, kinds=["value"], section=Settings)
+"""
 
 
 @pytest.fixture
@@ -107,6 +152,38 @@ def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step
     assert list(model.predict(rows.to_pandas())) == ["prediction"]
     required = {line.partition("==")[0] for line in (folder / "requirements.txt").read_text().split()}
     assert {"lightgbm", "polars", "mlflow"} <= required
+
+
+def test_a_recipe_brings_its_own(project: Any, toy_checkpoint: Any, judged: Any, tmp_path: Path) -> None:
+    """And it is scored and served by the code that is stored, whatever the recipe holds by then."""
+    recipe = project.home / "include/toy"
+    (recipe / "learner.py").write_text(OWN)
+    own = {"learner_settings": {"share": 0.25}, "epochs": 3, **CASES["mse"]}
+    checkpoint = toy_checkpoint(**toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", own))
+    losses = [epoch["train_loss"] for epoch in json.loads(project.store.read(checkpoint.artifacts["history"]))]
+    assert losses[2] == pytest.approx(0.75**2 * losses[0], rel=1e-3)
+    (recipe / "learner.py").write_text("raise RuntimeError")
+    assert np.ptp(scored(project, checkpoint, tmp_path).predicted) == 0
+    assert judged(checkpoint, "first", "rmse").metrics["rmse"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learner": "include.other.learner:TOWARDS_THE_MEAN"}, "train.learner must be in include.toy, as the feature"),
+        ({"learner_settings": {"shar": 0.25}}, "train.learner_settings: unknown key 'shar'; did you mean 'share'?"),
+        ({"objective": "ranking", "metric": "mrr"}, "learns value, and the objective ranking predicts relevance"),
+    ],
+)
+def test_a_mistake_about_an_own_learner_is_said_when_the_step_begins(
+    project: Any, toy_checkpoint: Any, changes: dict[str, Any], message: str
+) -> None:
+    (project.home / "include/toy/learner.py").write_text(OWN)
+    (project.home / "include/other").mkdir()
+    (project.home / "include/other/learner.py").write_text(OWN)
+    settings = {"learner": "include.toy.learner:TOWARDS_THE_MEAN", **CASES["mse"], **changes}
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        toy_checkpoint(**toy_model.train_by(settings["learner"], settings))
 
 
 @pytest.mark.parametrize("champion", ["torch", "lightgbm"])

@@ -62,7 +62,15 @@ def check_learns(learner: str, kind: str | None, objective: str) -> None:
     """
     if kind is None or by_import_path(learner) or learner == TORCH:
         return
-    spec: LearnerSpec = LEARNERS.load(learner)
+    check_learns_kind(learner, LEARNERS.load(learner), kind, objective)
+
+
+def check_learns_kind(learner: str, spec: LearnerSpec, kind: str, objective: str) -> None:
+    """
+    Check that a learner can learn an objective.
+
+    :raises ValueError: where it cannot
+    """
     if kind not in spec.kinds:
         raise ValueError(
             f"consistent: learner {learner} learns {', '.join(spec.kinds)}, and the objective {objective} predicts "

@@ -72,6 +72,19 @@ class Learner(Protocol):
         """
 
 
+def learner_spec(name: str, own: Callable[[str], object]) -> LearnerSpec:
+    """
+    Return the declaration of a learner.
+
+    :param own: as of :func:`load_learner`
+    :raises BadConfigError: where there is none of that name, or it is something else
+    """
+    spec = load_extension(LEARNERS, name, own)
+    if not isinstance(spec, LearnerSpec):
+        raise BadConfigError(f"learner {name!r} must be a LearnerSpec, it is a {type(spec).__name__}")
+    return spec
+
+
 def load_learner(name: str, settings: Mapping[str, Any], own: Callable[[str], object]) -> Learner:
     """
     Load a learner.
@@ -81,9 +94,7 @@ def load_learner(name: str, settings: Mapping[str, Any], own: Callable[[str], ob
     :param own: loads code of a recipe by its import path
     :raises BadConfigError: where there is none of that name, it is something else, or its settings are wrong
     """
-    spec = load_extension(LEARNERS, name, own)
-    if not isinstance(spec, LearnerSpec):
-        raise BadConfigError(f"learner {name!r} must be a LearnerSpec, it is a {type(spec).__name__}")
+    spec = learner_spec(name, own)
     section = check_section(spec.section, settings, "train.learner_settings")
     learner: Learner = resolved(spec.implementation, own)(section)
     return learner
