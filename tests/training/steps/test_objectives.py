@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from other_packages import installed
+import yaml
+from other_packages import REPOSITORY, installed
 
 from mlops.contract.refs import FeaturesRef, ModelVersionRef, ReportRef
 from mlops.contract.step import Failure
@@ -112,6 +114,17 @@ def served(project: Any, checkpoint: Any, scratch: Path) -> tuple[Any, Path]:
     model = ServedModel(data.parent)
     rows = model.predictor.example(held_out(project.store, checkpoint.ancestor(FeaturesRef)))
     return model.predict(rows.to_pandas()), folder
+
+
+def test_the_metric_that_the_page_shows_is_measured(project: Any, learnt: Any, evaluated: Any) -> None:
+    """Broken: whoever copies the example would begin with an error."""
+    page = (REPOSITORY / "docs/write-your-own/metric.md").read_text().replace("taxi", "toy")
+    code, settings = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0] for kind in ("python", "yaml"))
+    (project.home / "include/toy/metrics.py").write_text(code)
+    report = evaluated(learnt("page"), "page", **yaml.safe_load(settings)["evaluate"])
+    assert isinstance(report, ReportRef), report
+    assert report.metrics["candidate.within"] == 1.0
+    assert report.passed
 
 
 def test_a_regression_goes_all_the_way(

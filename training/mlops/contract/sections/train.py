@@ -114,8 +114,9 @@ class Train(TunedSection):
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
     objective: ObjectiveName
-    """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1),
-    ``language_model`` (the next token); or an objective of an installed package, or ``package.module:NAME``."""
+    """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1), ``regression``
+    (a number, or its quantiles), ``language_model`` (the next token); or an objective of an installed package, or
+    ``package.module:NAME``."""
     objective_settings: dict[str, Json] = Field(default={}, validate_default=True)
     """Settings of the objective."""
     metric: Metric

@@ -17,13 +17,11 @@ MAX_POINTS: Final = 400
 
 
 def figures(models: Models, metric: str) -> list[tuple[str, Figure]]:
-    """Draw what is gained and lost at each threshold, and whether probabilities come true."""
-    return [
-        ("ROC curve", _roc(models)),
-        ("Precision and recall", _precision(models)),
-        ("Calibration", _calibration(models)),
-        ("Scores by label", _spread(models)),
-    ]
+    """Draw what is gained and lost at each threshold, where there are both labels; and whether probabilities hold."""
+    positive = models["candidate"].labels > 0
+    both = bool(positive.any()) and not positive.all()
+    curves = [("ROC curve", _roc(models)), ("Precision and recall", _precision(models))] if both else []
+    return [*curves, ("Calibration", _calibration(models)), ("Scores by label", _spread(models))]
 
 
 def _roc(models: Models) -> Figure:
@@ -78,7 +76,8 @@ def _spread(models: Models) -> Figure:
     for positive, colour in ((False, CHAMPION), (True, CANDIDATE)):
         share = probability[(candidate.labels > 0) == positive]
         label = f"label {int(positive)} ({len(share):,} rows)"
-        axes.hist(share, bins, density=True, color=colour, alpha=0.55, label=label)
+        # The density of no rows would be 0 / 0.
+        axes.hist(share, bins, density=len(share) > 0, color=colour, alpha=0.55, label=label)
     axes.set(xlabel="candidate's probability", ylabel="density")
     axes.legend(loc="upper right")
     return figure

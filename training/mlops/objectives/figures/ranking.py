@@ -41,8 +41,11 @@ def _depths(models: Models, metric: str) -> Figure:
     longest = int(np.diff(models["candidate"].offsets).max())
     cutoffs = range(1, min(MAX_CUTOFF, max(longest, cutoff)) + 1)
     for name, each in models.items():
-        values = [np.nanmean(_values(each, k)) for k in cutoffs]
-        axes.plot(cutoffs, values, color=colour_of(name), label=name, marker="o", markersize=3)
+        found = np.stack([_values(each, k) for k in cutoffs])
+        # Not defined where no document of a query is relevant, whatever the depth.
+        found = found[:, np.isfinite(found[0])]
+        means = found.mean(axis=1) if found.size else np.full(len(cutoffs), np.nan)
+        axes.plot(cutoffs, means, color=colour_of(name), label=name, marker="o", markersize=3)
     axes.axvline(cutoff, color=SOFT, linestyle="--")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="K, documents from the top", ylabel="NDCG@K")

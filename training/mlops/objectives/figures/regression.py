@@ -61,8 +61,12 @@ def _residuals(models: Models) -> tuple[str, Figure]:
     figure, axes = new_axes()
     residuals = {name: point(each).astype(np.float64) - each.labels for name, each in models.items()}
     together = np.concatenate(list(residuals.values()))
-    low, high = np.percentile(together, [TAIL, 100 - TAIL])
-    bins = np.linspace(low, high if high > low else low + 1, 41).tolist()
+    # Outwards to a residual that there is: of a few rows all are shown.
+    low, high = np.percentile(together, TAIL, method="lower"), np.percentile(together, 100 - TAIL, method="higher")
+    if low == high:
+        margin = 0.05 * abs(low) or 1.0
+        low, high = low - margin, high + margin
+    bins = np.linspace(low, high, 41).tolist()
     for name, values in residuals.items():
         axes.hist(values, bins, density=True, histtype="step", color=colour_of(name), label=name, linewidth=1.4)
     axes.axvline(0, color=SOFT, linestyle="--")
