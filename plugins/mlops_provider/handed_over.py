@@ -55,7 +55,7 @@ OWN_LOGIN = (*TRACKING_VARIABLES, "MLFLOW_TRACKING_TOKEN")
 RUNNING_RECIPES = frozenset({"reproduce", "store"})
 """Commands that also run code of recipes, which gets the login of the steps."""
 
-MAKING_ENTRIES = frozenset({"sign", "promote", "archive", "rollback", "adopt"})
+MAKING_ENTRIES = frozenset({"sign", "promote", "archive", "rollback", "retire", "adopt"})
 """Second words of ``audit`` and ``models`` that sign an entry of an audit trail."""
 
 SIGNING = MAKING_ENTRIES | {"verify"}

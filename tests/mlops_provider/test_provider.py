@@ -43,7 +43,14 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["errors"] == {}
-    assert found["dags"] == ["flight_delays", "flight_ranking", "ranking_published", "rollback", "stdlib_lm"]
+    assert found["dags"] == [
+        "flight_arrival",
+        "flight_delays",
+        "flight_ranking",
+        "ranking_published",
+        "rollback",
+        "stdlib_lm",
+    ]
     assert found["heavy"] == []
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -264,18 +265,20 @@ class Project:
         program: Sequence[str] = STEPS_PROGRAM,
         options: Sequence[str] = (),
         warm: bool = True,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> Started:
         """
         Run a step as the launcher does: in processes of its own, under torchrun where there are several.
 
         :param options: of torchrun
         :param warm: as :class:`WarmProcess` takes it
+        :param environment: variables beside those that the launcher sets, or other values of these
         """
         folder = self.home / "jobs" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "input.json").write_text(document.dump())
         (folder / "result.json").unlink(missing_ok=True)
-        environment = {
+        variables = {
             **os.environ,
             "PYTHONPATH": python_path(CHECKOUT),
             "MLOPS_HOME": str(self.home),
@@ -283,12 +286,13 @@ class Project:
             "MLOPS_RESULT_PATH": str(folder / "result.json"),
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "OMP_NUM_THREADS": "1",
+            **environment,
         }
         torchrun = ["-m", "mlops.steps.torchrun", "--nproc-per-node", str(processes), *options]
         ranks = processes > 1 or options
         command = [sys.executable, *(torchrun if ranks else []), *program, folder / "input.json"]
         with (folder / "log").open("w") as log:
-            process = WarmProcess(command, env=environment, output=log, warm=warm)
+            process = WarmProcess(command, env=variables, output=log, warm=warm)
         return Started(process=process, folder=folder)
 
 
@@ -442,14 +446,16 @@ def toy_checkpoint(project: Project, run_step: Any) -> Any:
 @pytest.fixture
 def asked(project: Project, tmp_path: Path) -> Any:
     """Asks a checkpoint's model for rows, as its evaluation does: the artifact for the report."""
-    from mlops.serving.package import served_example
-    from mlops.tracking.run import EXAMPLE
+    from mlops.serving.archive import archived
+    from mlops.serving.package import package, served_example
+    from mlops.tracking.run import MODEL_PACKAGE
 
     def ask(checkpoint: Any) -> dict[str, Artifact]:
         with tempfile.TemporaryDirectory(dir=tmp_path) as scratch, pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(project.home)
             example = served_example(project.store, checkpoint, Path(scratch))
-        return {EXAMPLE: project.store.put_artifact("evaluate/asked", f"{EXAMPLE}.arrow", example)}
+            made = archived(package(project.store, checkpoint, example, Path(scratch)), checkpoint)
+        return {MODEL_PACKAGE: project.store.put_artifact("evaluate/asked", f"{MODEL_PACKAGE}.zip", made)}
 
     return ask
 

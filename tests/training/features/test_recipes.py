@@ -15,6 +15,8 @@ import torch
 from feature_tables import fit
 from turns import on_turn
 
+from include.flight_arrival.dataset import flights as arrivals
+from include.flight_arrival.features import FEATURES as ARRIVAL_FEATURES
 from include.flight_delays.dataset import flights as delays
 from include.flight_delays.features import FEATURES as DELAY_FEATURES
 from include.flight_delays.model import build_model as build_classifier
@@ -82,6 +84,7 @@ RECIPES = pytest.mark.parametrize(
     [
         pytest.param(documents, RANKING_FEATURES, OUTCOMES, id="flight_ranking"),
         pytest.param(delays, DELAY_FEATURES, ["arr_delay", "delayed"], id="flight_delays"),
+        pytest.param(arrivals, ARRIVAL_FEATURES, ["arr_delay"], id="flight_arrival"),
     ],
 )
 

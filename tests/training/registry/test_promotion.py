@@ -157,6 +157,24 @@ def test_one_canary_at_a_time(promotion: Promotion, new_version: NewVersion) -> 
     assert caught.value.retryable
 
 
+def test_a_champion_is_retired_and_the_next_is_judged_as_the_first(
+    promotion: Promotion, new_version: NewVersion
+) -> None:
+    """Broken: where the only champion can no longer be scored, every night would fail."""
+    first = new_version()
+    promotion.promote(first, BY, judged_against=None)
+    assert promotion.retire(Author(who="vera", why="its Polars is gone")).stages.champion is None
+    assert promotion.retire(BY).action == "retire", "nothing to do"
+    assert actions(promotion) == ["register", "promote", "retire"]
+    assert promotion.registry.aliases() == {}
+    second = new_version()
+    with pytest.raises(TakenBackError, match=r"by entry 3 \(retire, .*, vera\): its Polars is gone"):
+        promotion.promote(first, BY, judged_against=None)
+    promotion.promote(second, BY, judged_against=None)
+    assert promotion.registry.aliases() == {"champion": second}
+    assert tags(promotion) == {first: "archived", second: "production"}
+
+
 def test_rollbacks_lead_back_one_champion_each(promotion: Promotion, new_version: NewVersion) -> None:
     champion = None
     for _ in range(3):

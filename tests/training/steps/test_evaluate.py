@@ -191,7 +191,7 @@ def test_the_report_is_complete_in_itself(project: Any, trained: Any, evaluate: 
     assert metrics["num_unmeasured"] == 12, "every tenth query has no relevant document"
     assert {entry["value"] for entry in metrics["slices"]} == {"A", "B", "C"}
     files = MlflowClient(tracking_uri=project.tracking_uri).list_artifacts(ref.parent.tracking_run, "evaluation")
-    names = {"report.html", "metrics.json", "example.arrow"}
+    names = {"report.html", "metrics.json", "model_package.zip"}
     assert {file.path for file in files} == {f"evaluation/{name}" for name in names}
 
 

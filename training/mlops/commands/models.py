@@ -1,4 +1,4 @@
-"""``mlops models``: the stages of model versions and their audit trail; promote, roll back, archive, adopt."""
+"""``mlops models``: the stages of model versions and their audit trail; promote, roll back, archive, retire, adopt."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _ACTIONS = {
     "promote": "put a version into production, whatever its stage and whatever the champion",
     "archive": "take a version back that is in staging or canary",
     "rollback": "put the former champion into production again",
+    "retire": "take the champion out of production and put none in its place: the next model is judged as the first",
     "adopt": "record aliases that were moved by other means, as they are",
 }
 
@@ -212,6 +213,8 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
             # Of two at once the second must not take back what the first has put there.
             champion = options.champion or promotion.registry.version_of_alias(CHAMPION)
             entry = promotion.roll_back(by, taken_back=champion)
+        case "retire":
+            entry = promotion.retire(by)
         case _:
             entry = promotion.adopt(by)
     if (entry.who, entry.action) == (by.who, options.action):  # not where somebody else was quicker

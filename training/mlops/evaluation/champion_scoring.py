@@ -10,11 +10,12 @@ import polars as pl
 from mlops.contract.stages import CHAMPION
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.metrics.metric import Metric
-from mlops.predictor.documents import DocumentsPredictor
-from mlops.predictor.packing import open_checkpoint
 from mlops.predictor.predictor import Predictor
 from mlops.predictor.scored import Scored
 from mlops.registry.champion import Champion
+from mlops.serving.archive import unarchived
+from mlops.serving.registered import ScoredByPackage, score_by_package
+from mlops.serving.scoring import describe
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError
 
@@ -29,7 +30,7 @@ def score_champion(
     scratch: Path,
 ) -> Scored:
     """
-    Score raw rows with the model in production.
+    Score raw rows with the model in production, by the package that it was registered as.
 
     :param name: name under which it is registered, for the message
     :param candidate: model that it is compared with
@@ -40,14 +41,14 @@ def score_champion(
     named = f"the model in production, {name} version {champion.version} ({CHAMPION}),"
     replace = (
         f"put another version in its place: mlops models rollback {name} --why ..., or "
-        f"mlops models promote {name} VERSION --why ..."
+        f"mlops models promote {name} VERSION --why ...; or none: mlops models retire {name} --why ..."
     )
     try:
-        model = open_checkpoint(store, champion.checkpoint, scratch)
-        _check_comparable(candidate, model, metrics)
-        scored = model.score(rows)
-        scored.check_finite(f"the champion, version {champion.version},")
-        return scored
+        folder = unarchived(store, champion.report, scratch)
+        found = score_by_package(folder, rows, scratch / "champion", candidate=candidate.objective)
+        _check_comparable(candidate, found, metrics)
+        found.scored.check_finite(f"the champion, version {champion.version},")
+        return found.scored
     except DamagedObjectError as error:
         raise DamagedObjectError(
             f"{named} cannot be read, so there is nothing to compare with: {error}. Meanwhile {replace}"
@@ -59,22 +60,21 @@ def score_champion(
         ) from error
 
 
-def _check_comparable(candidate: Predictor, champion: Predictor, metrics: Sequence[Metric]) -> None:
+def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: Sequence[Metric]) -> None:
     """
     Check that the metrics are defined for both models, and that language models have the same tokens.
 
     :raises BadConfigError: if the two cannot be compared
     """
-    other, own = champion.objective, candidate.objective
-    if unfit := [metric.name for metric in metrics if other.kind not in metric.spec.measures]:
+    if unfit := [metric.name for metric in metrics if champion.kind not in metric.spec.measures]:
         raise BadConfigError(
-            f"its objective is {other.name!r}, and the candidate's is {own.name!r}: {unfit[0]} is not defined for "
-            f"what it predicts"
+            f"its objective is {champion.objective!r}, and the candidate's is {candidate.objective.name!r}: {unfit[0]} "
+            f"is not defined for what it predicts"
         )
-    models = [model for model in (candidate, champion) if isinstance(model, DocumentsPredictor)]
-    states = [{part: model.tokens.state[part] for part in ("format", "tokenizer", "fitted")} for model in models]
-    if models and states[0] != states[1]:
+    tokens = describe(candidate)["tokens"]
+    if tokens is not None and tokens != champion.tokens:
+        assert champion.tokens is not None, "the metrics of tokens fit both"
         raise BadConfigError(
-            f"its tokens are those of {states[1]['tokenizer']} as it was then, and the candidate's are of "
-            f"{states[0]['tokenizer']}: perplexities of different tokens cannot be compared"
+            f"its tokens are those of {champion.tokens['tokenizer']} as it was then, and the candidate's are of "
+            f"{tokens['tokenizer']}: perplexities of different tokens cannot be compared"
         )

@@ -42,7 +42,8 @@ class Entry:
     version: str
     action: str
     """
-    Name of the action: ``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback`` or ``adopt``.
+    Name of the action: ``register``, ``approve``, ``canary``, ``promote``, ``archive``, ``rollback``, ``retire`` or
+    ``adopt``.
     """
     from_stage: str | None
     """Stage before the transition; None for a new version."""

@@ -19,6 +19,7 @@ from mlops.registry.stages import (
     canaried,
     former_champion,
     promoted,
+    retired,
     rolled_back,
     staged,
 )
@@ -129,6 +130,14 @@ class Promotion:
             return (version, archived(stages, version)) if version in stages.live else None
 
         return self.transitions.move("archive", by, decide)
+
+    def retire(self, by: Author) -> Entry:
+        """Take the champion out of production, and put none in its place."""
+
+        def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
+            return None if stages.champion is None else (stages.champion, retired(stages))
+
+        return self.transitions.move("retire", by, decide)
 
     def end_canary(self, version: str, by: Author) -> Entry:
         """Archive a version if it is the canary; in another stage it is left there."""

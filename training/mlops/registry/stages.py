@@ -126,9 +126,15 @@ def archived(stages: Stages, version: str) -> Stages:
     """
     if stages.stage_of(version) == PRODUCTION:
         raise BadConfigError(
-            f"version {version} is in production: put the former champion in its place with `mlops models rollback`"
+            f"version {version} is in production: put the former champion in its place with `mlops models rollback`, "
+            "or none with `mlops models retire`"
         )
     return stages.without(version)
+
+
+def retired(stages: Stages) -> Stages:
+    """Take the champion out of production and put none in its place: the next candidate is judged as the first."""
+    return stages.without(stages.champion)
 
 
 def former_champion(stages: Stages, known: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from mlops.contract.step import BadConfigError
 from mlops.features.fitted import held_out, read_manifest
 from mlops.predictor.packing import write_folder
 from mlops.registry.semantic_version import Contract
-from mlops.serving import model
+from mlops.serving import model, scoring
 from mlops.serving.library import closure, imports_of, packed, requirements
 from mlops.serving.model import ServedModel
 from mlops.store import Store
@@ -54,7 +54,7 @@ def served_example(store: Store, checkpoint: CheckpointRef, scratch: Path) -> by
 
 def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Path) -> Path:
     """
-    Write the folder. No code of the recipe is run, because whoever makes a version may change others.
+    Write the folder.
 
     :param example: rows that :func:`served_example` returned
     :return: a folder below ``scratch``; equal checkpoints and examples give equal bytes
@@ -64,7 +64,9 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     document = write_folder(store, checkpoint, data)
     rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
-    modules, packages = closure({model.__name__, *_imported(recipes), *_of_extensions(document["model"])})
+    modules, packages = closure(
+        {model.__name__, scoring.__name__, *_imported(recipes), *_of_extensions(document["model"])}
+    )
     folder = scratch / "served"
     write_model_folder(
         folder,

@@ -18,11 +18,12 @@ from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
 from mlops.predictor.packing import open_checkpoint
 from mlops.registry.champion import Champion
-from mlops.serving.package import served_example
+from mlops.serving.archive import archived
+from mlops.serving.package import package, served_example
 from mlops.steps import StepContext
 from mlops.tracking.connection import allowed, connect
 from mlops.tracking.provenance import git_commit
-from mlops.tracking.run import EVALUATION_FOLDER, EXAMPLE, reopen_run
+from mlops.tracking.run import EVALUATION_FOLDER, MODEL_PACKAGE, reopen_run
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ def run(context: StepContext) -> ReportRef:
     files = {"report.html": report, "metrics.json": metrics}
     if verdict.passed:
         # Here, for the step that registers may change what is in production: it must run no code of a recipe.
-        files[f"{EXAMPLE}.arrow"] = served_example(context.store, checkpoint, context.scratch)
+        example = served_example(context.store, checkpoint, context.scratch)
+        folder = package(context.store, checkpoint, example, context.scratch)
+        files[f"{MODEL_PACKAGE}.zip"] = archived(folder, checkpoint)
     tracked.log_bytes(EVALUATION_FOLDER, files)
     tracked.log_values(
         {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from mlops.contract.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
 from mlops.contract.sections.steps import RegisterStep
-from mlops.contract.step import BadConfigError
 from mlops.registry.promotion import Promotion
 from mlops.registry.registration import register_once
 from mlops.registry.transitions import Author
-from mlops.serving.package import contract, package
+from mlops.serving.archive import unarchived
+from mlops.serving.package import contract
 from mlops.serving.verified_loading import files_of
 from mlops.signing.packages import PACKAGE
 from mlops.steps import StepContext
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.provenance import git_commit
-from mlops.tracking.run import EXAMPLE, reopen_run
+from mlops.tracking.run import reopen_run
 from mlops.tracking.stored_model import StoredModel, store_model
 
 
@@ -25,26 +25,19 @@ def run(context: StepContext) -> ModelVersionRef:
     config = context.section(RegisterStep)
     report = context.input.ref
     assert isinstance(report, ReportRef)
-    example = report.artifacts.get(EXAMPLE)
-    if report.passed and example is None:
-        raise BadConfigError(
-            f"the evaluation at {report.place} does not show that its model can be served: it was made by an earlier "
-            "release. Trigger the night with another setting (a seed, say), so that it is made again"
-        )
     client = connect(context.deployment.tracking_uri)
     tracked = reopen_run(client, report.parent.tracking_run)
     registry = ModelRegistry(client=client, name=config.registered_model)
 
     files: list[list[str]] = []
 
-    def pack() -> Path:
-        assert example is not None, "what did not pass is refused"
-        folder = package(context.store, report.parent, context.store.read(example), context.scratch)
+    def unpack() -> Path:
+        folder = unarchived(context.store, report, context.scratch)
         files.extend(files_of(folder))
         return folder
 
     def store() -> StoredModel:
-        folder = pack()
+        folder = unpack()
         return store_model(tracked, config.registered_model, folder, digest_of(files))
 
     registered = register_once(
@@ -55,8 +48,8 @@ def run(context: StepContext) -> ModelVersionRef:
         git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
         run_key=context.run.run_key,
     )
-    if not files:  # an earlier try has stored them: equal checkpoints give equal packages
-        pack()
+    if not files:  # an earlier try has stored them
+        unpack()
     artifact = report.artifacts.get("report")
     promotion, by = (
         Promotion.of(registry, context.store, config.keys),

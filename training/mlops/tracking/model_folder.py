@@ -71,6 +71,14 @@ def write_model_folder(
     model.save(folder / "MLmodel")
 
 
+def data_of(folder: Path) -> Path:
+    """Return the folder within a model's folder that its loader gets, as the file ``MLmodel`` names it."""
+    from mlflow.models import Model
+    from mlflow.pyfunc import DATA, FLAVOR_NAME
+
+    return folder / str(Model.load(str(folder)).flavors[FLAVOR_NAME][DATA])
+
+
 def refusal(message: str) -> MlflowException:
     """
     Return the error that a server answers with status 400 and this message; any other error would be answered with a

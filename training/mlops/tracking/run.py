@@ -43,15 +43,14 @@ _NO_LOGIN: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """Error codes that mlflow's client makes of 401 and 403."""
 
 EVALUATION_FOLDER: Final = "evaluation"
-EXAMPLE: Final = "example"
+MODEL_PACKAGE: Final = "model_package"
 """
-Artifact of a :class:`~mlops.contract.refs.ReportRef` that passed: held-out rows that its model was asked for, as a
-server gets them.
+Artifact of a :class:`~mlops.contract.refs.ReportRef` that passed: what its model is registered as, without the weights.
 """
 EVALUATION: Final = {
     "report": f"{EVALUATION_FOLDER}/report.html",
     "metrics": f"{EVALUATION_FOLDER}/metrics.json",
-    EXAMPLE: f"{EVALUATION_FOLDER}/{EXAMPLE}.arrow",
+    MODEL_PACKAGE: f"{EVALUATION_FOLDER}/{MODEL_PACKAGE}.zip",
 }
 """
 Artifacts of a :class:`~mlops.contract.refs.ReportRef`, and the paths at which the training's run has a copy of each.
