@@ -27,7 +27,7 @@ from pydantic import ConfigDict
 from mlops.contract.extensions import by_import_path
 from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.section import Section, SpecError, check_section
-from mlops.contract.step import BadConfigError, BadDataError
+from mlops.contract.step import PARENT_VARIABLE, BadConfigError, BadDataError
 from mlops.metrics.predictions import Predictions
 from mlops.objectives.objective import LoadedObjective
 from mlops.predictor.predictor import open_predictor
@@ -141,7 +141,12 @@ def _scored_apart(
     # Any release of Polars reads the oldest layout of strings.
     rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and not _is_a_library(path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, paths), *others]), "PYTHONSAFEPATH": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), *others]),
+        "PYTHONSAFEPATH": "1",
+        PARENT_VARIABLE: str(os.getpid()),
+    }
     command = [sys.executable, "-m", scoring.__name__, str(data), str(given), str(result)]
     logger.info("scoring in a process with the library that the model was registered with")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -22,6 +22,7 @@ import polars as pl
 from mlops.contract.step import StepError
 from mlops.predictor.documents import DocumentsPredictor
 from mlops.predictor.predictor import Predictor, open_predictor
+from mlops.process import die_with_parent
 
 FORMAT: Final = 1
 ARRAYS: Final = "scored.npz"
@@ -41,6 +42,7 @@ def describe(model: Predictor) -> dict[str, Any]:
 
 
 def main(data: Path, rows: Path, result: Path) -> None:
+    die_with_parent()
     try:
         model = open_predictor(data)
         scored = model.score(pl.read_ipc(rows))
