@@ -20,6 +20,7 @@ GROUPS = {
     "training": "benchmarks.training.group",
     "kubernetes": "benchmarks.kubernetes.group",
     "lifecycle": "benchmarks.lifecycle.group",
+    "learners": "benchmarks.learners.group",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

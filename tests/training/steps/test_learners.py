@@ -143,6 +143,9 @@ def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step
     report = run_step(project, project.step_input("evaluate", section, checkpoint))
     assert isinstance(report, ReportRef), report
     assert report.passed, report.reason
+    page = project.store.read(report.artifacts["report"]).decode()
+    assert "What the candidate looks at" in page
+    assert ">good<" in page, "the feature that says most is named in the figure"
     scratch = tmp_path / "served"
     scratch.mkdir()
     folder = package(project.store, checkpoint, served_example(project.store, checkpoint, scratch), scratch)
@@ -253,9 +256,9 @@ def slow(project: Any, boosted: Any, config: Any) -> tuple[CheckpointRef, Any]:
     return whole, start
 
 
-def epochs_saved(project: Any, key: str) -> int:
+def newest_saved(project: Any, key: str) -> int:
     keys = project.store.list(f"pipelines/{project.pipeline}/train/{key}/checkpoints/epochs")
-    return sum(key.endswith(".json") for key in keys)
+    return max((int(Path(saved).stem) for saved in keys if saved.endswith(".json")), default=0)
 
 
 def test_killed_at_any_moment_it_ends_in_the_same_bits(project: Any, slow: Any) -> None:
@@ -264,11 +267,11 @@ def test_killed_at_any_moment_it_ends_in_the_same_bits(project: Any, slow: Any) 
     moment = np.random.default_rng(ROUNDS)
     for kill in range(3 * ROUNDS):
         struck = start("killed", f"kill{kill}")
-        least = epochs_saved(project, "killed") + 1
-        struck.wait_until(lambda: epochs_saved(project, "killed") >= least)  # noqa: B023
+        least = newest_saved(project, "killed") + 1
+        struck.wait_until(lambda: newest_saved(project, "killed") >= least)  # noqa: B023
         time.sleep(moment.uniform(0, 0.1))
         struck.kill()
-        assert epochs_saved(project, "killed") < 40, "killed too late to prove anything"
+        assert newest_saved(project, "killed") < 40, "killed too late to prove anything"
         if least > 30:
             break
     last = start("killed", "last")
@@ -341,6 +344,17 @@ def test_the_best_of_what_is_whole_is_published(project: Any, boosted: Any, monk
     assert [whole.epoch, second.epoch] == [epoch["epoch"] for epoch in ranking[:2]]
     assert json.loads(project.store.read(second.artifacts["lost_best"]))["epoch"] == whole.epoch
     assert second.artifacts["weights"].sha256 != whole.artifacts["weights"].sha256
+
+
+def test_the_newest_and_the_best_are_kept(project: Any, boosted: Any) -> None:
+    """Broken: a long training would fill the store, each epoch with all trees before it."""
+    checkpoint = boosted(epochs=12, learner_settings={**SMALL, "learning_rate": 0.9})
+    keys = list(project.store.list(f"{checkpoint.place}/checkpoints/epochs"))
+    history = json.loads(project.store.read(checkpoint.artifacts["history"]))
+    best = sorted(history, key=lambda epoch: (epoch["validation_metric"], epoch["epoch"]))[:2]
+    for kind in (".json", ".model"):
+        saved = {int(Path(key).name.partition(".")[0]) for key in keys if key.endswith(kind)}
+        assert saved == {10, 11, 12, *(epoch["epoch"] for epoch in best)}
 
 
 def test_it_stops_where_it_no_longer_gets_better(project: Any, boosted: Any) -> None:

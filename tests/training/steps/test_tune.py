@@ -139,7 +139,7 @@ def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, sea
     assert run.info.run_id == ref.tracking_run
 
 
-def test_a_hopeless_trial_is_given_up_by_all_ranks(project: Any, run_step: Any, search: Any) -> None:
+def test_a_hopeless_trial_is_pruned_on_all_ranks(project: Any, run_step: Any, search: Any) -> None:
     """Broken: trials without prospects would take as long as good ones, or hang because a rank goes on alone."""
     space = {"learning_rate": {"choices": [0.05, 1e-9]}}
     changes = {"space": space, "sampler": "grid", "pruner": "successive_halving", "trials": 2}
@@ -154,7 +154,7 @@ def test_a_hopeless_trial_is_given_up_by_all_ranks(project: Any, run_step: Any, 
     assert "is pruned" in started.log
     run = runs_of(project)[f"trial {bad}"]
     assert run.info.status == "KILLED"
-    assert run.data.tags["mlops.given_up"] == "True"
+    assert run.data.tags["mlops.pruned"] == "True"
     client = MlflowClient(tracking_uri=project.tracking_uri)
     assert len(client.get_metric_history(ref.tracking_run, "validation_ndcg_at_10")) < 4
     study = run_step(project, search(None, train, **changes))

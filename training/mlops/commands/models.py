@@ -222,9 +222,9 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
         tell_signed(options.signed, entry)
     left = sorted(set(before.stages.live if before else ()) - set(entry.stages.live), key=int)
     archived = f"; archived: version {', '.join(left)}" if left else ""
-    told = "nothing to do; " if before and entry.number == before.number else ""
+    note = "nothing to do; " if before and entry.number == before.number else ""
     console.print(
-        f"{options.model}: {told}{_stages(entry)}{archived}; entry {entry.number} of the audit trail", soft_wrap=True
+        f"{options.model}: {note}{_stages(entry)}{archived}; entry {entry.number} of the audit trail", soft_wrap=True
     )
     return 0
 

@@ -38,8 +38,8 @@ def tell_signed(file: Path | None, entry: Entry) -> None:
     :param file: file of the option ``--signed``
     """
     if file is not None:
-        told = {"model": entry.model, "number": entry.number, "sha256": entry.artifact.sha256}
-        file.write_text(json.dumps(told))
+        document = {"model": entry.model, "number": entry.number, "sha256": entry.artifact.sha256}
+        file.write_text(json.dumps(document))
 
 
 def signing_key(named: str | None, trusted: Sequence[str]) -> SigningKey:

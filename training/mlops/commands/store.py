@@ -29,7 +29,7 @@ _SHOWN: Final = 5
 _ABOUT: Final = (
     "Reads snapshots, features, checkpoints, weights, reports and all else that committed refs name, decisions and "
     "audit trails, each object once, and checks the digests. Exit code 0: all is whole, 1: something is damaged or "
-    "missing, 2: it could not be told."
+    "missing, 2: it is not known."
 )
 
 

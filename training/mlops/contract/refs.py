@@ -152,7 +152,7 @@ class FeaturesRef(Ref):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRef(Ref):
-    """One training of a study, to its end or until it was given up. Nothing but the study looks at it."""
+    """One training of a study, to its end or until it was pruned. Nothing but the study looks at it."""
 
     kind: ClassVar[str] = "trial"
     parent_types: ClassVar[tuple[type[Ref], ...]] = (FeaturesRef,)

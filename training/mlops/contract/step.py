@@ -193,7 +193,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepInput:
-    """Everything a step's process is told."""
+    """Everything a step's process is given."""
 
     step: str
     run: RunIdentity

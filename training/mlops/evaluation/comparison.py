@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,8 @@ class Comparison:
     champion: Predictions | None
     measured: Measured
     verdict: Verdict
+    importance: Mapping[str, float]
+    """How much each feature contributes to the candidate, by its name; empty where its learner does not say."""
     num_apart: int
     """Number of rows that are left out, because only the candidate's feature set keeps them."""
 
@@ -179,6 +181,7 @@ def compare(
         champion=of_champion,
         measured=measured,
         verdict=judge(config.rules, measured, own, days_seen=days_seen),
+        importance=model.importance(),
         num_apart=num_rows - len(scored.rows),
     )
 

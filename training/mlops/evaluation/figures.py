@@ -21,6 +21,8 @@ CSS_COLOURS: Final = {
     CANDIDATE: "var(--candidate)",
     CHAMPION: "var(--champion)",
 }
+MOST_FEATURES: Final = 12
+"""Features whose importance is drawn."""
 STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -52,8 +54,25 @@ def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric:
     :param metric: name for people of the metric that chose the best epoch
     """
     with mpl.rc_context(STYLE):
-        figures = [*comparison.figures(), _training(history, metric)]
+        figures = [*comparison.figures(), *_importance(comparison.importance), _training(history, metric)]
         return [(title, _svg(figure)) for title, figure in figures]
+
+
+def _importance(by_feature: Mapping[str, float]) -> list[tuple[str, Figure]]:
+    """Draw what the model looks at; nothing where its learner does not say, or it looks at nothing."""
+    total = sum(by_feature.values())
+    if not total > 0:
+        return []
+    figure, axes = new_axes()
+    first = sorted(by_feature.items(), key=lambda each: -each[1])[:MOST_FEATURES]
+    names, shares = [name for name, _ in first], [value / total for _, value in first]
+    axes.barh(names, shares, color=CANDIDATE, height=0.7)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=9, length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel="share of the importance of all features")
+    more = f"; {MOST_FEATURES} of {len(by_feature)}" if len(by_feature) > MOST_FEATURES else ""
+    return [(f"What the candidate looks at{more}", figure)]
 
 
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:

@@ -20,6 +20,8 @@ class Lesson:
     """What a learner is given to learn from."""
 
     train: FeatureTable
+    validation: FeatureTable
+    """What the model is measured on after each epoch, of which a learner may keep scores; nothing is learnt from it."""
     objective: LoadedObjective
     feature_names: Sequence[str]
     """``[F]``"""

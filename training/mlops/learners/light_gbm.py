@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import lightgbm
@@ -61,9 +61,24 @@ class Trees:
     feature_names: tuple[str, ...]
     epochs: tuple[tuple[Boosted, ...], ...] = ()
     """For each epoch the trees of the ``K`` outputs."""
+    known: tuple[tuple[npt.NDArray[np.float32], Array], ...] = field(default=(), repr=False)
+    """Rows with their sums, for as long as the model grows: an epoch more then costs its own trees only."""
+
+    def grown(self, models: tuple[Boosted, ...], tables: Sequence[FeatureTable]) -> Trees:
+        """
+        Return the model with one more epoch.
+
+        :param tables: rows whose sums are to be known
+        """
+        # The same sums, in the same order, as a training that goes on from what was saved would make.
+        known = [(each.features, self.raw(each.features) + _raw(models, each.features)) for each in tables]
+        return replace(self, epochs=(*self.epochs, models), known=tuple(known))
 
     def raw(self, features: npt.NDArray[np.float32]) -> Array:
         """Return ``[K, N]``, the sums of the trees' values."""
+        for rows, total in self.known:
+            if rows is features:
+                return total
         total = np.zeros((self.objective.functions.num_outputs, len(features)))
         for models in self.epochs:
             total += _raw(models, features)
@@ -92,8 +107,6 @@ class LightGbm:
     def __init__(self, settings: LightGbmSettings) -> None:
         self._settings = settings
         self._data: lightgbm.Dataset | None = None
-        self._known: tuple[Trees, Array] | None = None
-        """The model that was last added to, and its raw scores of the rows that it learns from."""
 
     def begin(self, lesson: Lesson) -> Trees:
         self._objectives(lesson.objective)
@@ -109,18 +122,13 @@ class LightGbm:
 
     def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
         assert isinstance(model, Trees)
-        known = self._known is not None and self._known[0] is model
-        raw = self._known[1] if known and self._known else model.raw(lesson.train.features)
+        raw = model.raw(lesson.train.features)
         losses, made = [], []
         for number, objective in enumerate(self._objectives(lesson.objective)):
             trees, loss = self._boost(lesson, objective, raw[number] if model.epochs else None, epoch)
             made.append(trees)
             losses.append(loss)
-        models = tuple(made)
-        grown = replace(model, epochs=(*model.epochs, models))
-        # The same sum, in the same order, as a training that goes on from what was saved would make.
-        self._known = grown, raw + _raw(models, lesson.train.features)
-        return grown, float(np.mean(losses))
+        return model.grown(tuple(made), [lesson.train, lesson.validation]), float(np.mean(losses))
 
     def _boost(
         self, lesson: Lesson, objective: Mapping[str, Any], before: Array | None, epoch: int

@@ -46,6 +46,9 @@ class DocumentsPredictor:
         self.description, self.objective, self.num_bytes = description, objective, num_bytes
         self._module, self._recipes = module, recipes
 
+    def importance(self) -> Mapping[str, float]:
+        return {}
+
     @property
     def columns(self) -> pl.Schema:
         return self.tokens.columns

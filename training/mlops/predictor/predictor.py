@@ -45,6 +45,9 @@ class Predictor(Protocol):
     def num_bytes(self) -> int:
         """Bytes of the files that a server needs: weights, fitted state, and the code of both."""
 
+    def importance(self) -> Mapping[str, float]:
+        """Return how much each feature contributes, by its name; empty where the learner does not say."""
+
     @property
     def columns(self) -> pl.Schema:
         """Raw columns that a request has, with their types."""
@@ -111,7 +114,8 @@ def open_predictor(folder: Path) -> Predictor:
     }
     if description.learner != TORCH:
         learner = load_learner(description.learner, description.learner_settings, own)
-        return RowsPredictor(**common, predict=learner.load(weights, objective).predict)
+        fitted = learner.load(weights, objective)
+        return RowsPredictor(**common, predict=fitted.predict, importance=fitted.importance)
     assert description.model is not None, "of learner: torch"
     module = build_model(
         own(description.model),
@@ -128,4 +132,4 @@ def open_predictor(folder: Path) -> Predictor:
     def predict(table: FeatureTable) -> Floats:
         return predict_table(objective.functions, module, table, CPU, grouped=description.grouped)
 
-    return RowsPredictor(**common, predict=predict)
+    return RowsPredictor(**common, predict=predict, importance=dict)

@@ -32,6 +32,7 @@ class RowsPredictor:
     :param definition: the feature set
     :param stored: the features' part of the document: ``engine``, ``state``
     :param predict: what was learnt, from features to predictions
+    :param importance: as :meth:`mlops.FittedModel.importance`
     :param recipes: folder of the recipes' files, kept for as long as the model
     :raises BadConfigError: if this process would make other features from a row than the training did
     """
@@ -44,13 +45,17 @@ class RowsPredictor:
         description: ModelDescription,
         objective: LoadedObjective,
         predict: Callable[[FeatureTable], Floats],
+        importance: Callable[[], Mapping[str, float]],
         num_bytes: int,
         recipes: TemporaryDirectory[str],
     ) -> None:
         check_engine("the features of this model", stored["engine"])
         self.fitted = FittedFeatures(definition, stored["state"])
         self.description, self.objective, self.num_bytes = description, objective, num_bytes
-        self._scores, self._recipes = predict, recipes
+        self._scores, self._importance, self._recipes = predict, importance, recipes
+
+    def importance(self) -> Mapping[str, float]:
+        return self._importance()
 
     @property
     def columns(self) -> pl.Schema:

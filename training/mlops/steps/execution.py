@@ -97,8 +97,8 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
 
 def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
     """Add the step's input to its ref: with it, and its parents, the work can be done again."""
-    told = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
-    return replace(ref, artifacts={**ref.artifacts, INPUT: told})
+    artifact = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
+    return replace(ref, artifacts={**ref.artifacts, INPUT: artifact})
 
 
 def _check_code(document: StepInput, deployment: ProcessSettings) -> None:

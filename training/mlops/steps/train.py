@@ -29,7 +29,7 @@ from mlops.tracking.run import TrackedRun
 from mlops.trainer.assembly import build_job
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
-from mlops.trainer.loop import GivesUp, Trainer, TrainingJob
+from mlops.trainer.loop import ShouldPrune, Trainer, TrainingJob
 from mlops.trainer.parallel import Ranks, join, leave
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.run_logging import MlflowCurves
@@ -74,14 +74,14 @@ def train_model(
     ranks: Ranks,
     manifest: Mapping[str, Any],
     *,
-    gives_up: GivesUp | None = None,
+    should_prune: ShouldPrune | None = None,
     tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[TrainingJob, TrainingState, TrackedRun | None]]:
     """
     Train to the end; the run in MLflow ends with the context.
 
     :param manifest: manifest of the features
-    :param gives_up: called on rank 0 after each epoch, True prunes the training; given on all ranks or on none
+    :param should_prune: called on rank 0 after each epoch, True prunes the training; given on all ranks or on none
     :param tags: tags of the run
     """
     heartbeat = Heartbeat.from_environment()
@@ -97,7 +97,7 @@ def train_model(
     with tracked_run(context, config, ranks, num_parameters, tags) as tracked:
         curves = MlflowCurves(tracked, config, ranks, job.checkpoints) if tracked and ranks.leads else None
         with watched(context.deployment.home) as operations:
-            state = Trainer(job, ranks, curves, gives_up).train()
+            state = Trainer(job, ranks, curves, should_prune).train()
         heartbeat.beat(state.step, REST)
         if config.deterministic == "warn":
             # Stages of a pipeline do not do the same.
@@ -108,10 +108,10 @@ def train_model(
                 curves.epoch(epoch)
         yield job, state, tracked
     if tracked is not None:
-        ended = {"mlops.given_up": "True"} if state.given_up else {}
+        ended = {"mlops.pruned": "True"} if state.pruned else {}
         if job.nondeterministic:
             ended["mlops.nondeterministic"] = ", ".join(sorted(job.nondeterministic))
-        tracked.finish(TRACKING_SECONDS, "KILLED" if state.given_up else "FINISHED", ended)
+        tracked.finish(TRACKING_SECONDS, "KILLED" if state.pruned else "FINISHED", ended)
 
 
 def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
-from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.shard_reading import open_split
 from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
 from mlops.metrics.metric import Metric, load_metric
@@ -32,6 +30,11 @@ from mlops.trainer.parallel import Ranks
 from mlops.trainer.run_logging import epoch_point
 from mlops.trainer.state import Epoch, TrainingState
 from mlops.trainer.trained import Trained
+
+KEPT_NEWEST: Final = 3
+"""Epochs whose models are kept, to go on from."""
+KEPT_BEST: Final = 2
+"""Epochs whose models are kept, to be published: the second best where the best is damaged."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +62,14 @@ def learn(
     config: Train,
     manifest: Mapping[str, Any],
     *,
-    gives_up: Callable[[TrainingState], bool] | None = None,
+    should_prune: Callable[[TrainingState], bool] | None = None,
     tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Saves, TrainingState, TrackedRun]]:
     """
     Train to the end, from the last epoch that was saved; the run in MLflow ends with the context.
 
     :param manifest: of the features
-    :param gives_up: called after each epoch, True prunes the training
+    :param should_prune: called after each epoch, True prunes the training
     :param tags: tags of the run
     """
     training = _Training.of(context, config, manifest)
@@ -77,14 +80,14 @@ def learn(
             tracked.log(epoch_point(config, epoch))
         while not training.state.finished(config.epochs, config.early_stopping):
             epoch = training.step()
-            # Before the save: what was not reported when this process is killed is done again, and reported then.
-            if gives_up is not None and gives_up(training.state):
-                training.state.given_up = True
+            # Before the save: an epoch that a killed process had not reported is done again, and reported then.
+            if should_prune is not None and should_prune(training.state):
+                training.state.pruned = True
             training.save()
             tracked.log(epoch_point(config, epoch))
         yield training.saves, training.state, tracked
-    ended = {"mlops.given_up": "True"} if training.state.given_up else {}
-    tracked.finish(TRACKING_SECONDS, "KILLED" if training.state.given_up else "FINISHED", ended)
+    ended = {"mlops.pruned": "True"} if training.state.pruned else {}
+    tracked.finish(TRACKING_SECONDS, "KILLED" if training.state.pruned else "FINISHED", ended)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +103,9 @@ class Saves:
 
     def newest(self) -> tuple[bytes, Mapping[str, Any]] | None:
         """Return model and document of the newest epoch that is whole; None: there is none."""
-        names = [key.rpartition("/")[2] for key in self.store.list(self._folder)]
-        epochs = sorted((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), reverse=True)
+        epochs = sorted(
+            (_epoch_of(key) for key in self.store.list(self._folder) if key.endswith(".json")), reverse=True
+        )
         return next((found for epoch in epochs if (found := self.whole(epoch)) is not None), None)
 
     def best(self, state: TrainingState) -> tuple[Epoch, bytes]:
@@ -127,14 +131,21 @@ class Saves:
             return None
 
     def save(self, model: bytes, state: TrainingState) -> None:
+        """Save the newest epoch, and remove those before it that are neither among the newest nor among the best."""
         number = len(state.history)
         artifact = self.store.put_artifact(self._folder, f"{number:06d}.model", model)
         document = {
             "model": asdict(artifact),
             "history": [asdict(epoch) for epoch in state.history],
-            "given_up": state.given_up,
+            "pruned": state.pruned,
         }
         self.store.put(self._key(number), canonical_json(document))
+        kept = {*range(number - KEPT_NEWEST + 1, number + 1), *(each.epoch for each in state.ranking[:KEPT_BEST])}
+        # Of none that comes later: another process may be further. What is best of more epochs is so of these, too.
+        old = [key for key in self.store.list(self._folder) if (of := _epoch_of(key)) < number and of not in kept]
+        # Documents first: none must name a model that is gone.
+        self.store.delete([key for key in old if key.endswith(".json")])
+        self.store.delete([key for key in old if not key.endswith(".json")])
 
     @property
     def _folder(self) -> str:
@@ -144,11 +155,14 @@ class Saves:
         return f"{self._folder}/{epoch:06d}.json"
 
 
+def _epoch_of(key: str) -> int:
+    return int(key.rpartition("/")[2].partition(".")[0])
+
+
 @dataclass(kw_only=True, slots=True)
 class _Training:
     learner: Learner
     lesson: Lesson
-    validation: FeatureTable
     objective: LoadedObjective
     metric: Metric
     further: list[Metric]
@@ -166,6 +180,7 @@ class _Training:
             objective.functions.check_labels(table.labels)
         lesson = Lesson(
             train=train,
+            validation=validation,
             objective=objective,
             feature_names=manifest["feature_names"],
             categorical=manifest["categorical"],
@@ -177,13 +192,12 @@ class _Training:
         state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
         if (found := saves.newest()) is not None:
             data, document = found
-            model, state.given_up = learner.load(data, objective), document["given_up"]
+            model, state.pruned = learner.load(data, objective), document["pruned"]
             state.history = [Epoch(**epoch) for epoch in document["history"]]
             logger.info("going on after epoch %d of %d", len(state.history), config.epochs)
         return cls(
             learner=learner,
             lesson=lesson,
-            validation=validation,
             objective=objective,
             metric=metric,
             further=[load_metric(name, context.own) for name in config.metrics],
@@ -196,7 +210,7 @@ class _Training:
         """Learn for one more epoch, and measure it."""
         started, number = time.monotonic(), len(self.state.history) + 1
         self.model, loss = self.learner.learn(self.model, self.lesson, number)
-        table = self.validation
+        table = self.lesson.validation
         predictions = self.objective.predictions(table.labels, self.model.predict(table), table.offsets)
         seconds = time.monotonic() - started
         epoch = Epoch(

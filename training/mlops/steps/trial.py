@@ -77,23 +77,23 @@ def _train(
         logger.info("trial %d %s: %s", number, verb, settings_text(trial.params))
         tags = trial_tags(study, number, context.deployment, context.input, config)
 
-    def gives_up(state: TrainingState) -> bool:
+    def should_prune(state: TrainingState) -> bool:
         assert study is not None, "rank 0 is asked"
         epoch = state.history[-1]
         gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
         return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
 
     if settings.learner == TORCH:
-        training: Any = train_model(context, settings, ranks, manifest, gives_up=gives_up, tags=tags)
+        training: Any = train_model(context, settings, ranks, manifest, should_prune=should_prune, tags=tags)
     else:
-        training = learn(context, settings, manifest, gives_up=gives_up, tags=tags)
+        training = learn(context, settings, manifest, should_prune=should_prune, tags=tags)
     with training as (_, state, tracked):
         run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and ranks.leads else ""
     if study is None:
         return trial
     assert state.best is not None, "epochs >= 1"
     # After MLflow has it all: a trial that has ended is not looked at again.
-    trial = study.end(number, None if state.given_up else state.best.validation_metric, run_id)
+    trial = study.end(number, None if state.pruned else state.best.validation_metric, run_id)
     best = study.best()
     logger.info(
         "trial %d is %s: %s %.6g; %s",

@@ -35,16 +35,16 @@ def run(context: StepContext) -> StudyRef:
     best, rows = study.best(), table(study)
     states = Counter(row["state"] for row in rows)
     counts = {state: states[state] for state in STATES.values()} | {"not begun": config.num_trials - len(rows)}
-    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    outcomes = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     if best is None:
         raise NoCompleteTrialError(
-            f"none of the {config.num_trials} trials of {study.name} came to its end ({told}): look at their logs; a "
-            "pruner may be too strict, or the budget too small"
+            f"none of the {config.num_trials} trials of {study.name} came to its end ({outcomes}): look at their logs; "
+            "a pruner may be too strict, or the budget too small"
         )
     metric = load_metric(config.train.metric, context.own)
     number, value = best.user_attrs[NUMBER], best.value
     assert value is not None, "it is complete"
-    logger.info("%s; the best is trial %d with %s %.6g: %s", told, number, metric.name, value, best.params)
+    logger.info("%s; the best is trial %d with %s %.6g: %s", outcomes, number, metric.name, value, best.params)
     tracked = open_study_run(context.deployment, context.input, config, study.name)
     stored, written = tracked.stored, files(rows)
     settle_runs(stored, study)
@@ -81,7 +81,7 @@ def _restore(context: StepContext, study: Study, config: TuneStep) -> None:
         ref = context.store.committed(f"{folder}/{run_key}") if run_key.startswith(night) else None
         if not isinstance(ref, TrialRef) or ref.number not in lacking:
             continue
-        told = StepInput.load(context.store.read(ref.artifacts[INPUT]).decode())
-        if study_name(told) == study.name:
+        earlier = StepInput.load(context.store.read(ref.artifacts[INPUT]).decode())
+        if study_name(earlier) == study.name:
             logger.warning("the database of studies lacks trial %d: taken from %s", ref.number, ref.place)
             study.restore(ref)

@@ -73,6 +73,7 @@ class LearnerConformance:
         )
         return Lesson(
             train=table,
+            validation=table,
             objective=objective,
             feature_names=["much", "nothing", "city_id"],
             categorical=[2],

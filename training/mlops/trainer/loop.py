@@ -39,7 +39,7 @@ from mlops.trainer.strategies.state_dicts import load_training_state, state_to_f
 from mlops.trainer.validation import Validation
 
 Curriculum = Callable[[Batch, float], Tensor]
-GivesUp = Callable[[TrainingState], bool]
+ShouldPrune = Callable[[TrainingState], bool]
 
 logger = logging.getLogger(__name__)
 
@@ -90,16 +90,16 @@ class Trainer:
     """
     Trains, or goes on from the newest whole checkpoint; the result is the same to the bit either way.
 
-    Made and run by all ranks; curves are rank 0's, which also says after each epoch whether all give up. The random
-    state of a step is a pure function of (seed, step, seat), so that a checkpoint need not hold any.
+    Made and run by all ranks; curves are rank 0's, which also decides after each epoch whether the training is
+    pruned. The random state of a step is a pure function of (seed, step, seat), so that a checkpoint need not hold any.
     """
 
     def __init__(
-        self, job: TrainingJob, ranks: Ranks, curves: Curves | None = None, gives_up: GivesUp | None = None
+        self, job: TrainingJob, ranks: Ranks, curves: Curves | None = None, should_prune: ShouldPrune | None = None
     ) -> None:
         config = job.config
         self._job, self._ranks, self._config, self._curves = job, ranks, config, curves
-        self._gives_up = gives_up
+        self._should_prune = should_prune
         self._state = TrainingState(steps_per_epoch=job.loader.num_steps, direction=job.validation.metric.direction)
         self._num_steps = config.epochs * job.loader.num_steps
         use(job.heartbeat)
@@ -256,9 +256,9 @@ class Trainer:
         )
         state.history.append(record)
         state.loss_units, state.seconds = 0, 0.0
-        if self._gives_up is not None:
-            # Before the save: what was not told when this process is killed is done again, and told then.
-            state.given_up = ranks.from_leader(ranks.leads and self._gives_up(state))
+        if self._should_prune is not None:
+            # Before the save: an epoch that a killed process had not reported is done again, and reported then.
+            state.pruned = ranks.from_leader(ranks.leads and self._should_prune(state))
         best = state.kept is record
         # The best weights and the end must not be lost; any other save gives way to the one under way.
         self._save(wait=best or state.finished(self._config.epochs, self._config.early_stopping))
@@ -298,7 +298,7 @@ class Trainer:
         document = self._state.document(0, time.monotonic() - self._epoch_started)
         # One that is just being ended is ended again.
         if len(document["history"]) > self._epochs_ended:
-            document |= {"history": document["history"][: self._epochs_ended], "given_up": False}
+            document |= {"history": document["history"][: self._epochs_ended], "pruned": False}
         document["interval"] = self._interval.document(announced=False)
         return self._tensors(), document
 

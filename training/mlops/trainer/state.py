@@ -46,8 +46,8 @@ class TrainingState:
     seconds: float = 0.0
     """Seconds that this epoch took before the last resume."""
     history: list[Epoch] = field(default_factory=list)
-    given_up: bool = False
-    """Ended early because it is not worth going on."""
+    pruned: bool = False
+    """Ended early by the pruner of a search."""
     trail: StepFingerprint = field(default_factory=StepFingerprint)
     lost: set[int] = field(default_factory=set)
     """Steps of epochs better than :attr:`kept`, whose weights are nowhere."""
@@ -89,9 +89,7 @@ class TrainingState:
 
     def finished(self, epochs: int, early_stopping: EarlyStopping | None) -> bool:
         return (
-            self.given_up
-            or len(self.history) >= epochs
-            or (early_stopping is not None and self._stalled(early_stopping))
+            self.pruned or len(self.history) >= epochs or (early_stopping is not None and self._stalled(early_stopping))
         )
 
     def _stalled(self, early_stopping: EarlyStopping) -> bool:
@@ -117,7 +115,7 @@ class TrainingState:
             "loss_units": loss_units,
             "seconds": seconds,
             "history": [asdict(epoch) for epoch in self.history],
-            "given_up": self.given_up,
+            "pruned": self.pruned,
             "trail": self.trail.document(),
         }
 
@@ -131,6 +129,6 @@ class TrainingState:
             loss_units=document["loss_units"] if leads else 0,
             seconds=document["seconds"],
             history=[Epoch(**epoch) for epoch in document["history"]],
-            given_up=document["given_up"],
+            pruned=document["pruned"],
             trail=StepFingerprint.of(document["trail"]),
         )

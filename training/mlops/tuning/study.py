@@ -112,7 +112,7 @@ class Study:
         Note the metric after an epoch.
 
         :param gpu_hours: that the trial took so far
-        :return: whether the trial is to be given up
+        :return: whether the trial is to be pruned
         """
         with reachable():
             trial_id = self._id(number)
@@ -122,7 +122,7 @@ class Study:
 
     def end(self, number: int, value: float | None, run_id: str) -> FrozenTrial:
         """
-        :param value: the best epoch's; None: it was given up
+        :param value: the best epoch's; None: it was pruned
         :param run_id: of MLflow
         """
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE

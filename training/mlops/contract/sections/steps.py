@@ -1,4 +1,4 @@
-"""What steps are told that is not a section of a pipeline as it stands: operators make it of sections, and of more."""
+"""What steps are given that is not a section of a pipeline as it stands: operators make it of sections, and of more."""
 
 from __future__ import annotations
 
