@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import yaml
 from cluster.config import Image
 from cluster.running import can_run, running_cluster
 from kubernetes import client, config
+from kubernetes.client.rest import ApiException
 from project import REPOSITORY
 
 from mlops.contract.step import python_path
@@ -162,6 +164,23 @@ class PodCluster:
         while (found := self.objects()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
+
+    def clear(self) -> None:
+        """Delete what steps left behind."""
+        delete = {
+            "job": self.batch.delete_namespaced_job,
+            "pod": self.core.delete_namespaced_pod,
+            "service": self.core.delete_namespaced_service,
+            "secret": self.core.delete_namespaced_secret,
+        }
+        for each in self.objects():
+            kind, _, name = each.partition("/")
+            try:
+                delete[kind](name, NAMESPACE, propagation_policy="Background")
+            except ApiException as error:
+                if error.status != HTTPStatus.NOT_FOUND:  # it went with its Job
+                    raise
+        assert self.wait_until_empty() == [], "it cannot be deleted"
 
 
 @contextmanager

@@ -18,13 +18,14 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe
 from mlops.contract.step import BadConfigError, StepError, code_files
 
 # The oldest date a zip can hold: with it, equal files give equal bytes.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+SpecT = TypeVar("SpecT")
 
 
 def recipe_folder(home: Path, import_path: str) -> Path:
@@ -95,14 +96,17 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
     return _attribute(module, import_path.partition(":")[2], import_path)
 
 
-def load_extension(point: ExtensionPoint, name: str, own: Callable[[str], object]) -> object:
+def load_extension(point: ExtensionPoint, name: str, declaration: type[SpecT], own: Callable[[str], object]) -> SpecT:
     """
-    Load what a pipeline names: one of ours, of an installed package, or of its recipe.
+    Load the declaration that a pipeline names: one of ours, of an installed package, or of its recipe.
 
     :param own: loads code of a recipe by its import path, from the checkout or from a bundle
-    :raises BadConfigError: where there is none, or it cannot be imported
+    :raises BadConfigError: where there is none, it cannot be imported, or it is something else
     """
-    return own(name) if is_of_recipe(name) else point.load(name)
+    found = own(name) if is_of_recipe(name) else point.load(name)
+    if not isinstance(found, declaration):
+        raise BadConfigError(f"{point.kind} {name!r} is a {type(found).__name__}, no {declaration.__name__}")
+    return found
 
 
 def resolved(target: str | Callable[..., Any], own: Callable[[str], object]) -> Any:

@@ -69,7 +69,9 @@ def new_launcher(cluster: PodCluster, folder: Path, monkeypatch: pytest.MonkeyPa
         return PodLauncher(cluster.deployment(folder / "store"), PodTask(task=task, pods=pods))
 
     yield new
-    assert cluster.wait_until_empty() == [], "something was left behind"
+    left = cluster.wait_until_empty()
+    cluster.clear()  # the tests after this one are not to blame
+    assert left == [], "something was left behind"
 
 
 @pytest.fixture
@@ -103,8 +105,12 @@ def followed(launcher: PodLauncher, request: Launch, words: str) -> Iterator[Bac
     def said() -> bool:
         return any(words in line for line in background.lines)
 
-    wait_for(lambda: said() or not thread.is_alive(), f"it does not say {words}")
-    assert said(), background.lines
+    try:
+        wait_for(lambda: said() or not thread.is_alive(), f"it does not say {words}")
+        assert said(), background.lines
+    except AssertionError:
+        launcher.cancel()
+        raise
     yield background
     thread.join(120)
     assert not thread.is_alive(), background.lines
@@ -122,7 +128,7 @@ class Background:
         self.outcome = launcher.run(request, self.lines.append)
 
 
-def wait_for(holds: Callable[[], Any], what: str, timeout_seconds: float = 60) -> None:
+def wait_for(holds: Callable[[], Any], what: str, timeout_seconds: float = 300) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not holds():
         assert time.monotonic() < deadline, what

@@ -1,11 +1,17 @@
-"""Our own learners of rows, by the suite that others run on theirs."""
+"""Our own learners of rows, by the suite that others run on theirs, and what is theirs alone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import lightgbm
+import numpy as np
 import pytest
 
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.learners.learner import Lesson
+from mlops.learners.light_gbm import Trees
 from mlops.testing.learners import LearnerConformance
 
 SMALL = {"rounds_per_epoch": 3, "num_leaves": 7}
@@ -43,3 +49,24 @@ class TestLightGbm(LearnerConformance):
     @pytest.fixture
     def objective_settings(self, asked: tuple[str, dict[str, Any]]) -> dict[str, Any]:
         return asked[1]
+
+    def test_missing_values_are_measured_as_they_are_served(
+        self, name: str, settings: dict[str, Any], lesson: Lesson
+    ) -> None:
+        """Broken: the epoch that is best would be chosen by what the model never says."""
+        features = lesson.validation.features.copy()
+        features[::3, 0], features[::4, 2] = np.nan, np.nan
+        rows = FeatureTable(features=features, labels=lesson.validation.labels, offsets=lesson.validation.offsets)
+        model = self._fit(self._new(name, settings), replace(lesson, validation=rows))
+        loaded = self._new(name, settings).load(model.save(), lesson.objective)
+        np.testing.assert_array_equal(loaded.predict(rows), model.predict(rows))
+
+    def test_lightgbm_itself_reads_the_trees(self, name: str, settings: dict[str, Any], lesson: Lesson) -> None:
+        model = self._fit(self._new(name, settings), lesson)
+        assert isinstance(model, Trees)
+        for output, text in enumerate(model.texts):
+            booster = lightgbm.Booster(model_str=text)
+            numbers = [tree["tree_index"] for tree in booster.dump_model()["tree_info"]]
+            assert numbers == list(range(text.count("Tree=")))
+            sums = booster.predict(lesson.train.features, raw_score=True)
+            np.testing.assert_array_equal(sums, model.raw(lesson.train.features)[output])

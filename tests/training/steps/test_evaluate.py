@@ -440,7 +440,7 @@ def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> No
         pytest.param({"rules": [{"metric": "profit", "at_least": 1.0, "at_most": None}]},
                      "a rule is about 'profit', but measured are ndcg@10", id="rule"),
         pytest.param({"metrics": ["include.toy.model:measure"]}, "has no 'measure'", id="function"),
-        pytest.param({"metrics": ["include.toy.model:build_model"]}, "must be a MetricSpec", id="no metric"),
+        pytest.param({"metrics": ["include.toy.model:build_model"]}, "is a function, no MetricSpec", id="no metric"),
         pytest.param({"metrics": ["include.toy.model:BROKEN"]}, "metric 'broken' failed on 420 rows: KeyError: 'gone'",
                      id="failing"),
     ],

@@ -278,15 +278,18 @@ def test_the_lowest_loss_is_the_best(project: Any, run_step: Any, search: Any, b
     assert (study.best_trial, study.best_value) == (good, trials[good].value)
 
 
-def test_settings_of_another_learner_are_searched(project: Any, run_step: Any, toy_features: FeaturesRef) -> None:
-    """In plain processes; the worse of two trials is ended early."""
+@pytest.mark.parametrize("rounds", [3, 1], ids=["after some rounds", "after each round"])
+def test_settings_of_another_learner_are_searched(
+    project: Any, run_step: Any, toy_features: FeaturesRef, rounds: int
+) -> None:
+    """In plain processes; the worse of two trials is ended early, after any boosting round where these are epochs."""
     commit_lineage(project.store, toy_features)
     train = {
         "learner": "lightgbm",
-        "learner_settings": {"rounds_per_epoch": 3, "learning_rate": 0.1},
+        "learner_settings": {"rounds_per_epoch": rounds, "learning_rate": 0.1},
         "objective": "ranking",
         "metric": "ndcg@10",
-        "epochs": 3,
+        "epochs": 9 // rounds,
     }
     section = TuneStep.model_validate(
         {
@@ -305,8 +308,10 @@ def test_settings_of_another_learner_are_searched(project: Any, run_step: Any, t
     drawn = [study_parameters(project, document(number), number) for number in (0, 1)]
     good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learner_settings.learning_rate"])
     trials = {number: run_step(project, document(number)) for number in (good, bad)}
-    assert trials[good].state == "complete"
+    assert (trials[good].state, trials[bad].state) == ("complete", "pruned")
     assert trials[good].value > trials[bad].value
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    assert len(client.get_metric_history(trials[bad].tracking_run, "validation_ndcg_at_10")) < 9 // rounds
     study = run_step(project, document(None))
     assert (study.best_trial, study.best_value) == (good, trials[good].value)
     trained = run_step(project, project.step_input("train", section["train"], study, "train"))

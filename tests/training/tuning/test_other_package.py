@@ -99,7 +99,7 @@ def test_a_mistake_is_said_where_it_stands(changes: dict[str, Any], message: str
 
 
 def test_something_else_by_its_import_path_is_refused() -> None:
-    with pytest.raises(BadConfigError, match="tune.pruner: include.a.b:C is a SamplerSpec, no declaration of a pruner"):
+    with pytest.raises(BadConfigError, match="pruner 'include.a.b:C' is a SamplerSpec, no PrunerSpec"):
         loaded(PRUNERS, "include.a.b:C", {}, lambda path: SamplerSpec(make=None))
 
 

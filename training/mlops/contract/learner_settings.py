@@ -29,5 +29,5 @@ class LightGbmSettings(Section):
     feature_fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of the features that each tree may use."""
     bagging_fraction: float = Field(default=1.0, gt=0, le=1)
-    """Share of the rows, or of the groups, that each tree sees."""
+    """Share of the rows that each tree sees."""
     max_bin: int = Field(default=255, ge=2)

@@ -48,9 +48,7 @@ def judge(rules: Sequence[Section], measured: Measured, own: Callable[[str], obj
 
 def _outcome(rule: Section, measured: Measured, own: Callable[[str], object]) -> RuleOutcome:
     name = rule.rule if isinstance(rule, NamedRule) else _name_of(rule)
-    spec = load_extension(RULES, name, own)
-    if not isinstance(spec, RuleSpec):
-        raise BadConfigError(f"evaluate.rules: {name} is a {type(spec).__name__}, no RuleSpec")
+    spec = load_extension(RULES, name, RuleSpec, own)
     if isinstance(rule, NamedRule):
         rule = check_section(spec.section, rule.settings, f"evaluate.rules: {name}")
     try:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from mlops.code import load_extension, resolved
 from mlops.contract.learners import LEARNERS, LearnerSpec
 from mlops.contract.section import check_section
-from mlops.contract.step import BadConfigError
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.metrics.predictions import Floats
 from mlops.objectives.objective import LoadedObjective
@@ -74,19 +73,6 @@ class Learner(Protocol):
         """
 
 
-def learner_spec(name: str, own: Callable[[str], object]) -> LearnerSpec:
-    """
-    Return the declaration of a learner.
-
-    :param own: as of :func:`load_learner`
-    :raises BadConfigError: where there is none of that name, or it is something else
-    """
-    spec = load_extension(LEARNERS, name, own)
-    if not isinstance(spec, LearnerSpec):
-        raise BadConfigError(f"learner {name!r} must be a LearnerSpec, it is a {type(spec).__name__}")
-    return spec
-
-
 def load_learner(name: str, settings: Mapping[str, Any], own: Callable[[str], object]) -> Learner:
     """
     Load a learner.
@@ -96,7 +82,7 @@ def load_learner(name: str, settings: Mapping[str, Any], own: Callable[[str], ob
     :param own: loads code of a recipe by its import path
     :raises BadConfigError: where there is none of that name, it is something else, or its settings are wrong
     """
-    spec = learner_spec(name, own)
+    spec = load_extension(LEARNERS, name, LearnerSpec, own)
     section = check_section(spec.section, settings, "train.learner_settings")
     learner: Learner = resolved(spec.implementation, own)(section)
     return learner

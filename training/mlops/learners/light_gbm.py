@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import lightgbm
@@ -30,73 +30,63 @@ _REGRESSIONS: Final = {
     "quantile": "quantile",
 }
 """LightGBM's objective by the loss of ours."""
+_TREE, _END = "\nTree=", "\nend of trees\n"
+"""What stands before each tree, and after the last, in LightGBM's text of a model."""
 
 
-class Boosted:
-    """The trees of one output of one epoch: the text that is stored, read once."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._booster = lightgbm.Booster(model_str=text)
-
-    def raw(self, features: npt.NDArray[np.float32]) -> Array:
-        """Return ``[N]``, the sums of the trees' values."""
-        return np.asarray(self._booster.predict(features, raw_score=True), np.float64)
-
-    def gains(self) -> Array:
-        """Return ``[F]``, the gain of all splits by each feature."""
-        return np.asarray(self._booster.feature_importance("gain"), np.float64)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
     """
     Sums of trees, ``K`` of them where the objective has so many outputs.
 
-    The trees of each epoch are a model of their own, whose raw scores are added to those before: what an epoch adds
-    then depends on nothing that is not in here.
+    Each is a text as LightGBM writes it, of all trees there are, in the order in which they were learnt: LightGBM adds
+    their values in this order, to the same bits whether it has just learnt them or read them.
     """
 
-    objective: LoadedObjective
-    feature_names: tuple[str, ...]
-    epochs: tuple[tuple[Boosted, ...], ...] = ()
-    """For each epoch the trees of the ``K`` outputs."""
-    known: tuple[tuple[npt.NDArray[np.float32], Array], ...] = field(default=(), repr=False)
-    """Rows with their sums, for as long as the model grows: an epoch more then costs its own trees only."""
-
-    def grown(self, models: tuple[Boosted, ...], tables: Sequence[FeatureTable]) -> Trees:
+    def __init__(
+        self,
+        objective: LoadedObjective,
+        feature_names: Sequence[str],
+        texts: Sequence[str] = (),
+        known: Sequence[tuple[npt.NDArray[np.float32], Array]] = (),
+    ) -> None:
         """
-        Return the model with one more epoch.
-
-        :param tables: rows whose sums are to be known
+        :param texts: ``K`` of them; none before the first epoch
+        :param known: rows with their sums, ``[K, N]``, which are not made again
         """
-        # The same sums, in the same order, as a training that goes on from what was saved would make.
-        known = [(each.features, self.raw(each.features) + _raw(models, each.features)) for each in tables]
-        return replace(self, epochs=(*self.epochs, models), known=tuple(known))
+        self.objective, self.feature_names, self.texts, self._known = objective, tuple(feature_names), texts, known
+
+    @cached_property
+    def _boosters(self) -> Sequence[lightgbm.Booster]:
+        return [lightgbm.Booster(model_str=text) for text in self.texts]
+
+    def check(self) -> None:
+        """:raises ValueError: where a text is damaged"""
+        if len(self.texts) not in (0, self.objective.functions.num_outputs):
+            raise ValueError(f"{len(self.texts)} outputs, the objective has {self.objective.functions.num_outputs}")
+        for text, booster in zip(self.texts, self._boosters, strict=True):
+            if booster.num_trees() != text.count(_TREE):
+                raise ValueError(f"LightGBM reads {booster.num_trees()} of {text.count(_TREE)} trees")
 
     def raw(self, features: npt.NDArray[np.float32]) -> Array:
         """Return ``[K, N]``, the sums of the trees' values."""
-        for rows, total in self.known:
+        for rows, sums in self._known:
             if rows is features:
-                return total
-        total = np.zeros((self.objective.functions.num_outputs, len(features)))
-        for models in self.epochs:
-            total += _raw(models, features)
-        return total
+                return sums
+        if not self.texts:
+            return np.zeros((self.objective.functions.num_outputs, len(features)))
+        return np.stack([np.asarray(booster.predict(features, raw_score=True)) for booster in self._boosters])
 
     def predict(self, table: FeatureTable) -> Floats:
         return as_predictions(self.raw(table.features), self.objective)
 
     def save(self) -> bytes:
-        epochs = [[trees.text for trees in models] for models in self.epochs]
-        return json.dumps({"feature_names": self.feature_names, "epochs": epochs}).encode()
+        return json.dumps({"feature_names": self.feature_names, "outputs": list(self.texts)}).encode()
 
     def importance(self) -> Mapping[str, float]:
         """Return the gain of all splits by a feature, as a share of that of all features."""
         gains = np.zeros(len(self.feature_names))
-        for models in self.epochs:
-            for trees in models:
-                gains += trees.gains()
+        for booster in self._boosters:
+            gains += booster.feature_importance("gain")
         shares = gains / (gains.sum() or 1.0)
         return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
 
@@ -106,36 +96,47 @@ class LightGbm:
 
     def __init__(self, settings: LightGbmSettings) -> None:
         self._settings = settings
-        self._data: lightgbm.Dataset | None = None
+        self._data: tuple[lightgbm.Dataset, lightgbm.Dataset] | None = None
 
     def begin(self, lesson: Lesson) -> Trees:
         self._objectives(lesson.objective)
-        return Trees(objective=lesson.objective, feature_names=tuple(lesson.feature_names))
+        return Trees(lesson.objective, lesson.feature_names)
 
     def load(self, data: bytes, objective: LoadedObjective) -> Trees:
         try:
             document = json.loads(data)
-            epochs = tuple(tuple(Boosted(text) for text in models) for models in document["epochs"])
-            return Trees(objective=objective, feature_names=tuple(document["feature_names"]), epochs=epochs)
+            model = Trees(objective, document["feature_names"], document["outputs"])
+            model.check()
+            return model
         except (ValueError, KeyError, TypeError, lightgbm.basic.LightGBMError) as error:
             raise BadDataError(f"this is no model of gradient-boosted trees: {error}") from error
 
     def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
         assert isinstance(model, Trees)
-        raw = model.raw(lesson.train.features)
-        losses, made = [], []
+        tables = (lesson.train.features, lesson.validation.features)
+        before = [model.raw(features) for features in tables]
+        texts, losses, sums = [], [], []
         for number, objective in enumerate(self._objectives(lesson.objective)):
-            trees, loss = self._boost(lesson, objective, raw[number] if model.epochs else None, epoch)
-            made.append(trees)
-            losses.append(loss)
-        return model.grown(tuple(made), [lesson.train, lesson.validation]), float(np.mean(losses))
+            starts = [each[number] for each in before] if model.texts else None
+            booster = self._boost(lesson, objective, starts, epoch)
+            # Threads change no tree, but the text, which names their number, and the last bits of the loss, a sum.
+            booster.reset_parameter({"num_threads": 1})
+            text = booster.model_to_string(num_iteration=-1)
+            texts.append(_joined(model.texts[number] if model.texts else None, text))
+            _, _, loss, higher_is_better = booster.eval_train()[0][:4]
+            # LambdaRank's gradients are those of no loss that has a value: what NDCG lacks of its best stands for it.
+            losses.append(1 - loss if higher_is_better else loss)
+            sums.append(_sums(booster))
+        known = [(features, np.stack(each)) for features, each in zip(tables, zip(*sums, strict=True), strict=True)]
+        return Trees(lesson.objective, model.feature_names, texts, known), float(np.mean(losses))
 
     def _boost(
-        self, lesson: Lesson, objective: Mapping[str, Any], before: Array | None, epoch: int
-    ) -> tuple[Boosted, float]:
+        self, lesson: Lesson, objective: Mapping[str, Any], starts: Sequence[Array] | None, epoch: int
+    ) -> lightgbm.Booster:
         """
-        :param before: raw scores of the trees before, ``[N]``
-        :return: the trees, and their loss on the rows
+        Return the trees of one epoch.
+
+        :param starts: sums of the trees before, for the rows to learn from and those of the validation, each ``[N]``
         """
         settings = self._settings
         grouped = objective["objective"] == "lambdarank"
@@ -149,34 +150,39 @@ class LightGbm:
             "force_row_wise": True,
             "num_threads": lesson.num_threads,
             "verbose": -1,
+            # Of rows also where they are groups: LightGBM 4.7 spoils the sums of groups that a tree does not see.
             "bagging_freq": 1 if settings.bagging_fraction < 1 else 0,
-            "bagging_by_query": grouped,
-            "boost_from_average": before is None,
+            "boost_from_average": starts is None,
         }
-        data = self._dataset(lesson, parameters, grouped=grouped)
-        data.set_init_score(before)
-        booster = lightgbm.Booster(parameters, data)
+        train, validation = self._datasets(lesson, parameters, grouped=grouped)
+        for data, start in zip((train, validation), starts or (None, None), strict=True):
+            data.set_init_score(start)
+        booster = lightgbm.Booster(parameters, train)
+        booster.add_valid(validation, "validation")
         for _ in range(settings.rounds_per_epoch):
             if booster.update():
                 break  # no split is worth its price
-        # Threads change no tree, but the text, which names their number, and the last bits of the loss, a sum.
-        booster.reset_parameter({"num_threads": 1})
-        _, _, found, higher_is_better = booster.eval_train()[0][:4]
-        # LambdaRank's gradients are those of no loss that has a value: what NDCG lacks of its best stands for it.
-        return Boosted(booster.model_to_string(num_iteration=-1)), float(1 - found if higher_is_better else found)
+        return booster
 
-    def _dataset(self, lesson: Lesson, parameters: Mapping[str, Any], *, grouped: bool) -> lightgbm.Dataset:
-        """Return the rows in LightGBM's bins, made once."""
+    def _datasets(
+        self, lesson: Lesson, parameters: Mapping[str, Any], *, grouped: bool
+    ) -> tuple[lightgbm.Dataset, lightgbm.Dataset]:
+        """Return the rows to learn from and those of the validation in LightGBM's bins, made once."""
         if self._data is None:
-            table = lesson.train
-            self._data = lightgbm.Dataset(
-                table.features,
-                table.labels,
-                group=np.diff(table.offsets) if grouped else None,
-                categorical_feature=list(lesson.categorical),
-                params=dict(parameters),
-                free_raw_data=False,
-            ).construct()
+
+            def binned(table: FeatureTable, reference: lightgbm.Dataset | None) -> lightgbm.Dataset:
+                return lightgbm.Dataset(
+                    table.features,
+                    table.labels,
+                    reference=reference,
+                    group=np.diff(table.offsets) if grouped else None,
+                    categorical_feature=list(lesson.categorical),
+                    params=dict(parameters),
+                    free_raw_data=False,
+                ).construct()
+
+            train = binned(lesson.train, None)
+            self._data = train, binned(lesson.validation, train)
         return self._data
 
     def _objectives(self, objective: LoadedObjective) -> Sequence[Mapping[str, Any]]:
@@ -218,9 +224,36 @@ def as_predictions(raw: Array, objective: LoadedObjective) -> Floats:
     return objective.functions.predict(outputs, rows)
 
 
-def _raw(models: Sequence[Boosted], features: npt.NDArray[np.float32]) -> Array:
-    """Return ``[K, N]``, the raw scores of an epoch's trees."""
-    return np.stack([trees.raw(features) for trees in models])
+def _sums(booster: lightgbm.Booster) -> Sequence[Array]:
+    """Return the sums of all trees, for the rows that it learnt from and those of the validation, each ``[N]``."""
+    # LightGBM shows them as its objective converts them. Its text and loss are made: it needs none any more.
+    booster.reset_parameter({"objective": "none"})
+    found = []
+
+    def keep(sums: Array, _: lightgbm.Dataset) -> tuple[str, float, bool]:
+        found.append(sums.copy())
+        return "sums", 0.0, True
+
+    booster.eval_train(keep)
+    booster.eval_valid(keep)
+    return found
+
+
+def _joined(text: str | None, more: str) -> str:
+    """Return the text of one booster with the trees of two, of which the first may be none."""
+    head, trees = _parted(more)
+    if text is not None:
+        head, before = _parted(text)
+        trees = [*before, *trees]
+    return head + "".join(f"{_TREE}{number}\n{tree}" for number, tree in enumerate(trees)) + _END
+
+
+def _parted(text: str) -> tuple[str, Sequence[str]]:
+    """Return what stands before the trees, and each tree."""
+    head, *trees = text.partition(_END)[0].split(_TREE)
+    # Sizes of trees, which LightGBM does without, would be those of one epoch.
+    lines = [line for line in head.splitlines(keepends=True) if not line.startswith("tree_sizes=")]
+    return "".join(lines), [tree.partition("\n")[2] for tree in trees]
 
 
 def _gains() -> list[int]:

@@ -110,10 +110,7 @@ def load_metric(name: str, own: Callable[[str], object]) -> Metric:
     :param own: loads code of a recipe by its import path
     :raises BadConfigError: where there is none of that name, or it is something else
     """
-    path = parts_of(name)[0]
-    spec = load_extension(METRICS, path, own)
-    if not isinstance(spec, MetricSpec):
-        raise BadConfigError(f"metric {name!r} must be a MetricSpec, {path} is a {type(spec).__name__}")
+    spec = load_extension(METRICS, parts_of(name)[0], MetricSpec, own)
     try:
         parameter = parameter_of(name, spec)
     except ValueError as error:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from mlops.code import load_extension, resolved
 from mlops.contract.objectives import OBJECTIVES, ObjectiveSpec
 from mlops.contract.section import Section, check_section
-from mlops.contract.step import BadConfigError
 from mlops.metrics.predictions import Floats, IntArray, Predictions
 
 if TYPE_CHECKING:
@@ -118,9 +117,7 @@ def load_objective(name: str, settings: Mapping[str, Any], own: Callable[[str], 
     :param own: loads code of a recipe by its import path
     :raises BadConfigError: where there is none of that name, it is something else, or its settings are wrong
     """
-    spec = load_extension(OBJECTIVES, name, own)
-    if not isinstance(spec, ObjectiveSpec):
-        raise BadConfigError(f"objective {name!r} must be an ObjectiveSpec, it is a {type(spec).__name__}")
+    spec = load_extension(OBJECTIVES, name, ObjectiveSpec, own)
     section = check_section(spec.section, settings, "train.objective_settings")
     functions: Objective = resolved(spec.implementation, own)(section)
     return LoadedObjective(name=name, spec=spec, settings=section, functions=functions, own=own)

@@ -9,15 +9,14 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from mlops.code import recipe_of
+from mlops.code import load_extension, recipe_of
 from mlops.contract.extensions import is_of_recipe
-from mlops.contract.learners import TORCH, check_learns_kind
+from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
 from mlops.contract.objectives import check_fit
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
-from mlops.learners.learner import learner_spec
 from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.steps import StepContext
@@ -148,7 +147,7 @@ def _check_learner(context: StepContext, config: Train, objective: LoadedObjecti
     Check that a learner beside torch can learn the objective, and that their code lies in the recipe of the features,
     which is stored with the model.
     """
-    spec = learner_spec(config.learner, context.own)
+    spec = load_extension(LEARNERS, config.learner, LearnerSpec, context.own)
     try:
         check_learns_kind(config.learner, spec, objective.kind, config.objective)
     except ValueError as error:

@@ -60,20 +60,13 @@ class LearnerConformance:
 
     @pytest.fixture
     def lesson(self, objective: LoadedObjective) -> Lesson:
-        """Return 600 rows in groups of five, of which one feature says much, one nothing, and one is a category."""
-        rng = np.random.default_rng(0)
-        features = rng.normal(size=(600, 3)).astype(np.float32)
-        features[:, 2] = rng.integers(1, 6, 600)
-        signal = features[:, 0] + (features[:, 2] == 3) + 0.3 * rng.normal(size=600)
-        labels = np.clip(np.round(signal + 2), 0, 4)
-        if objective.kind == "logit":
-            labels = signal > 0
-        table = FeatureTable(
-            features=features, labels=labels.astype(np.float32), offsets=np.arange(0, 601, 5, dtype=np.int64)
-        )
+        """
+        Return 600 rows in groups of five, of which one feature says much, one nothing, and one is a category; and 200
+        for the validation, with categories that are not among the former.
+        """
         return Lesson(
-            train=table,
-            validation=table,
+            train=_table(objective, 600, categories=6),
+            validation=_table(objective, 200, categories=9),
             objective=objective,
             feature_names=["much", "nothing", "city_id"],
             categorical=[2],
@@ -127,7 +120,8 @@ class LearnerConformance:
         learner = self._new(name, settings)
         model = self._fit(learner, lesson)
         loaded = self._new(name, settings).load(model.save(), lesson.objective)
-        np.testing.assert_array_equal(loaded.predict(lesson.train), model.predict(lesson.train))
+        for table in (lesson.train, lesson.validation):
+            np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
         assert loaded.save() == model.save()
 
     def test_rows_are_predicted_one_by_one(self, name: str, settings: Mapping[str, Any], lesson: Lesson) -> None:
@@ -169,3 +163,14 @@ class LearnerConformance:
         assert Train.model_validate(config.model_dump(mode="json")) == config
         with pytest.raises(SpecError, match=r"unknown key 'learner_settings\.no_such_setting'"):
             check_section(Train, {**train, "learner_settings": {**settings, "no_such_setting": 1}}, "train")
+
+
+def _table(objective: LoadedObjective, num_rows: int, *, categories: int) -> FeatureTable:
+    rng = np.random.default_rng(num_rows)
+    features = rng.normal(size=(num_rows, 3)).astype(np.float32)
+    features[:, 2] = rng.integers(1, categories, num_rows)
+    signal = features[:, 0] + (features[:, 2] == 3) + 0.3 * rng.normal(size=num_rows)
+    labels = signal > 0 if objective.kind == "logit" else np.clip(np.round(signal + 2), 0, 4)
+    return FeatureTable(
+        features=features, labels=labels.astype(np.float32), offsets=np.arange(0, num_rows + 1, 5, dtype=np.int64)
+    )

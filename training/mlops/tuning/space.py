@@ -70,9 +70,8 @@ def loaded(
     :param own: loads code of the recipe by its import path
     :raises BadConfigError: where there is none of that name, or its settings are wrong
     """
-    spec: Any = load_extension(point, name, own)
-    if not isinstance(spec, SamplerSpec if point is SAMPLERS else PrunerSpec):
-        raise BadConfigError(f"tune.{point.kind}: {name} is a {type(spec).__name__}, no declaration of a {point.kind}")
+    declaration: Any = SamplerSpec if point is SAMPLERS else PrunerSpec
+    spec = load_extension(point, name, declaration, own)
     section = check_section(spec.section, settings, f"tune.{point.kind}_settings")
     if spec.make is None:
         raise BadConfigError(f"tune.{point.kind}: {name} makes none; give it a function")

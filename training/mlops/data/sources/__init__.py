@@ -21,7 +21,7 @@ import polars as pl
 from mlops.code import load_attribute, load_extension, resolved
 from mlops.contract.section import check_section
 from mlops.contract.sources import SOURCES, AnySource, NamedSource, SourceSection, SourceSpec
-from mlops.contract.step import BadConfigError, BadDataError, StepError
+from mlops.contract.step import BadDataError, StepError
 from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
@@ -93,9 +93,7 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
     :raises BadConfigError: where there is no such kind, or the settings do not fit it
     """
     own = functools.partial(load_attribute, home=home)
-    spec = load_extension(SOURCES, settings.kind, own)
-    if not isinstance(spec, SourceSpec):
-        raise BadConfigError(f"source {name!r}: {settings.kind} is a {type(spec).__name__}, no SourceSpec")
+    spec = load_extension(SOURCES, settings.kind, SourceSpec, own)
     section: SourceSection = settings
     if isinstance(settings, NamedSource):
         # The section of a recipe's source is known here only, and so are its defaults.
