@@ -23,6 +23,8 @@ from mlops.predictor.packing import open_checkpoint
 from mlops.serving.model import ServedModel
 from mlops.serving.package import package, served_example
 from mlops.steps import train_learner
+from mlops.store import Store
+from mlops.store_errors import StoreError
 
 QUANTILES = {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
@@ -290,6 +292,35 @@ def test_two_processes_that_meet_end_in_the_same_bits(project: Any, slow: Any) -
     for process, found in zip(both, results, strict=True):
         assert isinstance(found, CheckpointRef), process.log
         assert found.artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
+
+
+def test_an_epoch_that_another_process_removes_meanwhile_costs_nothing(
+    project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a busy machine: one process removes epoch 2, for it is at 6, while the other writes it."""
+    whole = boosted("whole")
+    place = f"pipelines/{project.pipeline}/train/met/checkpoints/epochs"
+    put = Store.put_artifact
+
+    def removed(self: Any, folder: str, name: str, data: bytes) -> Any:
+        if folder == place and name == "000002.model":
+            self.put(f"{place}/000006.json", b"{}")
+            raise StoreError(f"cannot write {place}/{name}: No such file or directory")
+        return put(self, folder, name, data)
+
+    monkeypatch.setattr(Store, "put_artifact", removed)
+    assert boosted("met").artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
+
+
+def test_a_store_that_cannot_be_written_ends_the_training(
+    project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Any, folder: str, name: str, data: bytes) -> Any:
+        raise StoreError(f"cannot write {folder}/{name}: No space left on device")
+
+    monkeypatch.setattr(Store, "put_artifact", refused)
+    with pytest.raises(StoreError, match="No space left"):
+        boosted("full")
 
 
 @pytest.mark.parametrize("damage", ["model", "model gone", "document", "document of nothing"])

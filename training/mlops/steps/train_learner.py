@@ -23,7 +23,7 @@ from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.store import Store
-from mlops.store_errors import DamagedObjectError
+from mlops.store_errors import DamagedObjectError, StoreError
 from mlops.tracking.run import TrackedRun
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.parallel import Ranks
@@ -133,13 +133,20 @@ class Saves:
     def save(self, model: bytes, state: TrainingState) -> None:
         """Save the newest epoch, and remove those before it that are neither among the newest nor among the best."""
         number = len(state.history)
-        artifact = self.store.put_artifact(self._folder, f"{number:06d}.model", model)
-        document = {
-            "model": asdict(artifact),
-            "history": [asdict(epoch) for epoch in state.history],
-            "pruned": state.pruned,
-        }
-        self.store.put(self._key(number), canonical_json(document))
+        try:
+            artifact = self.store.put_artifact(self._folder, f"{number:06d}.model", model)
+            document = {
+                "model": asdict(artifact),
+                "history": [asdict(epoch) for epoch in state.history],
+                "pruned": state.pruned,
+            }
+            self.store.put(self._key(number), canonical_json(document))
+        except StoreError:
+            # Another process that is further removes this epoch while it is written, and has saved what comes after.
+            if not any(_epoch_of(key) > number for key in self.store.list(self._folder) if key.endswith(".json")):
+                raise
+            logger.info("epoch %d is not saved: another process of this training is further", number)
+            return
         kept = {*range(number - KEPT_NEWEST + 1, number + 1), *(each.epoch for each in state.ranking[:KEPT_BEST])}
         # Of none that comes later: another process may be further. What is best of more epochs is so of these, too.
         old = [key for key in self.store.list(self._folder) if (of := _epoch_of(key)) < number and of not in kept]
