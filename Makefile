@@ -130,8 +130,8 @@ lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/va
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
 	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude 'benchmarks/.*/programs'
-	.venv/training/bin/mypy training/mlops include benchmarks/data/programs benchmarks/learners/programs benchmarks/lifecycle/programs benchmarks/training/programs --exclude training/mlops/validation --exclude training/mlops/steps/validate --exclude programs/drift
-	.venv/validation/bin/mypy training/mlops/validation training/mlops/steps/validate.py benchmarks/data/programs/drift.py
+	.venv/training/bin/mypy training/mlops include benchmarks/data/programs benchmarks/learners/programs benchmarks/lifecycle/programs benchmarks/training/programs --exclude training/mlops/validation --exclude training/mlops/steps/validate --exclude programs/drift --exclude programs/newest_day
+	.venv/validation/bin/mypy training/mlops/validation training/mlops/steps/validate.py benchmarks/data/programs/drift.py benchmarks/data/programs/newest_day.py
 	PYTHONPATH=.:plugins:training .venv/airflow/bin/lint-imports
 
 .PHONY: format

@@ -17,7 +17,13 @@ from benchmarks.data import validation
 from benchmarks.record import Record, compare
 from mlops.contract.step import python_path
 
-PROGRAMS = {"ingest": "training", "joins": "training", "features": "training", "drift": "validation"}
+PROGRAMS = {
+    "ingest": "training",
+    "joins": "training",
+    "features": "training",
+    "drift": "validation",
+    "newest_day": "validation",
+}
 """Module and runtime."""
 
 

@@ -176,7 +176,9 @@ def test_without_a_schema_one_is_proposed_and_nothing_passes(nights):
     """A pipeline that accepted its first data in silence would take that data's faults for the norm."""
     dataset = nights.ingest(table([100, 100, 100]))
     nights.schema.unlink()
-    with pytest.raises(BadConfigError, match=r"there is no schema include/flights/schema\.pbtxt.*commit it") as caught:
+    with pytest.raises(
+        BadConfigError, match=r"(?s)there is no schema include/flights/schema\.pbtxt.*commit it"
+    ) as caught:
         nights.validate(dataset)
     assert caught.value.details["schema"] in str(caught.value)
     nights.schema.write_bytes(nights.store.get(caught.value.details["schema"]))

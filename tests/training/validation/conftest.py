@@ -106,6 +106,7 @@ def examined() -> Callable[..., ValidationResult]:
         data = Examined(
             rows=rows_of(frames),
             days=days,
+            interval_start=days[-1],
             interval_end="2013-02-10T00:00:00+00:00",
             references=references,
             serving=serving,

@@ -61,7 +61,7 @@ def test_a_newest_day_of_nan_is_a_day_without_values(examined, frames, days, sch
     (anomaly,) = examined(frames, days, schema).anomalies
     assert (anomaly.column, anomaly.kind) == ("gust", "FEATURE_TYPE_LOW_FRACTION_PRESENT")
     assert anomaly.found == "no number in 100 of 100 rows, 100 are NaN"
-    assert anomaly.expected == "a value in at least 50 rows"
+    assert anomaly.expected == "a value in at least 30 rows"
 
 
 def test_a_finding_of_window_and_newest_day_is_told_once(examined, frames, days, schema):

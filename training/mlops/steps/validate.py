@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import NoReturn
+from zoneinfo import ZoneInfo
 
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.validate import Validate
-from mlops.contract.step import BadConfigError, BadDataError
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.steps import StepContext
 from mlops.validation.baselines import WINDOW, find_references
@@ -52,7 +54,8 @@ def run(context: StepContext) -> ValidationRef:
         schema_sha256=schema.sha256,
         run=context.run,
     )
-    report = context.publish("report.html", render(verdict, subject, config.volume).encode())
+    volume = config.volume if len(verdict.days) > 1 else None
+    report = context.publish("report.html", render(verdict, subject, volume).encode())
     statistics = context.publish("statistics.pb", verdict.statistics.SerializeToString(deterministic=True))
     _log_unchecked(verdict)
     if not verdict.passed:
@@ -87,11 +90,18 @@ def _examined(context: StepContext, config: Validate, snapshot: Snapshot, rows: 
     return Examined(
         rows=rows,
         days=calendar_days(manifest.interval_start, manifest.interval_end, manifest.timezone),
+        interval_start=_first_day(context.run, manifest.timezone),
         interval_end=manifest.interval_end,
         references=find_references(context.store, context.run, context.input.baselines),
         serving=serving,
         notes=notes,
     )
+
+
+def _first_day(run: RunIdentity, timezone: str) -> str:
+    """Return the first calendar day of the run's own data interval; the last one where it has no length."""
+    start, end = (datetime.fromisoformat(each) for each in (run.interval_start, run.interval_end))
+    return str(min(start, end - timedelta(microseconds=1)).astimezone(ZoneInfo(timezone)).date())
 
 
 def _log_unchecked(verdict: ValidationResult) -> None:
@@ -113,8 +123,10 @@ def _propose(context: StepContext, config: Validate, rows: Rows) -> NoReturn:
     proposal = context.publish("schema.pbtxt", text.encode())
     raise BadConfigError(
         f"there is no schema {config.schema_path}. One was inferred from the snapshot's {rows.total} rows and lies "
-        f"in the store {context.store.uri} at {proposal.key}. Review it (types, domains, ranges, min_fraction), save "
-        f"it as {context.deployment.home / config.schema_path}, commit it, and run the pipeline again",
+        f"in the store {context.store.uri} at {proposal.key}. Take it over by\n"
+        f"  mlops schema propose {context.run.pipeline} --schema {config.schema_path} --label LABEL --write\n"
+        "where LABEL is the column to predict; review it (types, domains, ranges, min_fraction), commit it, and run "
+        "the pipeline again",
         schema=proposal.key,
         schema_sha256=proposal.sha256,
     )

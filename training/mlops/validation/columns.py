@@ -8,6 +8,7 @@ import polars as pl
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 from mlops.validation.anomalies import Anomaly, describe
+from mlops.validation.chance import deviations_for, most_by_chance
 from mlops.validation.rows import Rows
 from mlops.validation.schema import ENVIRONMENTS, TRAINING, Schema, expected_features
 from mlops.validation.validator import validate_statistics
@@ -29,12 +30,14 @@ def check_columns(
     gone, and that an instant has become a plain number.
 
     :param days: the days that the statistics describe
-    :param whole: True if the schema's bounds on the number of rows apply to them
+    :param whole: True if the schema's bounds on the number of rows apply to them, and its shares of missing values as
+        they stand; a day's are allowed what chance does to so few rows
     """
     proto = schema_pb2.Schema()
     proto.CopyFrom(schema.proto)
     if not whole:
         proto.ClearField("dataset_constraints")
+        _allow_for_chance(proto, int(statistics.num_examples))
     if not proto.default_environment:
         # Otherwise TFDV would expect no column in any environment.
         proto.default_environment.extend(ENVIRONMENTS)
@@ -54,7 +57,17 @@ def check_columns(
         anomalies += describe(info, ".".join(info.path.step), schema, rows, days)
     already = {anomaly.column for anomaly in anomalies}
     anomalies += _unseen_by_tfdv(schema, rows.schema, already, environment)
-    return anomalies + _no_numbers(statistics, schema, {anomaly.column for anomaly in anomalies}, environment)
+    return anomalies + _no_numbers(statistics, schema, proto, {anomaly.column for anomaly in anomalies}, environment)
+
+
+def _allow_for_chance(proto: schema_pb2.Schema, num_rows: int) -> None:
+    """Lower each ``min_fraction`` by what chance may do to so few rows; who wants a value in all rows gets that."""
+    deviations = deviations_for(len(proto.feature))
+    for feature in proto.feature:
+        if num_rows and 0 < feature.presence.min_fraction < 1:
+            missing = most_by_chance(num_rows, 1 - feature.presence.min_fraction, deviations)
+            # Half a row of room for TFDV's single precision.
+            feature.presence.min_fraction = max(0.0, (num_rows - missing - 0.5) / num_rows)
 
 
 def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], environment: str) -> list[Anomaly]:
@@ -79,12 +92,16 @@ def _unseen_by_tfdv(schema: Schema, types: pl.Schema, already: set[str | None], 
 
 
 def _no_numbers(
-    statistics: statistics_pb2.DatasetFeatureStatistics, schema: Schema, already: set[str | None], environment: str
+    statistics: statistics_pb2.DatasetFeatureStatistics,
+    schema: Schema,
+    proto: schema_pb2.Schema,
+    already: set[str | None],
+    environment: str,
 ) -> list[Anomaly]:
     """Report columns with too few values because of NaN, which TFDV counts as a value."""
     described = {feature.path.step[0]: feature.num_stats for feature in statistics.features}
     anomalies = []
-    for feature in expected_features(schema.proto, environment):
+    for feature in expected_features(proto, environment):
         stats = described.get(feature.name)
         if stats is None or feature.name in already:
             continue

@@ -21,6 +21,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, statistics_pb2
 from mlops.contract.sections.validate import Drift
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Distribution
 from mlops.validation.bins import Numbers, counts, is_point
+from mlops.validation.chance import LEAST_DEVIATIONS
 from mlops.validation.statistics import FeatureType, reference_bins
 
 JENSEN_SHANNON: Final = "Jensen-Shannon divergence"
@@ -28,8 +29,6 @@ L_INFINITY: Final = "L-infinity distance"
 NO_VALUE: Final = "no value"
 NOT_A_NUMBER: Final = "NaN"
 OTHER_VALUES: Final = "other values"
-_DEVIATIONS: Final = 4.0
-"""Standard deviations that chance may add: one-sided 3 in 100,000, for each of the columns."""
 _MAX_VALUES_SHOWN: Final = 20
 _NUM_CHANGES_SHOWN: Final = 3
 
@@ -38,7 +37,7 @@ Feature: TypeAlias = statistics_pb2.FeatureNameStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class _Counts:
+class BinCounts:
     """Rows by bin, of the reference and of the examined data, and the number of all rows of each."""
 
     labels: Sequence[str]
@@ -57,13 +56,19 @@ class _Counts:
 
 
 def column_distance(
-    reference: Feature, feature: Feature, numbers: Numbers | None, config: Drift, names: tuple[str, str]
+    reference: Feature,
+    feature: Feature,
+    numbers: Numbers | None,
+    config: Drift,
+    names: tuple[str, str],
+    deviations: float = LEAST_DEVIATIONS,
 ) -> ColumnDistance | None:
     """
     Compare a column with the reference's.
 
     :param numbers: the column's numbers, as :func:`mlops.validation.statistics.describe_column` returns them
     :param names: names of the reference's rows and of the examined ones
+    :param deviations: standard deviations that chance may add
     :return: the distance; None if the column is left out, or has changed its type, which the schema checks
     """
     name = feature.path.step[0]
@@ -72,13 +77,13 @@ def column_distance(
     if allowed is None or is_text != (reference.type == FeatureType.STRING):
         return None
     bins = _values(reference, feature) if numbers is None else _numbers(reference, numbers)
-    distance, by_chance = (_l_infinity if is_text else _jensen_shannon)(bins)
+    distance, by_chance = (l_infinity if is_text else jensen_shannon)(bins, deviations)
     return ColumnDistance(
         column=name,
         measure=L_INFINITY if is_text else JENSEN_SHANNON,
         distance=distance,
         threshold=allowed + by_chance,
-        distribution=_shown(bins, names, is_text),
+        distribution=shown(bins, names, is_text=is_text),
     )
 
 
@@ -101,19 +106,19 @@ def drifted(column: ColumnDistance, whose: str, title: str) -> Anomaly:
         expected=f"about the distribution of {whose}: {at_most}",
         found=f"its distribution is not that of {whose} ({column.distribution.expected_name}): "
         f"{column.measure} {column.distance:.3g}",
-        examples=_largest_changes(column.distribution),
+        examples=largest_changes(column.distribution),
         fix=f"set validate.drift.columns.{column.column} to a larger threshold, or to null to compare it no more",
         distribution=column.distribution,
     )
 
 
-def _largest_changes(distribution: Distribution) -> tuple[str, ...]:
+def largest_changes(distribution: Distribution) -> tuple[str, ...]:
     bins = zip(distribution.labels, distribution.expected, distribution.found, strict=True)
     changes = sorted(bins, key=lambda shares: -abs(shares[1] - shares[2]))[:_NUM_CHANGES_SHOWN]
     return tuple(f"{label}: {100 * p:.3g}% -> {100 * q:.3g}%" for label, p, q in changes)
 
 
-def _jensen_shannon(bins: _Counts) -> tuple[float, float]:
+def jensen_shannon(bins: BinCounts, deviations: float) -> tuple[float, float]:
     """Return the divergence, and the part of it that chance alone may cause."""
     divergence, num_bins = 0.0, 0
     for p, q in bins.shares():
@@ -122,36 +127,34 @@ def _jensen_shannon(bins: _Counts) -> tuple[float, float]:
         num_bins += middle > 0
     # Between two samples of the same rows it is, to the leading order, (1/n1 + 1/n2) / (8 ln 2) times a chi-squared
     # of one degree of freedom less than there are bins.
-    return max(0.0, divergence), _chi_squared(num_bins - 1) * bins.noise / (8 * math.log(2))
+    return max(0.0, divergence), _chi_squared(num_bins - 1, deviations) * bins.noise / (8 * math.log(2))
 
 
-def _chi_squared(degrees: int) -> float:
-    """
-    Return the quantile of the chi-squared distribution at :data:`_DEVIATIONS` (Wilson and Hilferty, PNAS 17, 1931).
-    """
+def _chi_squared(degrees: int, deviations: float) -> float:
+    """Return the chi-squared distribution's quantile at so many deviations (Wilson and Hilferty, PNAS 17, 1931)."""
     if not degrees:
         return 0.0
     variance = 2 / (9 * degrees)
-    return degrees * (1 - variance + _DEVIATIONS * math.sqrt(variance)) ** 3
+    return degrees * (1 - variance + deviations * math.sqrt(variance)) ** 3
 
 
-def _l_infinity(bins: _Counts) -> tuple[float, float]:
+def l_infinity(bins: BinCounts, deviations: float) -> tuple[float, float]:
     """Return the distance, and the part of it that chance alone may cause."""
     num_rows = bins.num_reference + bins.num_found
     pooled = [(before + now) / num_rows for before, now in zip(bins.reference, bins.found, strict=True)]
     widest = max(share * (1 - share) for share in pooled)
-    return max(abs(p - q) for p, q in bins.shares()), _DEVIATIONS * math.sqrt(widest * bins.noise)
+    return max(abs(p - q) for p, q in bins.shares()), deviations * math.sqrt(widest * bins.noise)
 
 
-def _numbers(reference: Feature, numbers: Numbers) -> _Counts:
+def _numbers(reference: Feature, numbers: Numbers) -> BinCounts:
     common, bins = reference.num_stats.common_stats, reference_bins(reference.num_stats)
     edges = [bins.buckets[0].low_value, *(bucket.high_value for bucket in bins.buckets)] if bins.buckets else []
     inside = [round(bucket.sample_count) for bucket in bins.buckets]
     # Outside is nothing but -infinity, which no edge is before; without edges there is no value at all.
     outside = [common.num_non_missing - bins.num_nan - sum(inside)]
     before = [*outside, *inside, 0] if edges else outside
-    return _Counts(
-        labels=[*_ranges(edges), NOT_A_NUMBER, NO_VALUE],
+    return BinCounts(
+        labels=[*ranges(edges), NOT_A_NUMBER, NO_VALUE],
         reference=[*before, bins.num_nan, common.num_missing],
         found=[*counts(numbers, edges), numbers.num_nan, numbers.num_missing],
         num_reference=common.num_non_missing + common.num_missing,
@@ -159,7 +162,7 @@ def _numbers(reference: Feature, numbers: Numbers) -> _Counts:
     )
 
 
-def _ranges(edges: Sequence[float]) -> list[str]:
+def ranges(edges: Sequence[float]) -> list[str]:
     if not edges:
         return ["any value"]
     labels = [f"up to {edges[0]:.6g}"]
@@ -168,11 +171,11 @@ def _ranges(edges: Sequence[float]) -> list[str]:
     return [*labels, f"above {edges[-1]:.6g}"]
 
 
-def _values(reference: Feature, feature: Feature) -> _Counts:
+def _values(reference: Feature, feature: Feature) -> BinCounts:
     common, common_now = reference.string_stats.common_stats, feature.string_stats.common_stats
     before, now = _by_value(reference), _by_value(feature)
     labels = sorted(before | now, key=lambda value: (-before.get(value, 0), -now.get(value, 0), value))
-    return _Counts(
+    return BinCounts(
         labels=[*labels, NO_VALUE],
         reference=[*(before.get(value, 0) for value in labels), common.num_missing],
         found=[*(now.get(value, 0) for value in labels), common_now.num_missing],
@@ -185,7 +188,7 @@ def _by_value(feature: Feature) -> dict[str, int]:
     return {bucket.label: round(bucket.sample_count) for bucket in feature.string_stats.rank_histogram.buckets}
 
 
-def _shown(bins: _Counts, names: tuple[str, str], is_text: bool) -> Distribution:
+def shown(bins: BinCounts, names: tuple[str, str], *, is_text: bool) -> Distribution:
     """Return the distributions that people see: no empty bins, and of many values the frequent or most changed ones."""
     rows = [(label, p, q) for label, (p, q) in zip(bins.labels, bins.shares(), strict=True) if p or q]
     if is_text and len(rows) > _MAX_VALUES_SHOWN:

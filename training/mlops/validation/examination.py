@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from mlops.contract.sections.validate import Drift, Validate
+from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, ColumnDistance, ReferenceComparison, shorten
 from mlops.validation.baselines import PREVIOUS, WINDOW, Reference
+from mlops.validation.chance import deviations_for
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
 from mlops.validation.freshness import check_freshness
+from mlops.validation.newest_day import EARLIER_DAYS, MIN_DAYS, Days, day_distance, unlike_earlier_days
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, count_checks
 from mlops.validation.serving_skew import check_serving_log
@@ -54,6 +56,8 @@ class Examined:
     rows: Rows
     days: Sequence[str]
     """The calendar days that the snapshot should have, oldest first."""
+    interval_start: str
+    """First calendar day of the data interval, which may be the last one of several ``days``."""
     interval_end: str
     """End of the data interval, ISO 8601."""
     references: Sequence[Reference]
@@ -74,6 +78,8 @@ class _Described:
     """Distances of the columns, by the reference's name."""
     uncompared: Mapping[str, Sequence[str]]
     """Columns that a reference lacks or has in another type, by the reference in words."""
+    day_distances: Sequence[ColumnDistance]
+    """Distances of the new days' columns from those of the days before them."""
 
 
 def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResult:
@@ -87,11 +93,16 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
     comparisons: list[ReferenceComparison] = []
     slices: list[SliceSummary] = []
     notes = list(data.notes)
-    described = _describe(data, config.drift) if data.rows.total else None
+    if config.volume is not None and len(data.days) == 1:
+        notes.append(f"The rows of {data.days[0]} were not compared with an earlier day's: the window has one day.")
+    described = _describe(data, config) if data.rows.total else None
     if described is not None:
         _check_names(config, data.rows, schema)
         volume_fits = not anomalies
         anomalies += _check_schema(described, data, schema)
+        told = {anomaly.column for anomaly in anomalies}
+        found, comparison = _check_new_days(described, data, config)
+        anomalies += [anomaly for anomaly in found if anomaly.column not in told]
         if config.max_age_hours is not None:
             event_time = _features(described.window)[data.rows.event_time]
             anomalies += check_freshness(event_time, data.interval_end, config.max_age_hours)
@@ -105,12 +116,13 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
             for words, columns in described.uncompared.items()
             if columns
         ]
-        found, comparisons = _check_references(described, data, config)
+        found, references = _check_references(described, data, config)
         anomalies += found
+        comparisons = [comparison, *references]
         if data.serving is not None:
-            found, comparison = check_serving_log(data.serving, described.window, schema, config.drift, data.days)
+            found, skew = check_serving_log(data.serving, described.window, schema, config.drift, data.days)
             anomalies += found
-            comparisons.append(comparison)
+            comparisons.append(skew)
         num_checks += len(config.unique) + (config.max_age_hours is not None) + len(slices)
         num_checks += sum(len(comparison.columns) for comparison in comparisons)
     return ValidationResult(
@@ -132,7 +144,8 @@ def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
     num_rows = data.rows.num_rows
     anomalies = check_days(data.days, num_rows)
     if config.volume is not None:
-        anomalies += check_volume(data.days, num_rows, config.volume)
+        if len(data.days) > 1:
+            anomalies += check_volume(data.days, num_rows, config.volume)
         previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
         if previous is not None and previous.num_rows is not None:
             anomalies += check_against_previous(
@@ -141,31 +154,46 @@ def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
     return anomalies
 
 
-def _describe(data: Examined, drift: Drift | None) -> _Described:
-    """Read every column once: describe it, and count it in the bins of each reference."""
-    rows, newest = data.rows, data.days[-1]
+def _describe(data: Examined, config: Validate) -> _Described:
+    """Read every column once: describe it, and count it in the bins of each reference, and by day."""
+    rows, newest, drift = data.rows, data.days[-1], config.drift
     window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
     last = statistics_pb2.DatasetFeatureStatistics(name=newest, num_examples=rows.num_rows.get(newest, 0))
     alone = len(rows.num_rows) == 1 or not last.num_examples
     references = [(reference, _features(reference.statistics)) for reference in data.references if reference.statistics]
     distances: dict[str, list[ColumnDistance]] = {reference.name: [] for reference, _ in references}
     uncompared: dict[str, list[str]] = {reference.words: [] for reference, _ in references}
+    days = _new_days(data)
+    by_day = config.newest_day if days.are_enough else None
+    day_distances: list[ColumnDistance] = []
+    deviations = deviations_for(len(rows.schema))
     for column in rows.columns():
         feature, numbers = column.describe()
         window.features.append(feature)
         if not alone:
             last.features.append(column.describe(newest)[0])
+        if by_day is not None and not is_instant(column.dtype) and column.name not in by_day.leave_out:
+            distance = day_distance(column, feature, days, by_day, deviations)
+            day_distances += [distance] if distance is not None else []
         for reference, columns in references:
             names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
             if drift is None or is_instant(column.dtype) or drift.allowed(column.name, is_text=numbers is None) is None:
                 continue
             before = columns.get(column.name)
-            distance = column_distance(before, feature, numbers, drift, names) if before is not None else None
+            distance = (
+                column_distance(before, feature, numbers, drift, names, deviations) if before is not None else None
+            )
             if distance is not None:
                 distances[reference.name].append(distance)
             else:
                 uncompared[reference.words].append(column.name)
-    return _Described(window, None if alone else last, distances, uncompared)
+    return _Described(window, None if alone else last, distances, uncompared, day_distances)
+
+
+def _new_days(data: Examined) -> Days:
+    """Return the days that are judged by themselves, and those that say what is usual."""
+    previous = next((reference.num_rows for reference in data.references if reference.name == PREVIOUS), None)
+    return Days.of(data.rows.days, previous or (), data.interval_start)
 
 
 def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:
@@ -178,6 +206,31 @@ def _check_schema(described: _Described, data: Examined, schema: Schema) -> list
         found = check_columns(described.newest, schema, data.rows, [data.days[-1]], whole=False)
         anomalies += [anomaly for anomaly in found if (anomaly.column, anomaly.kind) not in known]
     return anomalies
+
+
+def _check_new_days(
+    described: _Described, data: Examined, config: Validate
+) -> tuple[list[Anomaly], ReferenceComparison]:
+    """Check that the new days are about as far from the days before them as these are from each other."""
+    days = _new_days(data)
+    compared = config.newest_day is not None and days.are_enough
+    if compared:
+        description = f"{_listed(days.new)} beside the {len(days.usual)} days from {days.usual_name}"
+    elif config.newest_day is None:
+        description = "validate.newest_day is null"
+    else:
+        description = (
+            f"{len(days.usual)} of them have rows, and it takes {MIN_DAYS} to say how far days usually are apart"
+        )
+    columns = described.day_distances
+    anomalies = [unlike_earlier_days(column) for column in columns if column.distance > column.threshold]
+    return anomalies, ReferenceComparison(
+        reference=EARLIER_DAYS, description=description, compared=compared, columns=tuple(columns)
+    )
+
+
+def _listed(days: Sequence[str]) -> str:
+    return days[0] if len(days) == 1 else f"{len(days)} days from {days[0]} to {days[-1]}, each by itself,"
 
 
 def _check_slices(
@@ -236,6 +289,7 @@ def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
     known = dict.fromkeys([*rows.schema, *schema.columns])
     named = [("unique", column) for key in config.unique for column in key]
     named += [("slices", column) for column in config.slices]
+    named += [("newest_day.leave_out", column) for column in (config.newest_day.leave_out if config.newest_day else ())]
     named += [("drift.columns", column) for column in (config.drift.columns if config.drift else ())]
     for setting, column in named:
         if column not in known:

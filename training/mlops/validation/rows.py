@@ -101,6 +101,18 @@ class Rows:
             table = table.slice(start, self.num_rows[day])
         return table.group_by(pl.col(column).cast(pl.String)).agg(pl.len().alias(COUNT)).collect(engine="streaming")
 
+    def counts_by_day(self, column: str, told: Sequence[str]) -> pl.DataFrame:
+        """
+        Return days, values of a column as strings, whether there is one, and how many rows have them, without holding
+        the column in memory.
+
+        :param told: values that are told from each other; any other is null
+        """
+        value = pl.col(column).cast(pl.String)
+        kept = pl.when(value.is_in(told)).then(value)
+        by = self.table.group_by(self.day.alias("day"), kept.alias("value"), value.is_not_null().alias("is there"))
+        return by.agg(pl.len().alias(COUNT)).collect(engine="streaming")
+
     def statistics(self, name: str) -> statistics_pb2.DatasetFeatureStatistics:
         """Return the statistics of all rows, see :func:`mlops.validation.statistics.dataset_statistics`."""
         dataset = statistics_pb2.DatasetFeatureStatistics(name=name, num_examples=self.total)

@@ -46,6 +46,20 @@ class Drift(Section):
         return self.columns.get(column, self.values if is_text else self.numbers)
 
 
+class NewestDay(Section):
+    """
+    How far a column's distribution on the newest day may be from that of the days before it in the window, by the
+    measures of :class:`Drift`. What chance would do to so many rows is allowed on top.
+    """
+
+    factor: float = Field(default=3.0, ge=1)
+    """At most so many times as far as the day before that is farthest from the other days."""
+    least: float = Field(default=0.15, gt=0, le=1)
+    """As far as this it may be in any case."""
+    leave_out: list[str] = []
+    """Columns that are not compared."""
+
+
 class ServingLog(Section):
     """Requests that the model answered, in files; their columns are called as in the snapshot."""
 
@@ -67,6 +81,8 @@ class Validate(Section):
     """Also holds the snapshot against the previous one: its rows a day, and every day that both have."""
     drift: Drift | None = Drift()
     """null: distributions are not compared."""
+    newest_day: NewestDay | None = NewestDay()
+    """null: the newest day is held against the schema alone, and not against the days before it."""
     unique: list[Annotated[list[str], Field(min_length=1)]] = []
     """Keys: lists of columns which together occur at most once."""
     max_age_hours: float | None = Field(default=None, gt=0)
