@@ -158,6 +158,13 @@ def test_mistake_is_named_with_place_value_and_fix(edit, old: str, new: str, mes
     assert message in str(caught.value)
 
 
+def test_a_table_without_any_time_needs_no_word_on_volume(edit) -> None:
+    """Broken: who has such a table would be told to make a number smaller than 1."""
+    window = _TEXT[_TEXT.index("  window_days:") : _TEXT.index("\nvalidate:")]
+    pipeline = edit(window, "  window_days: 1\n  split: {rows: hash, test: 0.2}\n")
+    assert pipeline.validate_.volume is not None
+
+
 def test_evaluate_and_register_mean_one_contest(edit) -> None:
     """Otherwise a model judged against one champion would be crowned in the place of another."""
     text = PIPELINE.read_text()

@@ -11,6 +11,8 @@ import polars as pl
 import pytest
 
 from mlops.contract.refs import DatasetRef
+from mlops.contract.section import SpecError, check_section
+from mlops.contract.sections.ingest import Ingest as IngestSection
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.process import ProcessSettings
@@ -193,10 +195,67 @@ def test_the_manifest_says_who_made_it_of_what(run: Ingest, tmp_path: Path) -> N
     assert manifest.sources["events"]["num_rows"] == 40
 
 
+def test_undated_data_is_a_snapshot_of_the_day_it_is_read_on(run: Ingest, home: Path, tmp_path: Path) -> None:
+    """And the next night's, of the same table, holds out the same rows."""
+    (home / "wines.csv").write_text("acid,good\n" + "".join(f"{n / 10},{n % 2}\n" for n in range(200)))
+    undated = {
+        "sources": {"wines": {"kind": "files", "path": "wines.csv", "as_of": "read_at"}},
+        "event_time": "read_at", "window_days": 1, "split": {"rows": "hash", "validation": 0.2, "test": 0.2},
+    }  # fmt: skip
+    held_out = []
+    for night in ("2024-01-05", "2024-01-06"):
+        ref = run(interval_end=f"{night}T00:00:00+00:00", **undated)
+        snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref)
+        assert snapshot.manifest.num_rows == 200
+        assert len(snapshot.days) == 1
+        held_out.append(sorted(snapshot.read_split("test")["acid"].to_list()))
+    assert held_out[0] == held_out[1]
+    assert 20 < len(held_out[0]) < 60
+
+
+def test_a_source_for_each_split(run: Ingest, home: Path, tmp_path: Path) -> None:
+    """As sets for learning to rank are published: a file to train on and one for the test."""
+    for name, start in (("train", 0), ("test", 1_000)):
+        lines = "".join(f"q{(start + n) // 5},{start + n},{n % 3}\n" for n in range(300))
+        (home / f"{name}.csv").write_text(f"query,x,grade\n{lines}")
+    read = {"kind": "files", "as_of": "read_at"}
+    given = {
+        "sources": {"a": {**read, "path": "train.csv"}, "b": {**read, "path": "test.csv"}},
+        "event_time": "read_at", "window_days": 1,
+        "split": {"sources": {"train": "a", "test": "b"}, "validation": 0.3, "key": "query"},
+    }  # fmt: skip
+    snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), run(**given))
+    parts = {name: snapshot.read_split(name) for name in ("train", "validation", "test")}
+    assert parts["test"]["x"].min() == 1_000
+    assert parts["test"].height == 300
+    assert set(parts["train"]["query"]) & set(parts["validation"]["query"]) == set()
+    assert parts["train"].height + parts["validation"].height == 300
+    (home / "test.csv").write_text("query,x\nq1,2\n")
+    with pytest.raises(BadDataError, match="source 'a' has a column 'grade', and source 'b' has not"):
+        run(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": {"rows": "hash"}}, "content with window_days: 1, as all rows of 'events' are of the day"),
+        ({"window_days": 1}, "split must be by key, rows, column or sources where the window is one day"),
+        (
+            {"window_days": 1, "split": {"sources": {"train": "events", "test": "tests"}, "validation": 0.1}},
+            "split must be of sources that there are: events",
+        ),
+    ],
+)
+def test_settings_that_undated_data_cannot_have(changes: dict[str, Any], message: str) -> None:
+    source = {"kind": "files", "path": "events.csv", "as_of": "read_at"}
+    with pytest.raises(SpecError, match=message):
+        check_section(IngestSection, {"sources": {"events": source}, "event_time": "read_at", **changes}, "ingest")
+
+
 def test_a_split_that_leaves_nothing_is_refused(run: Ingest) -> None:
     with pytest.raises(BadDataError, match="4 days with rows, too few for validation_days=2"):
         run(split={"validation_days": 2, "test_days": 2}, window_days=6)
-    with pytest.raises(BadDataError, match="no key falls into the split '.*': there are too few"):
+    with pytest.raises(BadDataError, match="no row is in the split '.*': there are too few"):
         run(split={"key": "text", "validation": 0.001, "test": 0.001})
 
 

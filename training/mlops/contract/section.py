@@ -6,8 +6,9 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeVar
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mlops.contract.step import BadConfigError
@@ -68,6 +69,19 @@ USER_PATTERN = r"^[a-z_][a-z0-9_.-]*$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256."""
+
+
+def known_time_zone(value: str) -> str:
+    """:raises ValueError: where it is no IANA time zone"""
+    try:
+        ZoneInfo(value)
+    except (ValueError, OSError, LookupError):
+        raise ValueError("an IANA time zone such as America/New_York") from None
+    return value
+
+
+TimeZone = Annotated[str, AfterValidator(known_time_zone)]
+"""An IANA time zone."""
 
 
 _WANTED = {

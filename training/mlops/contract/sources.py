@@ -19,13 +19,14 @@ from pydantic import (
 )
 
 from mlops.contract.extensions import ExtensionPoint
-from mlops.contract.section import EXTENSION_PATTERN, Digest, Section, SpecError
+from mlops.contract.section import EXTENSION_PATTERN, Digest, Section, SpecError, known_time_zone
 
 ColumnType = Literal[
     "string", "boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float32", "float64", "date", "datetime",
 ]  # fmt: skip
-"""Type of a column. ``date`` is read from ISO 8601, ``datetime`` from ISO 8601 with an offset; it is an instant."""
+"""Type of a column. ``date`` is read from ISO 8601, ``datetime`` from ISO 8601 with an offset, or in the source's
+``time_zone``; it is an instant."""
 
 
 class SourceSection(Section):
@@ -37,6 +38,14 @@ class SourceSection(Section):
     created_time: str | None = None
     """Column with the instant at which a record was written. Records written at or after the interval's end are never
     read, whatever their event time."""
+    as_of: str | None = None
+    """Column that is added with the last instant of the interval, for a table that says what is there and not since
+    when; ``ingest.event_time`` may name it."""
+    time_zone: str | None = None
+    """IANA zone of dates, which begin at midnight, and of times without an offset, for this source's instants and its
+    columns of type datetime. An hour that the clock shows twice is its first. None: such times are refused."""
+    epoch: Literal["s", "ms", "us", "ns"] | None = None
+    """What the instants count since 1970 UTC, where they are numbers. None: numbers are refused."""
     key: list[str] = Field(default=[])
     """Columns that name a thing. Of several records of one thing the one written last counts, as of the interval's
     end; empty: every record counts."""
@@ -44,6 +53,11 @@ class SourceSection(Section):
     """Rows older than this many days before the window are not read; None: all are."""
     types: dict[str, ColumnType] = Field(default={})
     """Types of columns that cannot be told from their values, or must be others."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str | None) -> str | None:
+        return value if value is None else known_time_zone(value)
 
     @field_validator("key")
     @classmethod

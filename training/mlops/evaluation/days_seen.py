@@ -12,10 +12,11 @@ def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -
     Count the candidate's held-out days of which the champion has seen rows: it was fitted on them, or its best epoch
     chosen by them.
 
-    The result is 0 if both hold out the same keys: the champion has never seen those, on whatever day.
+    The result is 0 if both hold out the same keys or rows: the champion has never seen those, on whatever day.
     """
     seen, held = (Snapshot.open(store, checkpoint.ancestor(DatasetRef)) for checkpoint in (champion, candidate))
-    if "key" in seen.manifest.split and seen.manifest.split == held.manifest.split:
+    by_time = "validation_days" in seen.manifest.split or not seen.manifest.split
+    if not by_time and seen.manifest.split == held.manifest.split:
         return 0
     # A snapshot of the time before splits were its own tells only its days.
     parts = [seen.split_days(name) for name in ("train", "validation")] if seen.manifest.splits else [seen.days]

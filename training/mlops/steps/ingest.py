@@ -6,10 +6,10 @@ import logging
 from datetime import datetime
 
 from mlops.contract.refs import DatasetRef
-from mlops.contract.sections.ingest import Ingest
+from mlops.contract.sections.ingest import Ingest, SourceSplit
 from mlops.data.snapshots.garbage import confirm_blobs
 from mlops.data.snapshots.snapshot import write_snapshot
-from mlops.data.snapshots.transform import explained, rows_in_window, transform_sources
+from mlops.data.snapshots.transform import explained, rows_in_window, stacked, transform_sources
 from mlops.data.sources import read_source
 from mlops.data.sources.window import Window
 from mlops.steps import StepContext
@@ -27,7 +27,12 @@ def run(context: StepContext) -> DatasetRef:
     }
     for name, source in sources.items():
         logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
-    table = transform_sources(sources, config.transform, home)
+        for column, number in source.provenance["undated"].items():
+            logger.warning("source %s: %d rows have no instant in %r, and are left out", name, number, column)
+    if isinstance(config.split, SourceSplit):
+        table = stacked(sources, config.split)
+    else:
+        table = transform_sources(sources, config.transform, home)
     rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
     with explained(config.transform, sources):
         manifest = write_snapshot(

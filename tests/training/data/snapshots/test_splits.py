@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import polars as pl
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.sections.ingest import AnySplit, KeySplit, Split, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots.splits import days_of, index_of
 
@@ -69,3 +72,83 @@ def test_a_key_that_is_none_is_refused(users: pl.Series, message: str) -> None:
 def test_a_key_column_that_is_missing_is_named() -> None:
     with pytest.raises(BadDataError, match="no column 'user', which ingest.split.key names; it has at, usr"):
         index_of(pl.DataFrame({"at": [1], "usr": [2]}), BY_USER, "2024-01-01")
+
+
+ROWS = pl.DataFrame({"query": [f"q{n // 4}" for n in range(2_000)], "x": [n / 7 for n in range(2_000)]})
+
+
+def dealt(table: pl.DataFrame, **settings: object) -> list[str]:
+    split: AnySplit = TypeAdapter(Split).validate_python(settings)
+    # As the step's process reads it.
+    again = TypeAdapter(Split).validate_json(split.model_dump_json())
+    assert again == split
+    return index_of(table, again, "2024-01-01")["split"].to_list()
+
+
+def test_a_row_keeps_its_split_whatever_its_neighbours_and_the_night() -> None:
+    """An undated table has another instant every night: else what was held out yesterday would be learnt today."""
+    settings = {"rows": "hash", "validation": 0.2, "test": 0.3}
+    found = dealt(ROWS, **settings)
+    assert dealt(ROWS.reverse(), **settings) == found[::-1]
+    for night in (1, 2):
+        at = pl.lit(datetime(2024, 1, night, tzinfo=UTC))
+        assert dealt(ROWS.with_columns(at=at), **settings) == found
+    shares = dict(pl.Series(found).value_counts(normalize=True).iter_rows())
+    assert shares["test"] == pytest.approx(0.3, abs=0.05)
+    assert shares["validation"] == pytest.approx(0.2, abs=0.05)
+    assert dealt(pl.concat([ROWS, ROWS]), **settings) == found * 2, "equal rows are in one split"
+
+
+def test_a_column_says_what_is_held_out() -> None:
+    rows = pl.DataFrame({"fold": [0, 1, 2, 3, 0]})
+    names = {"0": "test", "1": "validation", "2": "train", "3": "train"}
+    assert dealt(rows, column="fold", names=names) == ["test", "validation", "train", "train", "test"]
+    named = pl.DataFrame({"part": ["train", "test", "validation"]})
+    assert dealt(named, column="part") == ["train", "test", "validation"]
+
+
+def test_a_share_of_what_is_to_train_on_is_for_the_validation() -> None:
+    """As where only a test set is published; rows of one query stay together."""
+    rows = ROWS.with_columns(part=pl.when(pl.int_range(pl.len()) < 400).then(pl.lit("test")).otherwise(pl.lit("train")))
+    names = {"train": "train", "test": "test"}
+    found = rows.with_columns(split=pl.Series(dealt(rows, column="part", names=names, validation=0.25, key="query")))
+    assert found["split"][:400].unique().to_list() == ["test"]
+    assert found[400:].group_by("query").agg(pl.col("split").n_unique())["split"].max() == 1
+    share = (found["split"][400:] == "validation").mean()
+    assert share == pytest.approx(0.25, abs=0.07)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (
+            {"part": ["train", "dev", "dev"]},
+            {"column": "part"},
+            r"'part' is 'dev' in 2 of 2024-01-01's 3 rows; say in ingest.split.names what that means, e.g. "
+            r"\{dev: validation\}",
+        ),
+        ({"part": ["train", None]}, {"column": "part"}, "column 'part' is null in 1 of 2024-01-01's 2 rows"),
+        ({"part": [0.5]}, {"column": "part"}, "column 'part' is Float64; a column is text or a whole number"),
+        ({"x": [1]}, {"column": "part"}, "no column 'part', which ingest.split.column names; it has x"),
+    ],
+)
+def test_a_column_that_says_something_else_is_refused(
+    rows: dict[str, list[object]], settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadDataError, match=message):
+        dealt(pl.DataFrame(rows), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rows": "hash", "validation": 0.5, "test": 0.5}, "content with all rows"),
+        ({"column": "x", "names": {"a": "train"}}, "given with names for test and validation too"),
+        ({"column": "x", "names": {"a": "train", "b": "test"}}, "validation, the share of the rows to train on"),
+        ({"column": "x", "names": {"a": "dev"}}, "'train', 'validation' or 'test'"),
+        ({"sources": {"train": "a", "test": "b"}}, "given with sources.validation, or with validation as a share"),
+    ],
+)
+def test_a_split_that_lacks_something_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(Split).validate_python(settings)

@@ -83,7 +83,7 @@ def test_its_settings_are_kept_with_their_defaults() -> None:
     config = ingest(kind="git_log", repository="code").model_dump(mode="json")
     assert config["sources"]["commits"] == {
         "kind": "git_log", "repository": "code", "branch": "HEAD", "event_time": "committed_at", "created_time": None,
-        "key": [], "history_days": None, "types": {},
+        "key": [], "history_days": None, "types": {}, "as_of": None, "epoch": None, "time_zone": None,
     }  # fmt: skip
     assert Ingest.model_validate(config).model_dump(mode="json") == config
 

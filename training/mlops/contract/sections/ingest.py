@@ -37,13 +37,95 @@ class KeySplit(Section):
         return self
 
 
+class RowSplit(Section):
+    """By a hash of the whole row, for rows that have neither a time nor an owner: equal rows are in one split."""
+
+    rows: Literal["hash"]
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the rows on which the best epoch is chosen."""
+    test: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the rows on which candidate and champion are compared."""
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> RowSplit:
+        if self.validation + self.test >= 1:
+            raise ValueError("content with all rows: make validation and test add up to less than 1")
+        return self
+
+
+class GivenSplit(Section):
+    """As a column of the table says."""
+
+    column: str
+    """Column of the resulting table, text or whole numbers without nulls."""
+    names: dict[str, Literal["train", "validation", "test"]] = {
+        "train": "train",
+        "validation": "validation",
+        "test": "test",
+    }
+    """What the column's values mean."""
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    """Where the column names no rows for the validation: the share of those to train on that is taken for it."""
+    key: str | None = None
+    """Column whose values stay together in that share, such as the query of a ranking; None: each row for itself."""
+
+    @model_validator(mode="after")
+    def _all_three(self) -> GivenSplit:
+        named = {*self.names.values(), *(["validation"] if self.validation else [])}
+        if lacking := {"train", "validation", "test"} - named:
+            raise ValueError(
+                f"given with names for {' and '.join(sorted(lacking))} too"
+                + (", or with validation, the share of the rows to train on" if lacking == {"validation"} else "")
+            )
+        return self
+
+
+class SplitSources(Section):
+    """A source for each split."""
+
+    train: Name
+    test: Name
+    validation: Name | None = None
+
+
+class SourceSplit(Section):
+    """By source: the rows of each are one split, and there is no transform."""
+
+    sources: SplitSources
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    """Without a source for the validation: the share of the rows to train on that is taken for it."""
+    key: str | None = None
+    """Column whose values stay together in that share, such as the query of a ranking; None: each row for itself."""
+
+    @model_validator(mode="after")
+    def _validation_once(self) -> SourceSplit:
+        if (self.sources.validation is None) == (self.validation is None):
+            raise ValueError("given with sources.validation, or with validation as a share of the rows to train on")
+        return self
+
+
+AnySplit = TimeSplit | KeySplit | RowSplit | GivenSplit | SourceSplit
+_SAYS_WHICH = {"key": "KeySplit", "rows": "RowSplit", "column": "GivenSplit", "sources": "SourceSplit"}
+SPLIT_COLUMN = "split"
+"""Column that says of which source a row is, where these are the splits."""
+
+
 def _kind_of_split(value: object) -> str:
-    by_key = isinstance(value, KeySplit) or (isinstance(value, Mapping) and "key" in value)
-    return "(KeySplit)" if by_key else "(TimeSplit)"
+    if isinstance(value, Section):
+        return f"({type(value).__name__})"
+    given = value if isinstance(value, Mapping) else {}
+    # The share of a given split may have a key too.
+    order = ["rows", "column", "sources", "key"]
+    return f"({next((_SAYS_WHICH[each] for each in order if each in given), 'TimeSplit')})"
 
 
 Split = Annotated[
-    Annotated[TimeSplit, Tag("(TimeSplit)")] | Annotated[KeySplit, Tag("(KeySplit)")], Discriminator(_kind_of_split)
+    Annotated[TimeSplit, Tag("(TimeSplit)")]
+    | Annotated[KeySplit, Tag("(KeySplit)")]
+    | Annotated[RowSplit, Tag("(RowSplit)")]
+    | Annotated[GivenSplit, Tag("(GivenSplit)")]
+    | Annotated[SourceSplit, Tag("(SourceSplit)")],
+    Discriminator(_kind_of_split),
 ]
 
 
@@ -59,14 +141,35 @@ class Ingest(Section):
     window_days: int = Field(default=30, ge=1)
     """Calendar days before the interval's end that the snapshot holds."""
     split: Split = Field(default=TimeSplit(), validate_default=True)
-    """Which rows are held out: the newest days, or the keys of some entities."""
+    """Which rows are held out: the newest days, the keys of some entities, any rows, or those that the data names."""
     engine: Literal["polars", "spark"] = "polars"
     """What reads and transforms the sources and fits the features: Polars on one machine, or Spark."""
 
     @field_validator("split")
     @classmethod
-    def _split_within_window(cls, value: TimeSplit | KeySplit, info: ValidationInfo) -> TimeSplit | KeySplit:
+    def _split_within_window(cls, value: AnySplit, info: ValidationInfo) -> AnySplit:
         days = info.data.get("window_days")
+        if days == 1 and isinstance(value, TimeSplit):
+            raise ValueError(
+                "by key, rows, column or sources where the window is one day, e.g. {rows: hash, test: 0.2}"
+            )
         if days is not None and isinstance(value, TimeSplit) and value.validation_days + value.test_days >= days:
             raise ValueError(f"content with a window of {days} days: leave at least one of them to train on")
+        if isinstance(value, SourceSplit):
+            known, split = info.data.get("sources", {}), value.sources
+            for name in (split.train, split.validation, split.test):
+                if name is not None and name not in known:
+                    raise ValueError(f"of sources that there are: {', '.join(known)}")
+            if info.data.get("transform"):
+                raise ValueError("without sources where there is a transform: let it make a column, and name that")
         return value
+
+    @model_validator(mode="after")
+    def _undated_data_is_of_one_day(self) -> Ingest:
+        undated = [name for name, source in self.sources.items() if source.as_of == self.event_time]
+        if undated and self.window_days != 1:
+            raise ValueError(
+                f"content with window_days: 1, as all rows of {undated[0]!r} are of the day that they are read on "
+                "(event_time is its as_of)"
+            )
+        return self

@@ -19,7 +19,7 @@ from typing import Final
 import narwhals as nw
 import polars as pl
 
-from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.data.engine.engines import Table, collect, is_spark, map_polars
 from mlops.data.snapshots.canonical import encode, encode_pieces, in_order, normalise
 from mlops.data.snapshots.manifest import Blob, Partition
@@ -40,7 +40,7 @@ class StoredDay:
     schema: tuple[tuple[str, str], ...]
     """Column names and polars types."""
     split_rows: dict[str, int]
-    """Rows of each split, where the split is by key."""
+    """Rows of each split, where these are not whole days."""
     num_new_blobs: int
     num_new_bytes: int
     """Bytes that the store did not have yet."""
@@ -52,12 +52,12 @@ class DayWriter:
 
     store_uri: str
     event_time: str
-    split: TimeSplit | KeySplit
+    split: AnySplit
     max_blob_bytes: int
 
     def write(self, day: str, rows: pl.DataFrame) -> StoredDay:
         """
-        Cut the rows into blobs, and index their splits where those are by key.
+        Cut the rows into blobs, and index their splits where those are not whole days.
 
         :raises BadDataError: where a column or key cannot be stored
         """
@@ -66,7 +66,7 @@ class DayWriter:
         stored = [_store(store, data, num_rows) for data, num_rows in encode_pieces(rows, self.max_blob_bytes)]
         blobs = tuple(blob for blob, _ in stored)
         index, split_rows = None, {}
-        if isinstance(self.split, KeySplit):
+        if not isinstance(self.split, TimeSplit):
             names = index_of(rows, self.split, day)
             split_rows = {name: int((names.to_series() == name).sum()) for name in SPLITS}
             stored.append(_store(store, encode(names), rows.height))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.refs import DatasetRef, digest_of
-from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Engine, Table, as_table, on_spark, spark_session
 from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
@@ -186,7 +186,7 @@ def write_snapshot(
     window: Window,
     event_time: str,
     sources: Mapping[str, Mapping[str, Any]],
-    split: TimeSplit | KeySplit,
+    split: AnySplit,
     creator: Mapping[str, Any],
     engine: Engine,
     scratch: Path,
@@ -220,7 +220,7 @@ def write_snapshot(
         partitions=partitions,
         split=split.model_dump(mode="json"),
         split_hash=digest_of(split.model_dump(mode="json")),
-        splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_key(stored),
+        splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_index(stored),
         sources=sources,
         creator=creator,
         engine=engine,
@@ -256,7 +256,7 @@ def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit) -> dict[s
     }
 
 
-def _splits_by_key(stored: Sequence[StoredDay]) -> dict[str, SplitPart]:
+def _splits_by_index(stored: Sequence[StoredDay]) -> dict[str, SplitPart]:
     splits = {
         name: SplitPart(
             days=tuple(day.partition.day for day in stored if day.split_rows[name]),
@@ -266,7 +266,7 @@ def _splits_by_key(stored: Sequence[StoredDay]) -> dict[str, SplitPart]:
     }
     if empty := [name for name, part in splits.items() if not part.num_rows]:
         raise BadDataError(
-            f"no key falls into the split {empty[0]!r}: there are too few of them; raise ingest.split.{empty[0]}, or "
-            "split by time"
+            f"no row is in the split {empty[0]!r}: there are too few rows or keys, or none is named so; change "
+            "ingest.split"
         )
     return splits

@@ -2,18 +2,27 @@
 Splits of a snapshot: which rows the model is fitted on, which choose its best epoch, and which judge it.
 
 By time, what is held out is newer than everything that is fitted on, as it will be in production. By key, it is other
-entities: all rows of a user, say, are in one split, and stay in it in every later snapshot.
+entities: all rows of a user, say, are in one split, and stay in it in every later snapshot. By row, it is any rows,
+which stay in their split likewise. Or the data says itself what is held out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
-from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.sections.ingest import (
+    SPLIT_COLUMN,
+    AnySplit,
+    GivenSplit,
+    KeySplit,
+    RowSplit,
+    SourceSplit,
+    TimeSplit,
+)
 from mlops.contract.step import BadDataError
 
 SPLITS: Final = ("train", "validation", "test")
@@ -45,36 +54,86 @@ def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
     }
 
 
-def index_of(rows: pl.DataFrame, split: KeySplit, day: str) -> pl.DataFrame:
+def index_of(rows: pl.DataFrame, split: AnySplit, day: str) -> pl.DataFrame:
     """
-    Return the split of each row: a function of its key's text alone, so that a key never changes its split.
+    Return the split of each row, which follows from the row alone: it is the same on any day and machine.
 
     :return: one column, :data:`INDEX`
-    :raises BadDataError: where the key is missing, no text or whole number, or null
+    :raises BadDataError: where a column that the split needs is missing, no text or whole number, or null; or says
+        something that is no split
     """
-    if split.key not in rows.columns:
+    match split:
+        case KeySplit():
+            keys = _texts(rows, split.key, "key", day)
+            return _dealt(keys, {"test": split.test, "validation": split.validation})
+        case RowSplit():
+            return _dealt(_as_texts(rows), {"test": split.test, "validation": split.validation})
+        case GivenSplit():
+            said = _texts(rows, split.column, "column", day)
+            unknown = said.filter(~said.is_in(list(split.names)))
+            if len(unknown):
+                raise BadDataError(
+                    f"ingest.split.column {split.column!r} is {unknown[0]!r} in {len(unknown)} of {day}'s "
+                    f"{rows.height} rows; say in ingest.split.names what that means, e.g. {{{unknown[0]}: validation}}"
+                )
+            given = said.replace_strict(split.names, return_dtype=pl.String)
+        case SourceSplit():
+            given = rows[SPLIT_COLUMN]
+        case _:
+            raise TypeError(f"{type(split).__name__} deals out whole days")
+    if split.validation is None:
+        return given.alias(INDEX).to_frame()
+    keys = _as_texts(rows) if split.key is None else _texts(rows, split.key, "key", day)
+    drawn = _dealt(keys, {"validation": split.validation})[INDEX]
+    return pl.select(pl.when(given == "train").then(drawn).otherwise(given).alias(INDEX))
+
+
+def _texts(rows: pl.DataFrame, column: str, setting: str, day: str) -> pl.Series:
+    """
+    Return a column as text.
+
+    :param setting: that names it
+    """
+    if column not in rows.columns:
         raise BadDataError(
-            f"the table has no column {split.key!r}, which ingest.split.key names; it has {', '.join(rows.columns)}"
+            f"the table has no column {column!r}, which ingest.split.{setting} names; it has {', '.join(rows.columns)}"
         )
-    keys = rows[split.key]
-    if not (keys.dtype == pl.String or keys.dtype.is_integer()):
-        raise BadDataError(f"ingest.split.key {split.key!r} is {keys.dtype}; a key is text or a whole number")
-    if num_nulls := keys.null_count():
+    values = rows[column]
+    if not (values.dtype == pl.String or values.dtype.is_integer()):
         raise BadDataError(
-            f"ingest.split.key {split.key!r} is null in {num_nulls} of {day}'s {rows.height} rows; "
-            "leave them out in ingest.transform, or give them a key"
+            f"ingest.split.{setting} {column!r} is {values.dtype}; a {setting} is text or a whole number"
         )
-    text = keys.cast(pl.String).alias("key").to_frame()
+    if num_nulls := values.null_count():
+        raise BadDataError(
+            f"ingest.split.{setting} {column!r} is null in {num_nulls} of {day}'s {rows.height} rows; "
+            f"leave them out in ingest.transform, or give them a {setting}"
+        )
+    return values.cast(pl.String)
+
+
+def _as_texts(rows: pl.DataFrame) -> pl.Series:
+    """Return each row as text, without instants: an undated table has another one every night."""
+    kept = [name for name, dtype in rows.schema.items() if not isinstance(dtype, pl.Datetime)]
+    return rows.select(pl.struct(kept or rows.columns).struct.json_encode()).to_series()
+
+
+def _dealt(keys: pl.Series, shares: Mapping[str, float]) -> pl.DataFrame:
+    """
+    Deal keys out to splits; what is left of them is to train on.
+
+    :param shares: of the keys, by split
+    """
+    text = keys.alias("key").to_frame()
     distinct = text.unique()
     # Where a key lies among all keys. Not by Polars' hash, which may change with its version.
     digests = [hashlib.sha256(key.encode()).digest()[:8] for key in distinct["key"].to_list()]
     place = pl.Series(digests, dtype=pl.Binary).bin.reinterpret(dtype=pl.UInt64, endianness="big")
-    names = distinct.with_columns(
-        pl.when(place < int(split.test * 2**64))
-        .then(pl.lit("test"))
-        .when(place < int((split.test + split.validation) * 2**64))
-        .then(pl.lit("validation"))
-        .otherwise(pl.lit("train"))
-        .alias(INDEX)
-    )
+    split, upper = pl.lit("train"), 0.0
+    bounds = {}
+    for name, share in shares.items():
+        upper += share
+        bounds[name] = int(upper * 2**64)
+    for name in reversed(bounds):
+        split = pl.when(place < bounds[name]).then(pl.lit(name)).otherwise(split)
+    names = distinct.with_columns(split.alias(INDEX))
     return text.join(names, on="key", how="left", maintain_order="left").select(INDEX)

@@ -16,6 +16,7 @@ from polars.exceptions import ColumnNotFoundError as PolarsColumnNotFoundError
 from polars.exceptions import PolarsError
 
 from mlops.code import load_attribute
+from mlops.contract.sections.ingest import SPLIT_COLUMN, SourceSplit
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine.engines import Recipe, Table, is_spark, run_recipe, spark_session
 from mlops.data.sources import SourceTable
@@ -56,6 +57,43 @@ def transform_sources(sources: Mapping[str, SourceTable], transform: str | None,
         kind = f"{type(result).__module__.partition('.')[0]}.{type(result).__name__}"
         raise BadConfigError(f"ingest.transform {transform!r} returned a {kind}; return a narwhals.LazyFrame")
     return result
+
+
+def stacked(sources: Mapping[str, SourceTable], split: SourceSplit) -> Table:
+    """
+    Make one table of a source for each split, with a column that says which it is.
+
+    :raises BadDataError: where their columns differ
+    """
+    named = {"train": split.sources.train, "validation": split.sources.validation, "test": split.sources.test}
+    tables = {each: (name, sources[name].rows) for each, name in named.items() if name is not None}
+    (first, table), *_ = tables.values()
+    wanted = table.collect_schema()
+    if SPLIT_COLUMN in wanted:
+        raise BadDataError(f"source {first!r} has a column {SPLIT_COLUMN!r}, which ingest.split.sources would add")
+    types = dict(wanted)
+    for name, rows in tables.values():
+        found = rows.collect_schema()
+        if differ := [*(c for c in wanted if c not in found), *(c for c in found if c not in wanted)]:
+            has, lacks = (first, name) if differ[0] in wanted else (name, first)
+            raise BadDataError(f"source {has!r} has a column {differ[0]!r}, and source {lacks!r} has not")
+        for column, dtype in found.items():
+            if dtype == types[column]:
+                continue
+            if not (dtype.is_numeric() and types[column].is_numeric()):
+                raise BadDataError(
+                    f"column {column!r} is {types[column]} in source {first!r} and {dtype} in source {name!r}; say in "
+                    "their types which it shall be"
+                )
+            types[column] = nw.Float64()
+    return nw.concat(
+        [
+            rows.select(nw.col(column).cast(dtype) for column, dtype in types.items()).with_columns(
+                nw.lit(each).alias(SPLIT_COLUMN)
+            )
+            for each, (_, rows) in tables.items()
+        ]
+    )
 
 
 def rows_in_window(

@@ -8,6 +8,7 @@ their types from what is left, and hands out one table for Polars or Spark.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from mlops.data.sources.window import Window
 __all__ = ["SourceError", "SourceTable", "open_source", "read_source"]
 
 _PIECES_AT_ONCE = 4
+_INSTANT = timedelta(microseconds=1)
 Result = TypeVar("Result")
 
 
@@ -41,7 +43,10 @@ class SourceTable:
     rows: Table
     columns: tuple[str, ...]
     provenance: dict[str, Any]
-    """``kind``, ``position`` (exactly what was read) and ``num_rows``, the number of known rows."""
+    """
+    ``kind``, ``position`` (exactly what was read), ``num_rows``, the number of known rows, and ``undated``, the number
+    of rows that have no instant and are left out, by the column that should hold it.
+    """
     finish: Callable[[], None] = field(repr=False)
     """
     Function to call when the rows have been read for the last time: it releases the source, and raises
@@ -66,7 +71,7 @@ def read_source(
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows = _known(source, pieces, records, settings.types, engine)
+    known, num_rows, undated = _known(source, pieces, records, settings.types, engine)
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -76,10 +81,17 @@ def read_source(
         if engine == "polars":
             rows = on_polars(_stored([_Rows(name, rows.to_native())], records, folder / "latest"))
         num_rows = rows.select(nw.len()).collect("polars").item()
+    if settings.as_of is not None:
+        if settings.as_of in (columns := rows.collect_schema().names()):
+            raise BadDataError(
+                f"source {name!r} has a column {settings.as_of!r} already, which its as_of would add; it has "
+                f"{', '.join(columns)}"
+            )
+        rows = rows.with_columns(nw.lit(window.end - _INSTANT).alias(settings.as_of))
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
-        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows},
+        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows, "undated": undated},
         finish=functools.partial(source.finish, position),
     )
 
@@ -107,17 +119,25 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
         key=tuple(section.key),
         as_of=window.end,
         since=None if history is None else window.start - history,
+        time_zone=section.time_zone,
+        epoch=section.epoch,
     )
     return resolved(spec.reader, own)(name=name, home=home, records=records, settings=section), records
 
 
 def _known(
     source: Source, pieces: Sequence[Piece], records: Records, types: Mapping[str, str], engine: Engine
-) -> tuple[list[Piece], int]:
-    """Return the pieces with their known rows only, all of the same columns and types; and the number of these rows."""
+) -> tuple[list[Piece], int, dict[str, int]]:
+    """
+    Return the pieces with their known rows only, all of the same columns and types; the number of these rows; and that
+    of the rows without an instant, by the column that should hold it.
+    """
+    undated: Counter[str] = Counter()
     if source.documents:
-        schemas = _each(functools.partial(fields_of, records=records), pieces, engine)
-        schema = by_name(functools.reduce(merged, schemas))
+        fields = _each(functools.partial(fields_of, records=records), pieces, engine)
+        schema = by_name(functools.reduce(merged, (found.schema for found in fields)))
+        for found in fields:
+            undated.update(found.undated)
         if not len(schema):
             times = " and ".join(map(repr, records.instants))
             why = f"no row has an earlier instant in {times}" if times else "it has no rows"
@@ -129,7 +149,13 @@ def _known(
     wanted = {name: "string" if kind == "null" else str(kind) for name, kind in shown.items()} | dict(types)
     _check_alike(records.source, pieces, surveys, types)
     columns = tuple(surveys[0].schema)
-    return [_Known(piece, records, wanted, columns) for piece in pieces], sum(found.num_rows for found in surveys)
+    for each in surveys:
+        undated.update(each.undated)
+    return (
+        [_Known(piece, records, wanted, columns) for piece in pieces],
+        sum(each.num_rows for each in surveys),
+        +undated,
+    )
 
 
 def _check_alike(name: str, pieces: Sequence[Piece], surveys: Sequence[Survey], types: Mapping[str, str]) -> None:
@@ -164,7 +190,7 @@ class _Known:
         schema = rows.collect_schema()
         rows = self.records.known(rows)
         return rows.with_columns(
-            converted(name, schema[name], wanted).alias(name)
+            converted(name, schema[name], wanted, self.records.time_zone).alias(name)
             for name, wanted in self.types.items()
             if name not in self.records.instants
         )

@@ -27,6 +27,8 @@ from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
+_LAST_BYTES = 1 << 20
+"""Most bytes of a file's last line that are looked at."""
 COMPRESSIONS = ("", ".gz", ".zip", ".zst")
 FORMATS = (".parquet", *(f"{kind}{compression}" for kind in (".csv", ".jsonl") for compression in COMPRESSIONS))
 
@@ -172,6 +174,7 @@ class FilePiece:
         # As text: the types follow from the known rows alone.
         rows = pl.scan_csv(file, infer_schema=False, null_values=list(self.null_values), glob=False)
         columns = rows.collect_schema().names()
+        self._refuse_cut(file, len(columns))
         # Polars renames the second of two columns of one name.
         for name in columns:
             original, renamed, _ = name.partition("_duplicated_")
@@ -180,6 +183,23 @@ class FilePiece:
                     f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them"
                 )
         return rows
+
+    def _refuse_cut(self, file: Path, num_columns: int) -> None:
+        """
+        Refuse a file of which the end is missing: its last row would have nulls that were never written.
+
+        :raises BadDataError: where the last line has no end, and too few fields
+        """
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _LAST_BYTES))
+            last = stream.read().rpartition(b"\n")[2]
+        # Of a line in quotes nobody knows where it began.
+        if last.strip() and b'"' not in last and last.count(b",") + 1 < num_columns:
+            line = last[:80].decode(errors="replace")
+            raise BadDataError(
+                f"source {self.source!r}: cannot read {self.place}: its last line {line!r} has {last.count(b',') + 1} "
+                f"of {num_columns} fields and no end; was it written to the end?"
+            )
 
     def on_disk(self) -> Path:
         """Return the path of the file, fetched if it is an object."""

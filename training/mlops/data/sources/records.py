@@ -16,6 +16,9 @@ from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Table
 
 # After a time of day: without it, the year of 02-01-2024 would pass for an offset.
+_DATE = r"^\d{4}-\d{2}-\d{2}$"
+_NAIVE = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$"
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
 
 
@@ -35,6 +38,10 @@ class Records:
     """As-of time, UTC: neither event nor creation may be at or after this instant."""
     since: datetime | None
     """Earliest event time: events before this instant are left out."""
+    time_zone: str | None = None
+    """IANA zone of dates, and of times without an offset; None: they are no instants."""
+    epoch: str | None = None
+    """What instants that are numbers count since 1970 UTC: ``s``, ``ms``, ``us`` or ``ns``; None: they are none."""
 
     @property
     def instants(self) -> list[str]:
@@ -56,12 +63,28 @@ class Records:
                     f"it has {', '.join(schema)}"
                 )
         for setting, column in named:
-            dtype = schema[column]
-            if dtype != pl.String and not (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None):
-                raise BadDataError(
-                    f"source {self.source!r}: {setting} {column!r} is {dtype}, not an instant; make it a datetime "
-                    "with a time zone, or text in ISO 8601 with an offset"
-                )
+            if not (missing := self._lacks(schema[column])):
+                continue
+            raise BadDataError(
+                f"source {self.source!r}: {setting} {column!r} is {schema[column]}, not an instant; set "
+                f"ingest.sources.{self.source}.{missing}"
+            )
+
+    def _lacks(self, dtype: pl.DataType) -> str | None:
+        """Return the setting without which a column of this type holds no instants; None where there is none."""
+        if dtype == pl.String or (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None):
+            return None
+        if dtype == pl.Date or isinstance(dtype, pl.Datetime):
+            return None if self.time_zone else "time_zone, such as Europe/Berlin: whose days or hours these are"
+        if dtype.is_numeric():
+            return None if self.epoch else "epoch to s, ms, us or ns: what it counts since 1970 UTC"
+        return "event_time to a column of dates, times, or numbers since 1970"
+
+    def instant(self, name: str, dtype: pl.DataType) -> pl.Expr:
+        """Return a column as instants in UTC, in microseconds; what is none becomes null."""
+        if self.epoch is not None and (dtype == pl.String or dtype.is_numeric()):
+            return _since_1970(pl.col(name), dtype, self.epoch)
+        return instant(name, dtype, self.time_zone)
 
     def known(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """
@@ -69,7 +92,7 @@ class Records:
         instant is not known either.
         """
         schema = rows.collect_schema()
-        rows = rows.with_columns(instant(name, schema[name]).alias(name) for name in self.instants)
+        rows = rows.with_columns(self.instant(name, schema[name]).alias(name) for name in self.instants)
         if self.created_time is not None:
             rows = rows.filter(pl.col(self.created_time) < self.as_of)
         # A correction may move a thing's event time: which record counts is settled first, see `latest`.
@@ -111,12 +134,48 @@ def _several(rows: Table, by: list[str]) -> Table:
     return rows.group_by(*by).agg(nw.len().alias("records")).filter(nw.col("records") > 1)
 
 
-def instant(name: str, dtype: pl.DataType) -> pl.Expr:
-    """Return a column as instants in UTC, in microseconds; text that is no instant, or has no offset, becomes null."""
+def instant(name: str, dtype: pl.DataType, time_zone: str | None) -> pl.Expr:
+    """
+    Return a column as instants in UTC, in microseconds; text that is no instant becomes null.
+
+    :param time_zone: of dates, and of times without an offset; None: they become null
+    """
     column = pl.col(name)
     if dtype == pl.String:
         # Polars would take a text without an offset for UTC.
-        return pl.when(column.str.contains(_OFFSET)).then(
-            column.str.to_datetime(time_zone="UTC", time_unit="us", strict=False)
+        with_offset = column.str.contains(_OFFSET)
+        there = pl.when(with_offset).then(column.str.to_datetime(time_zone="UTC", time_unit="us", strict=False))
+        if time_zone is None:
+            return there
+        # A date first: Polars would not take one for a time.
+        day = pl.when(column.str.contains(_DATE)).then(column).str.to_date("%Y-%m-%d", strict=False)
+        naive = pl.when(column.str.contains(_NAIVE)).then(column.str.replace("T", " ", literal=True))
+        local = pl.coalesce(
+            naive.str.to_datetime(format, time_unit="us", strict=False)
+            for format in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
+        )
+        return there.fill_null(_in_zone(pl.coalesce(local, day.cast(pl.Datetime("us"))), time_zone))
+    if dtype == pl.Date or (isinstance(dtype, pl.Datetime) and dtype.time_zone is None):
+        return (
+            _in_zone(column.cast(pl.Datetime("us")), time_zone) if time_zone else pl.lit(None, pl.Datetime("us", "UTC"))
         )
     return column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
+
+
+def _in_zone(local: pl.Expr, time_zone: str) -> pl.Expr:
+    # In the night when clocks go back an hour is there twice. One that is skipped is nobody's.
+    zoned = local.dt.replace_time_zone(time_zone, ambiguous="earliest", non_existent="null")
+    return zoned.dt.convert_time_zone("UTC")
+
+
+def _since_1970(column: pl.Expr, dtype: pl.DataType, unit: str) -> pl.Expr:
+    whole = column.cast(pl.Int64, strict=False)
+    microseconds = whole * _MICROSECONDS[unit] if unit in _MICROSECONDS else whole // 1_000
+    if not dtype.is_integer():
+        # Halves of seconds are instants too; whole numbers keep all their digits.
+        fraction = column.cast(pl.Float64, strict=False)
+        scaled = fraction * _MICROSECONDS.get(unit, 1e-3)
+        fit = scaled.is_finite() & (scaled.abs() < 2**62)
+        exact = whole if dtype == pl.String else pl.lit(None, pl.Int64)
+        microseconds = pl.when(exact.is_not_null()).then(microseconds).otherwise(pl.when(fit).then(scaled.round()))
+    return microseconds.cast(pl.Int64, strict=False).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")

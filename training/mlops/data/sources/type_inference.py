@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
@@ -23,6 +23,7 @@ TYPES: Mapping[str, pl.DataType] = {
     "datetime": pl.Datetime("us", "UTC"),
 }
 """Polars type of each name that ``types`` may have."""
+_NO_FRACTION = r"\.0*$"
 Shown = Literal["null", "boolean", "int64", "float64", "string"]
 """Type that the values of a column of text show; ``null`` if there are none."""
 
@@ -46,9 +47,19 @@ class Decoded:
         return known.with_columns(pl.col(DOCUMENT).str.json_decode(fields)).unnest(DOCUMENT)
 
 
-def fields_of(piece: Piece, records: Records) -> pl.Schema:
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of JSON objects."""
+
+    schema: pl.Schema
+    """Their types, which hold all known values."""
+    undated: Mapping[str, int]
+    """As of :class:`Survey`."""
+
+
+def fields_of(piece: Piece, records: Records) -> Fields:
     """
-    Return the fields of a piece's JSON objects, with types that hold all their known values.
+    Look at the JSON objects of a piece.
 
     :raises BadDataError: if a document is no JSON object, or its instant is not one
     """
@@ -57,8 +68,7 @@ def fields_of(piece: Piece, records: Records) -> pl.Schema:
         columns = rows.collect_schema()
         _refuse_broken(rows, records, piece.place)
         outside = _with_instants(rows, records)
-        for name in records.instants:
-            _refuse_unreadable(outside, records, name)
+        undated = {name: _refuse_unreadable(outside, records, name) for name in records.instants}
         schema = pl.Schema()
         for batch in _known_documents(rows, records).select(DOCUMENT).collect_batches():
             dtype = batch[DOCUMENT].str.json_decode(infer_schema_length=None).dtype
@@ -69,7 +79,7 @@ def fields_of(piece: Piece, records: Records) -> pl.Schema:
             f"source {records.source!r}: {piece.place} has a field {taken[0]!r}, which is the name of a column that "
             "the source adds; rename the field"
         )
-    return schema
+    return Fields(schema, undated)
 
 
 def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
@@ -130,8 +140,10 @@ class Survey:
     schema: pl.Schema
     num_rows: int
     """Number of known rows, of whatever key."""
-    shown: Mapping[str, Shown] = field(default_factory=dict)
+    shown: Mapping[str, Shown]
     """Type that each column of text shows, for the columns whose type is inferred from their known values."""
+    undated: Mapping[str, int]
+    """Number of rows that have no instant, by the column that should hold it: they are never known."""
 
 
 def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool) -> Survey:
@@ -151,14 +163,16 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
                 f"source {records.source!r}: {piece.place} has no column {name!r}, which types names; "
                 f"it has {', '.join(schema)}"
             )
-        for name in records.instants:
-            _refuse_unreadable(rows, records, name)
+        undated = {name: _refuse_unreadable(rows, records, name) for name in records.instants}
         known = records.known(rows)
         open_columns = [c for c in schema if text and schema[c] == pl.String and c not in (*types, *records.instants)]
         found = known.select(
             pl.len().alias("rows"),
             *(pl.col(name).null_count().alias(f"null {name}") for name in records.key),
-            *(_unfit(name, schema[name], wanted).alias(f"unfit {name}") for name, wanted in types.items()),
+            *(
+                _unfit(name, schema[name], wanted, records.time_zone).alias(f"unfit {name}")
+                for name, wanted in types.items()
+            ),
             *(count for name in open_columns for count in _counts(name)),
         )
         counted = found.collect(engine="streaming").row(0, named=True)
@@ -171,19 +185,26 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
                 f"source {records.source!r}: {piece.place} has {example!r} in column {name!r}, which is no {wanted}; "
                 "correct it, or types"
             )
-    return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns})
+    return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns}, undated)
 
 
-def converted(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
-    """Convert a column to another type; null where a value does not fit."""
+def converted(name: str, dtype: pl.DataType, wanted: str, time_zone: str | None) -> pl.Expr:
+    """
+    Convert a column to another type; null where a value does not fit.
+
+    :param time_zone: of dates and times without an offset
+    """
     column, target = pl.col(name), TYPES[wanted]
     if wanted == "datetime":
-        return instant(name, dtype)
+        return instant(name, dtype, time_zone)
     if dtype == pl.String and wanted == "date":
         return column.str.to_date(strict=False)
     if dtype == pl.String and wanted == "boolean":
         lower = column.str.to_lowercase()
         return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
+    if dtype == pl.String and target.is_integer():
+        # A column of whole numbers that some program holds as floats is written 180.0.
+        return column.str.replace(_NO_FRACTION, "").cast(target, strict=False)
     return column.cast(target, strict=False)
 
 
@@ -199,29 +220,32 @@ def common(shown: Mapping[str, Shown], other: Mapping[str, Shown]) -> dict[str, 
     return result
 
 
-def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> None:
+def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> int:
     """
-    Refuse a column of text that does not hold instants only.
+    Refuse a column that does not hold instants only.
 
-    :raises BadDataError: where a column of text holds something that is no instant
+    :return: in how many rows it holds nothing
+    :raises BadDataError: where it holds something that is no instant
     """
-    dtype = rows.collect_schema()[name]
-    if dtype != pl.String:
-        return
-    column = pl.col(name)
-    unreadable = rows.select(column.filter(instant(name, dtype).is_null() & column.is_not_null()).first())
-    if (example := unreadable.collect(engine="streaming").item()) is not None:
+    dtype, column = rows.collect_schema()[name], pl.col(name)
+    unreadable = column.filter(records.instant(name, dtype).is_null() & column.is_not_null()).first().cast(pl.String)
+    looked = rows.select(example=unreadable, missing=column.null_count()).collect(engine="streaming")
+    example, missing = looked.row(0)
+    if example is not None:
         setting = "event_time" if name == records.event_time else "created_time"
+        where = f"ingest.sources.{records.source}"
         raise BadDataError(
-            f"source {records.source!r}: {setting} {name!r} holds {example!r}, which is not an instant; "
-            "write it in ISO 8601 with its offset, e.g. 2013-01-31T10:00:00Z"
+            f"source {records.source!r}: {setting} {name!r} holds {example!r}, which is not an instant; write it in "
+            f"ISO 8601 with its offset, e.g. 2013-01-31T10:00:00Z, or set {where}.time_zone for times and dates "
+            f"without one, or {where}.epoch for numbers since 1970"
         )
+    return int(missing)
 
 
-def _unfit(name: str, dtype: pl.DataType, wanted: str) -> pl.Expr:
+def _unfit(name: str, dtype: pl.DataType, wanted: str, time_zone: str | None) -> pl.Expr:
     """Return the first value that is not of the wanted type, as text."""
     column = pl.col(name)
-    unfit = column.is_not_null() & converted(name, dtype, wanted).is_null()
+    unfit = column.is_not_null() & converted(name, dtype, wanted, time_zone).is_null()
     if dtype.is_float() and TYPES[wanted].is_integer():
         unfit |= column != column.round()  # a cast would cut the fraction off
     return column.filter(unfit).first().cast(pl.String, strict=False)

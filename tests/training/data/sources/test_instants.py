@@ -1,0 +1,135 @@
+"""Instants as other people's tables have them: dates, local times, numbers since 1970; and rows that have none."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pydantic import ValidationError
+
+from mlops.contract.step import BadDataError
+
+from .conftest import Read, rows
+
+NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
+
+
+def written(folder: Path, kind: str, values: list[Any]) -> str:
+    """Write a table with the column ``at``; return its name."""
+    if kind == "csv":
+        (folder / "t.csv").write_text("at,v\n" + "".join(f"{value},1\n" for value in values))
+    elif kind == "jsonl":
+        (folder / "t.jsonl").write_text("".join(json.dumps({"at": value, "v": 1}) + "\n" for value in values))
+    else:
+        pl.DataFrame({"at": values, "v": [1] * len(values)}).write_parquet(folder / "t.parquet")
+    return f"t.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("unit", "value"),
+    [("s", 1704196800), ("ms", 1704196800000), ("us", 1704196800000000), ("ns", 1704196800000000000)],
+)
+def test_numbers_since_1970(read: Read, tmp_path: Path, kind: str, unit: str, value: int) -> None:
+    found = rows(read(path=written(tmp_path, kind, [value]), event_time="at", epoch=unit))
+    assert found["at"].to_list() == [NOON]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_fractions_of_seconds(read: Read, tmp_path: Path, kind: str) -> None:
+    found = rows(read(path=written(tmp_path, kind, [1704196800.25]), event_time="at", epoch="s"))
+    assert found["at"].to_list() == [NOON.replace(microsecond=250_000)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "text", ["2024-01-02T13:00:00", "2024-01-02 13:00:00.000", "2024-01-02 13:00", "2024-01-02T12:00Z"]
+)
+def test_local_times_in_a_stated_zone(read: Read, tmp_path: Path, kind: str, text: str) -> None:
+    found = rows(read(path=written(tmp_path, kind, [text]), event_time="at", time_zone="Europe/Berlin"))
+    assert found["at"].to_list() == [NOON]
+
+
+@pytest.mark.parametrize("value", ["2024-01-02", date(2024, 1, 2), datetime(2024, 1, 2)])
+def test_a_date_begins_at_midnight_there(read: Read, tmp_path: Path, value: Any) -> None:
+    path = written(tmp_path, "csv" if isinstance(value, str) else "parquet", [value])
+    found = rows(read(path=path, event_time="at", time_zone="America/New_York"))
+    assert found["at"].to_list() == [datetime(2024, 1, 2, 5, tzinfo=UTC)]
+
+
+def test_the_hour_that_is_there_twice_is_the_first_and_the_skipped_one_is_refused(read: Read, tmp_path: Path) -> None:
+    when = {"event_time": "at", "time_zone": "Europe/Berlin"}
+    found = rows(read(path=written(tmp_path, "csv", ["2023-10-29T02:30:00"]), **when))
+    assert found["at"].to_list() == [datetime(2023, 10, 29, 0, 30, tzinfo=UTC)]
+    with pytest.raises(BadDataError, match="holds '2023-03-26T02:30:00', which is not an instant"):
+        read(path=written(tmp_path, "csv", ["2023-03-26T02:30:00"]), **when)
+
+
+def test_a_row_of_the_future_is_one_in_its_own_zone(read: Read, tmp_path: Path) -> None:
+    """Broken: what happens tomorrow in New York would be learnt today."""
+    path = written(tmp_path, "csv", ["2024-01-02T18:59:00", "2024-01-02T19:01:00"])
+    as_of = datetime(2024, 1, 3, tzinfo=UTC)
+    assert rows(read(path=path, event_time="at", time_zone="America/New_York", as_of=as_of)).height == 1
+    assert rows(read(path=path, event_time="at", time_zone="UTC", as_of=as_of)).height == 2
+
+
+def test_columns_beside_the_instant_take_the_zone_too(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("at,paid\n2024-01-02,2024-01-02 08:00\n")
+    found = rows(read(path="t.csv", event_time="at", time_zone="America/New_York", types={"paid": "datetime"}))
+    assert found["paid"].to_list() == [datetime(2024, 1, 2, 13, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1704196800, r"'at' is Int64, not an instant; set ingest\.sources\.s\.epoch to s, ms, us or ns"),
+        (date(2024, 1, 2), r"'at' is Date, not an instant; set ingest\.sources\.s\.time_zone, such as Europe/Berlin"),
+        (datetime(2024, 1, 2), r"is Datetime.*not an instant; set ingest\.sources\.s\.time_zone"),
+        (
+            True,
+            r"is Boolean, not an instant; set ingest\.sources\.s\.event_time to a column of dates, times, or numbers",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(read: Read, tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(BadDataError, match=message):
+        read(path=written(tmp_path, "parquet", [value]), event_time="at")
+
+
+def test_an_unknown_zone_is_refused_when_the_pipeline_is_parsed(read: Read) -> None:
+    with pytest.raises(ValidationError, match="an IANA time zone such as America/New_York"):
+        read(path="t.csv", event_time="at", time_zone="CET/Berlin")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_without_an_instant_are_counted(read: Read, tmp_path: Path, kind: str) -> None:
+    """Broken: a fault at the source would make the table smaller, and nobody would know."""
+    values = ["2024-01-01T00:00:00Z", None, None, "2024-01-01T01:00:00Z"]
+    path = written(tmp_path, kind, ["" if value is None and kind == "csv" else value for value in values])
+    table = read(path=path, event_time="at")
+    assert rows(table).height == 2
+    assert table.provenance["undated"] == {"at": 2}
+
+
+def test_a_csv_file_that_was_cut_is_refused(read: Read, tmp_path: Path) -> None:
+    """Broken: half of a row would be one with nulls."""
+    whole = 'at,v,w\n2024-01-01T00:00:00Z,1,"a, b"\n2024-01-01T00:00:00Z,2,3'
+    (tmp_path / "t.csv").write_text(whole)
+    assert rows(read(path="t.csv", event_time="at")).height == 2
+    (tmp_path / "t.csv").write_text(whole[:-2])
+    with pytest.raises(
+        BadDataError, match=r"t\.csv: its last line '2024-01-01T00:00:00Z,2' has 2 of 3 fields and no end"
+    ):
+        read(path="t.csv", event_time="at")
+
+
+def test_whole_numbers_written_as_floats(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("n\n180.0\n-3.\n7\n")
+    assert rows(read(path="t.csv", types={"n": "int64"}))["n"].to_list() == [180, -3, 7]
+    (tmp_path / "t.csv").write_text("n\n180.5\n")
+    with pytest.raises(BadDataError, match=r"has '180\.5' in column 'n', which is no int64"):
+        read(path="t.csv", types={"n": "int64"})
