@@ -12,7 +12,8 @@ def days_seen(store: Store, champion: CheckpointRef, candidate: CheckpointRef) -
     Count the candidate's held-out days of which the champion has seen rows: it was fitted on them, or its best epoch
     chosen by them.
 
-    The result is 0 if both hold out the same keys or rows: the champion has never seen those, on whatever day.
+    The result is 0 if both are split by the same setting, but by days: the champion has then never seen the keys or
+    rows that are held out, on whatever day, as far as data that names them itself goes on naming the same.
     """
     seen, held = (Snapshot.open(store, checkpoint.ancestor(DatasetRef)) for checkpoint in (champion, candidate))
     by_time = "validation_days" in seen.manifest.split or not seen.manifest.split

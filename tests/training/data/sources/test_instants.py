@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
@@ -43,6 +44,31 @@ def test_numbers_since_1970(read: Read, tmp_path: Path, kind: str, unit: str, va
 def test_fractions_of_seconds(read: Read, tmp_path: Path, kind: str) -> None:
     found = rows(read(path=written(tmp_path, kind, [1704196800.25]), event_time="at", epoch="s"))
     assert found["at"].to_list() == [NOON.replace(microsecond=250_000)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("unit", "value"),
+    [("s", 1704196800000), ("s", 9 * 10**18), ("ms", 2**62), ("us", 2**62), ("s", -(2**62)), ("s", 1e300)],
+)
+def test_numbers_that_are_no_instant_are_refused(
+    read: Read, tmp_path: Path, kind: str, unit: str, value: int | float
+) -> None:
+    """Broken: modulo 2^64 a row of the far future is one of the past, and milliseconds pass for seconds."""
+    with pytest.raises(BadDataError, match=rf"which is not an instant in {unit} since 1970; correct it, or ingest"):
+        read(path=written(tmp_path, kind, [value]), event_time="at", epoch=unit)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Africa/Casablanca"])
+def test_local_times_are_pythons(read: Read, tmp_path: Path, zone: str) -> None:
+    """A year of half hours, of which some are there twice and some never."""
+    there = ZoneInfo(zone)
+    local = [datetime(2018, 1, 1) + timedelta(minutes=30 * step) for step in range(2 * 24 * 365)]
+    expected = [each.replace(tzinfo=there).astimezone(UTC) for each in local]
+    known = [u.astimezone(there).replace(tzinfo=None) == each for u, each in zip(expected, local, strict=True)]
+    texts = [str(each) for each, is_there in zip(local, known, strict=True) if is_there]
+    found = rows(read(path=written(tmp_path, "csv", texts), event_time="at", time_zone=zone))
+    assert found["at"].to_list() == [each for each, is_there in zip(expected, known, strict=True) if is_there]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

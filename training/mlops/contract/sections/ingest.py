@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -20,37 +20,39 @@ class TimeSplit(Section):
     """The newest days; candidate and champion are compared on them."""
 
 
-class KeySplit(Section):
+class Shares(Section):
+    """What a hash deals out to the splits, by shares."""
+
+    dealt_out: ClassVar[str]
+    """What that is, for messages."""
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    """Share on which the best epoch is chosen."""
+    test: float = Field(default=0.1, gt=0, lt=1)
+    """Share on which candidate and champion are compared."""
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"content with all {self.dealt_out}: make validation and test add up to less than 1")
+        return self
+
+
+class KeySplit(Shares):
     """By a hash of an entity's key: all rows of a key are in one split, tonight and in every later night."""
 
+    dealt_out = "keys"
     key: str
     """Column of the resulting table, text or whole numbers without nulls, e.g. ``user_id``."""
-    validation: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the keys on which the best epoch is chosen."""
-    test: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the keys on which candidate and champion are compared."""
-
-    @model_validator(mode="after")
-    def _something_to_train_on(self) -> KeySplit:
-        if self.validation + self.test >= 1:
-            raise ValueError("content with all keys: make validation and test add up to less than 1")
-        return self
 
 
-class RowSplit(Section):
-    """By a hash of the whole row, for rows that have neither a time nor an owner: equal rows are in one split."""
+class RowSplit(Shares):
+    """
+    By a hash of the whole row without its instants, for rows that have neither a time nor an owner: equal rows are in
+    one split.
+    """
 
+    dealt_out = "rows"
     rows: Literal["hash"]
-    validation: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the rows on which the best epoch is chosen."""
-    test: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the rows on which candidate and champion are compared."""
-
-    @model_validator(mode="after")
-    def _something_to_train_on(self) -> RowSplit:
-        if self.validation + self.test >= 1:
-            raise ValueError("content with all rows: make validation and test add up to less than 1")
-        return self
 
 
 class GivenSplit(Section):

@@ -63,11 +63,9 @@ def index_of(rows: pl.DataFrame, split: AnySplit, day: str) -> pl.DataFrame:
         something that is no split
     """
     match split:
-        case KeySplit():
-            keys = _texts(rows, split.key, "key", day)
+        case KeySplit() | RowSplit():
+            keys = _texts(rows, split.key, "key", day) if isinstance(split, KeySplit) else _as_texts(rows)
             return _dealt(keys, {"test": split.test, "validation": split.validation})
-        case RowSplit():
-            return _dealt(_as_texts(rows), {"test": split.test, "validation": split.validation})
         case GivenSplit():
             said = _texts(rows, split.column, "column", day)
             unknown = said.filter(~said.is_in(list(split.names)))
@@ -114,7 +112,10 @@ def _texts(rows: pl.DataFrame, column: str, setting: str, day: str) -> pl.Series
 def _as_texts(rows: pl.DataFrame) -> pl.Series:
     """Return each row as text, without instants: an undated table has another one every night."""
     kept = [name for name, dtype in rows.schema.items() if not isinstance(dtype, pl.Datetime)]
-    return rows.select(pl.struct(kept or rows.columns).struct.json_encode()).to_series()
+    columns = (
+        pl.col(name).bin.encode("hex") if rows.schema[name] == pl.Binary else name for name in kept or rows.columns
+    )
+    return rows.select(pl.struct(*columns).struct.json_encode()).to_series()
 
 
 def _dealt(keys: pl.Series, shares: Mapping[str, float]) -> pl.DataFrame:

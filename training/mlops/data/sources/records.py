@@ -18,7 +18,9 @@ from mlops.data.engine.engines import Table
 # After a time of day: without it, the year of 02-01-2024 would pass for an offset.
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 _NAIVE = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$"
-_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_LAST_SECOND = 253_402_300_799
+"""The end of the year 9999, in seconds since 1970."""
 _OFFSET = r"\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})$"
 
 
@@ -169,13 +171,16 @@ def _in_zone(local: pl.Expr, time_zone: str) -> pl.Expr:
 
 
 def _since_1970(column: pl.Expr, dtype: pl.DataType, unit: str) -> pl.Expr:
+    per_second = _PER_SECOND[unit]
+    # Polars multiplies modulo 2^64: a number beyond would come out as any instant, also of the past.
+    bound = min(_LAST_SECOND * per_second, 2**63 - 1)
     whole = column.cast(pl.Int64, strict=False)
-    microseconds = whole * _MICROSECONDS[unit] if unit in _MICROSECONDS else whole // 1_000
+    scaled = whole * (1_000_000 // per_second) if per_second <= 1_000_000 else whole // (per_second // 1_000_000)
+    microseconds: pl.Expr = pl.when(whole.is_between(-bound, bound)).then(scaled)
     if not dtype.is_integer():
-        # Halves of seconds are instants too; whole numbers keep all their digits.
+        # Parts of a second are instants too; whole numbers in text keep all their digits.
         fraction = column.cast(pl.Float64, strict=False)
-        scaled = fraction * _MICROSECONDS.get(unit, 1e-3)
-        fit = scaled.is_finite() & (scaled.abs() < 2**62)
-        exact = whole if dtype == pl.String else pl.lit(None, pl.Int64)
-        microseconds = pl.when(exact.is_not_null()).then(microseconds).otherwise(pl.when(fit).then(scaled.round()))
-    return microseconds.cast(pl.Int64, strict=False).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+        rounded = pl.when(fraction.is_between(-bound, bound)).then((fraction * (1e6 / per_second)).round())
+        parts = rounded.cast(pl.Int64, strict=False)
+        microseconds = pl.coalesce(microseconds, parts) if dtype == pl.String else parts
+    return microseconds.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")

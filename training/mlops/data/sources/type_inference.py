@@ -234,6 +234,11 @@ def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> int:
     if example is not None:
         setting = "event_time" if name == records.event_time else "created_time"
         where = f"ingest.sources.{records.source}"
+        if records.epoch is not None:
+            raise BadDataError(
+                f"source {records.source!r}: {setting} {name!r} holds {example!r}, which is not an instant in "
+                f"{records.epoch} since 1970; correct it, or {where}.epoch"
+            )
         raise BadDataError(
             f"source {records.source!r}: {setting} {name!r} holds {example!r}, which is not an instant; write it in "
             f"ISO 8601 with its offset, e.g. 2013-01-31T10:00:00Z, or set {where}.time_zone for times and dates "
