@@ -17,7 +17,7 @@ from mlops.contract.sections.validate import Drift, NewestDay
 from mlops.validation.anomalies import Anomaly
 from mlops.validation.baselines import PREVIOUS, Reference
 from mlops.validation.chance import most_by_chance
-from mlops.validation.newest_day import NEWEST_DAY, Days
+from mlops.validation.newest_day import EARLIER_DAYS, NEWEST_DAY, Days
 from mlops.validation.schema import Schema
 
 FIRST = date(2026, 1, 20)
@@ -144,6 +144,22 @@ def test_another_price_list_is_one(unlike: Unlike) -> None:
     [anomaly] = unlike(every_day=lambda day: pl.lit("A" if day < NEWEST else "B").alias("tariff"))
     assert anomaly.column == "tariff"
     assert "A: 100% -> 0%" in anomaly.line
+
+
+def test_columns_that_no_day_could_fail_are_said(schema_of: Callable[[str], Schema], examined: Any) -> None:
+    """Broken: a report would show as compared what no fault can move, such as a number that only grows."""
+    frames = {
+        day: trips(day, 200).with_columns(id=pl.int_range(pl.len()) + 1_000 * number) for number, day in enumerate(DAYS)
+    }
+    schema = schema_of(SCHEMA + 'feature { name: "id" type: INT }\n')
+    verdict = examined(frames, DAYS, schema, volume=None)
+    assert verdict.passed
+    [note] = verdict.notes
+    assert note == (
+        "Not held against the days before, which are so few or so far from each other that any day would pass: id."
+    )
+    [comparison] = [each for each in verdict.comparisons if each.reference == EARLIER_DAYS]
+    assert {column.column for column in comparison.columns} == {"payment", "fare", "distance", "tip", "tipped"}
 
 
 def test_a_column_can_be_left_out(unlike: Unlike) -> None:

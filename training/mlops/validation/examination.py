@@ -16,7 +16,7 @@ from mlops.validation.chance import deviations_for
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
 from mlops.validation.freshness import check_freshness
-from mlops.validation.newest_day import EARLIER_DAYS, MIN_DAYS, Days, day_distance, unlike_earlier_days
+from mlops.validation.newest_day import EARLIER_DAYS, FARTHEST, MIN_DAYS, Days, day_distance, unlike_earlier_days
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, count_checks
 from mlops.validation.serving_skew import check_serving_log
@@ -101,7 +101,8 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
         volume_fits = not anomalies
         anomalies += _check_schema(described, data, schema)
         told = {anomaly.column for anomaly in anomalies}
-        found, comparison = _check_new_days(described, data, config)
+        found, comparison, blind = _check_new_days(described, data, config)
+        notes += blind
         anomalies += [anomaly for anomaly in found if anomaly.column not in told]
         if config.max_age_hours is not None:
             event_time = _features(described.window)[data.rows.event_time]
@@ -210,7 +211,7 @@ def _check_schema(described: _Described, data: Examined, schema: Schema) -> list
 
 def _check_new_days(
     described: _Described, data: Examined, config: Validate
-) -> tuple[list[Anomaly], ReferenceComparison]:
+) -> tuple[list[Anomaly], ReferenceComparison, list[str]]:
     """Check that the new days are about as far from the days before them as these are from each other."""
     days = _new_days(data)
     compared = config.newest_day is not None and days.are_enough
@@ -222,11 +223,17 @@ def _check_new_days(
         description = (
             f"{len(days.usual)} of them have rows, and it takes {MIN_DAYS} to say how far days usually are apart"
         )
-    columns = described.day_distances
+    columns = [column for column in described.day_distances if column.threshold < FARTHEST]
     anomalies = [unlike_earlier_days(column) for column in columns if column.distance > column.threshold]
-    return anomalies, ReferenceComparison(
+    comparison = ReferenceComparison(
         reference=EARLIER_DAYS, description=description, compared=compared, columns=tuple(columns)
     )
+    blind = [column.column for column in described.day_distances if column.threshold >= FARTHEST]
+    notes = [
+        "Not held against the days before, which are so few or so far from each other that any day would pass: "
+        f"{shorten(blind)}."
+    ]
+    return anomalies, comparison, notes if blind else []
 
 
 def _listed(days: Sequence[str]) -> str:

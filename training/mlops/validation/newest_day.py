@@ -42,8 +42,12 @@ NEWEST_DAY: Final = "NEWEST_DAY_UNLIKE_EARLIER_DAYS"
 ONE_VALUE: Final = "share of one value"
 EARLIER_DAYS: Final = "days before"
 """Name of the reference."""
+FARTHEST: Final = 1.0
+"""Distance of two days that have nothing in common, by each of the measures."""
 MIN_DAYS: Final = 7
 """Fewest earlier days with rows that say how far days usually are from each other: a whole week."""
+MOST_DAYS: Final = 60
+"""Earlier days that say what is usual, the newest of them: what a year's window costs is then that of two months."""
 _MOST_ROWS: Final = 20_000
 """Rows of a day that are looked at where it has more, evenly spread: what chance adds is then below 0.001."""
 _MOST_VALUES: Final = 200
@@ -68,10 +72,10 @@ class Days:
         """
         usual = [day for day in days if day in passed]
         if len(usual) < MIN_DAYS:  # of too few days nothing can be said
-            return cls(days[-1:], days[:-1])
+            return cls(days[-1:], days[-1 - MOST_DAYS : -1])
         # A day that failed and was left as it is must not say what is usual.
         failed = [day for day in days[:-1] if day not in passed and day < interval_start]
-        return cls([*failed, *days[-1:]], usual)
+        return cls([*failed, *days[-1:]], usual[-MOST_DAYS:])
 
     @property
     def are_enough(self) -> bool:
@@ -115,7 +119,8 @@ def day_distance(
     :return: of the new day that is farthest; None if the column says nothing but which day it is
     """
     is_text = feature.HasField("string_stats")
-    counts = _of_values(column, feature) if is_text else _of_numbers(column, feature)
+    looked_at = [*days.usual, *days.new]
+    counts = _of_values(column, feature, looked_at) if is_text else _of_numbers(column, feature, looked_at)
     measures = [_by_distance(JENSEN_SHANNON, jensen_shannon), _one_value]
     if is_text:
         # Of many values each is a small share, and of few one is a large one.
@@ -194,13 +199,15 @@ def unlike_earlier_days(column: ColumnDistance) -> Anomaly:
     )
 
 
-def _of_numbers(column: Column, feature: statistics_pb2.FeatureNameStatistics) -> _DayCounts:
+def _of_numbers(column: Column, feature: statistics_pb2.FeatureNameStatistics, looked_at: Sequence[str]) -> _DayCounts:
     assert column.values is not None, "numbers are read"
     buckets = reference_bins(feature.num_stats).buckets
     edges = [buckets[0].low_value, *(bucket.high_value for bucket in buckets)] if buckets else []
     cuts = pl.Series(edges, dtype=pl.Float64)
     days = {}
-    for day, values in column.rows.by_day(as_number(column.values)).items():
+    parts = column.rows.by_day(as_number(column.values))
+    for day in looked_at:
+        values = parts[day]
         sample = values.gather_every(-(-values.len() // _MOST_ROWS)).cast(pl.Float64)
         present = sample.drop_nulls()
         numbers = present.drop_nans()
@@ -212,12 +219,12 @@ def _of_numbers(column: Column, feature: statistics_pb2.FeatureNameStatistics) -
     return _DayCounts([*ranges(edges), NOT_A_NUMBER, NO_VALUE], [*alone, True, True], days)
 
 
-def _of_values(column: Column, feature: statistics_pb2.FeatureNameStatistics) -> _DayCounts:
+def _of_values(column: Column, feature: statistics_pb2.FeatureNameStatistics, looked_at: Sequence[str]) -> _DayCounts:
     told = [bucket.label for bucket in feature.string_stats.rank_histogram.buckets[:_MOST_VALUES]]
     places = {value: place for place, value in enumerate(told)}
     others, missing = len(told), len(told) + 1
-    days = {day: [0] * (len(told) + 2) for day in column.rows.num_rows}
-    for day, value, is_there, number in column.rows.counts_by_day(column.name, told).iter_rows():
+    days = {day: [0] * (len(told) + 2) for day in looked_at}
+    for day, value, is_there, number in column.rows.counts_by_day(column.name, told, looked_at).iter_rows():
         days[day][places.get(value, others) if is_there else missing] += number
     return _DayCounts([*told, OTHER_VALUES, NO_VALUE], [*(True for _ in told), False, True], days)
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -101,7 +102,7 @@ class Rows:
             table = table.slice(start, self.num_rows[day])
         return table.group_by(pl.col(column).cast(pl.String)).agg(pl.len().alias(COUNT)).collect(engine="streaming")
 
-    def counts_by_day(self, column: str, told: Sequence[str]) -> pl.DataFrame:
+    def counts_by_day(self, column: str, told: Sequence[str], days: Sequence[str]) -> pl.DataFrame:
         """
         Return days, values of a column as strings, whether there is one, and how many rows have them, without holding
         the column in memory.
@@ -110,8 +111,12 @@ class Rows:
         """
         value = pl.col(column).cast(pl.String)
         kept = pl.when(value.is_in(told)).then(value)
-        by = self.table.group_by(self.day.alias("day"), kept.alias("value"), value.is_not_null().alias("is there"))
-        return by.agg(pl.len().alias(COUNT)).collect(engine="streaming")
+        starts = dict(zip(self.num_rows, accumulate(self.num_rows.values(), initial=0), strict=False))
+        # Days lie one after the other: those before the first that is asked for are not read.
+        table = self.table.slice(starts[min(days)])
+        by = table.group_by(self.day.alias("day"), kept.alias("value"), value.is_not_null().alias("is there"))
+        counted = by.agg(pl.len().alias(COUNT)).filter(pl.col("day").is_in(days))
+        return counted.collect(engine="streaming")
 
     def statistics(self, name: str) -> statistics_pb2.DatasetFeatureStatistics:
         """Return the statistics of all rows, see :func:`mlops.validation.statistics.dataset_statistics`."""
