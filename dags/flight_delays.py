@@ -62,8 +62,6 @@ with DAG(
         dataset=ingest.output,
         registered_model=MODEL,
         schema_path="include/flight_delays/schema.pbtxt",
-        # Weekends are quieter: a Sunday is held against the Sunday before.
-        volume={"tolerance": 0.2, "against_days": 7},
         unique=[["scheduled_departure", "carrier", "flight", "origin", "dest"]],
         max_age_hours=24,
         slices=["origin"],

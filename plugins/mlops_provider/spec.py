@@ -100,7 +100,8 @@ class Pipeline(Section):
     @classmethod
     def _volume_within_window(cls, value: Validate, info: ValidationInfo) -> Validate:
         days = info.data["ingest"].window_days if "ingest" in info.data else None
-        if days is not None and days > 1 and value.volume is not None and value.volume.against_days >= days:
+        against = value.volume.against_days if value.volume is not None else None
+        if days is not None and against is not None and against >= days > 1:
             raise ValueError(f"content with a window of {days} days: make volume.against_days smaller than that")
         return value
 

@@ -18,7 +18,8 @@ from committed_refs import commit_lineage
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.contract.refs import DatasetRef, Ref, ValidationRef
-from mlops.contract.sections.ingest import TimeSplit
+from mlops.contract.sections.calendar import EVERY_DAY, AnyCalendar, GapDays, OpenDays
+from mlops.contract.sections.ingest import RowSplit
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput, place
 from mlops.data.snapshots.deprecation import deprecate
 from mlops.data.snapshots.snapshot import Manifest, Snapshot, write_snapshot
@@ -75,7 +76,7 @@ class Nights:
         self.schema.parent.mkdir(parents=True)
         self.schema.write_text(SCHEMA)
 
-    def ingest(self, frame: pl.DataFrame, start: datetime = FIRST) -> DatasetRef:
+    def ingest(self, frame: pl.DataFrame, start: datetime = FIRST, calendar: AnyCalendar = EVERY_DAY) -> DatasetRef:
         window = Window.before(start + timedelta(days=NUM_DAYS), NUM_DAYS, TIMEZONE)
         manifest = write_snapshot(
             self.store,
@@ -84,10 +85,11 @@ class Nights:
             window=window,
             event_time="departure",
             sources={},
-            split=TimeSplit(validation_days=1, test_days=1),
+            split=RowSplit(rows="hash", validation=0.3, test=0.3),
             creator={},
             engine="polars",
             scratch=self.folder,
+            calendar=calendar,
         )
         return self.commit(manifest)
 
@@ -219,6 +221,26 @@ def test_the_next_night_is_held_against_the_one_before(nights, next_night):
     report = nights.report(next_night())
     assert "2013-02-07 to 2013-02-09" in report
     assert "No snapshot of an earlier interval" not in report
+
+
+def test_days_off_are_no_anomaly_and_the_newest_day_is_the_last_that_has_rows(nights):
+    """2013-02-09 was a Saturday: every weekend would fail, or be looked at as a day on which everything is missing."""
+    start = FIRST + timedelta(days=1)
+    friday = nights.ingest(table([100, 100], FIRST), calendar=OpenDays())
+    assert 'the data of <span class="day">2013-02-08</span> fits' in nights.report(nights.validate(friday))
+    sunday = nights.ingest(table([100], start), start, calendar=GapDays(gaps=2))
+    report = nights.report(nights.validate(sunday))
+    assert 'the data of <span class="day">2013-02-08</span> fits' in report
+    assert "were not compared with an earlier day&#39;s: the window has none that is like it" in report
+
+
+def test_a_day_that_the_calendar_expects_is_missed(nights):
+    thursday_lost = nights.ingest(table([0, 100]), calendar=OpenDays())
+    with pytest.raises(BadDataError, match="2013-02-07 has no rows"):
+        nights.validate(thursday_lost)
+    two_in_a_row = nights.ingest(table([0, 0, 100]), calendar=GapDays(gaps=1))
+    with pytest.raises(BadDataError, match="2 days have no rows: 2013-02-07, 2013-02-08"):
+        nights.validate(two_in_a_row)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from mlops.validation.baselines import Reference
 from mlops.validation.examination import Examined, ValidationResult, examine
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
+from mlops.validation.window_days import WindowDays
 
 DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]
@@ -105,7 +106,7 @@ def examined() -> Callable[..., ValidationResult]:
     ) -> ValidationResult:
         data = Examined(
             rows=rows_of(frames),
-            days=days,
+            days=WindowDays(calendar=days, expected=days, looked_at=days),
             interval_start=days[-1],
             interval_end="2013-02-10T00:00:00+00:00",
             references=references,

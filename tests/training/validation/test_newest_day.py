@@ -241,7 +241,6 @@ def test_a_day_that_failed_does_not_become_what_is_usual(
         name=PREVIOUS,
         description="",
         num_rows={day: frames[day].height for day in DAYS if day not in broken},
-        num_days=NUM_DAYS - nights,
     )
     frames |= {day: frames[day].with_columns(pl.col("fare") * 100) for day in broken}
     verdict = examined(frames, DAYS, schema_of(SCHEMA), volume=None, drift=None, references=[passed])

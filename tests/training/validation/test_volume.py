@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import date
+
 import pytest
 
 from mlops.contract.sections.validate import Volume
@@ -9,19 +12,29 @@ from mlops.validation.volume import (
     EMPTY_DAY,
     NOT_COMPARABLE,
     VOLUME_CHANGED,
-    calendar_days,
     check_against_previous,
     check_days,
     check_volume,
 )
+from mlops.validation.window_days import WindowDays, calendar_days
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
 DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
 
 
+def every(days: Sequence[str]) -> WindowDays:
+    """Days each of which must have rows."""
+    return WindowDays(calendar=days, expected=days, looked_at=days)
+
+
+def february(first: int, last: int) -> list[str]:
+    """The first of February 2013 was a Friday."""
+    return [f"2013-02-{day:02}" for day in range(first, last + 1)]
+
+
 def test_a_drop_is_put_plainly():
     """It is what the person on call reads first."""
-    (anomaly,) = check_volume(DAYS, {"2013-02-08": 930, "2013-02-09": 684}, DAY_BEFORE)
+    (anomaly,) = check_volume(every(DAYS), {"2013-02-08": 930, "2013-02-09": 684}, DAY_BEFORE)
     assert anomaly.found == "2013-02-09 has 684 rows, 2013-02-08 had 930: ratio 0.735 is outside 0.8 .. 1.2"
     assert anomaly.kind == "COMPARATOR_LOW_NUM_EXAMPLES"
     assert anomaly.days == ("2013-02-09",)
@@ -37,7 +50,7 @@ def test_a_drop_is_put_plainly():
     ],
 )
 def test_the_bounds_themselves_are_allowed(newest, kinds):
-    found = check_volume(DAYS, {"2013-02-08": 1000, "2013-02-09": newest}, DAY_BEFORE)
+    found = check_volume(every(DAYS), {"2013-02-08": 1000, "2013-02-09": newest}, DAY_BEFORE)
     assert [anomaly.kind for anomaly in found] == kinds
 
 
@@ -46,28 +59,27 @@ def test_the_bounds_themselves_are_allowed(newest, kinds):
 )
 def test_a_drop_that_comes_every_week_is_said_to_be_one(week_before, advised):
     """Every Saturday has a quarter fewer flights than its Friday: whoever is on call should not look for a fault."""
-    days = [f"2013-02-{day:02}" for day in range(2, 10)]
     num_rows = {"2013-02-02": week_before, "2013-02-08": 930, "2013-02-09": 684}
-    (anomaly,) = check_volume(days, num_rows, DAY_BEFORE)
+    (anomaly,) = check_volume(every(february(2, 9)), num_rows, DAY_BEFORE)
     assert ("2013-02-02 had 682 rows: it may be the weekday" in anomaly.fix) == advised
 
 
 def test_the_day_compared_with_is_against_days_before():
     config = Volume(tolerance=0.2, against_days=2)
     num_rows = {"2013-02-07": 100, "2013-02-08": 500, "2013-02-09": 100}
-    assert check_volume(DAYS, num_rows, config) == []
+    assert check_volume(every(DAYS), num_rows, config) == []
 
 
 def test_an_empty_day_to_compare_with_is_no_silence():
     """TFDV would skip the check."""
-    (anomaly,) = check_volume(DAYS, {"2013-02-09": 684}, DAY_BEFORE)
+    (anomaly,) = check_volume(every(DAYS), {"2013-02-09": 684}, DAY_BEFORE)
     assert anomaly.kind == NOT_COMPARABLE
     assert "2013-02-08 had none" in anomaly.found
 
 
 def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
     with pytest.raises(BadConfigError, match=r"against_days is 7.*window has 3 day\(s\).*at least 8"):
-        check_volume(DAYS, {"2013-02-09": 684}, Volume(tolerance=0.2, against_days=7))
+        check_volume(every(DAYS), {"2013-02-09": 684}, Volume(tolerance=0.2, against_days=7))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +95,69 @@ def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
     ],
 )
 def test_days_without_rows_are_found(num_rows, found):
-    anomalies = check_days(DAYS, num_rows)
+    anomalies = check_days(every(DAYS), num_rows)
     assert [anomaly.found for anomaly in anomalies] == found
     assert {anomaly.kind for anomaly in anomalies} <= {EMPTY_DAY}
+
+
+def business(first: int, last: int, holidays: Sequence[str] = (), also: Sequence[str] = ()) -> WindowDays:
+    """Monday to Friday; ``also``: days off that have rows."""
+    days = february(first, last)
+    off = {*(day for day in days if date.fromisoformat(day).weekday() > 4), *holidays}
+    expected = [day for day in days if day not in off]
+    return WindowDays(calendar=days, expected=expected, looked_at=sorted({*expected, *also}))
+
+
+@pytest.mark.parametrize(
+    ("days", "against_days", "compared"),
+    [
+        pytest.param(every(february(1, 9)), None, "2013-02-02", id="the weekday before"),
+        pytest.param(every(february(3, 9)), None, "2013-02-08", id="a window of a week has the day before"),
+        pytest.param(every(february(1, 9)), 1, "2013-02-08", id="the day before where it is asked for"),
+        pytest.param(business(1, 11), None, "2013-02-04", id="Monday with Monday"),
+        pytest.param(business(8, 11), None, "2013-02-08", id="Monday with Friday, in a short window"),
+        pytest.param(business(1, 11), 1, "2013-02-08", id="the business day before"),
+        pytest.param(business(1, 17), None, "2013-02-08", id="on a Sunday, Friday is the newest day"),
+        pytest.param(business(1, 18, ["2013-02-11"]), None, "2013-02-04", id="a holiday a week before is passed over"),
+        pytest.param(business(11, 18, ["2013-02-11"]), 7, None, id="and where no other is left, nothing is compared"),
+        pytest.param(business(1, 9, also=["2013-02-09"]), None, None, id="a day off with rows is like no other"),
+        pytest.param(business(1, 9, also=["2013-02-02", "2013-02-09"]), None, "2013-02-02", id="but like another one"),
+        pytest.param(every(february(9, 9)), None, None, id="a window of a day"),
+    ],
+)
+def test_the_newest_day_is_compared_with_one_of_its_kind(days: WindowDays, against_days: int | None, compared: str):
+    """Saturdays with Fridays, or Mondays after a holiday with it, would fail every week."""
+    assert days.compared(Volume(against_days=against_days)) == compared
+
+
+def test_a_day_off_needs_no_rows_and_any_other_does():
+    days = business(1, 12, holidays=["2013-02-12"])
+    open_days = dict.fromkeys(days.expected, 100)
+    assert check_days(days, open_days) == []
+    (anomaly,) = check_days(days, {day: 100 for day in open_days if day != "2013-02-06"})
+    assert anomaly.days == ("2013-02-06",)
+    assert anomaly.expected == "rows on every day that ingest.calendar names from 2013-02-01 to 2013-02-12"
+
+
+@pytest.mark.parametrize(
+    ("with_rows", "empty"),
+    [
+        pytest.param([1, 5, 9], [], id="as many as are allowed"),
+        pytest.param([3, 7, 9], [], id="few before the first"),
+        pytest.param([1, 6, 9], [2, 3, 4, 5], id="more"),
+        pytest.param([5, 9], [1, 2, 3, 4], id="more before the first"),
+        pytest.param([1, 4, 5], [6, 7, 8, 9], id="more after the last"),
+        pytest.param([5], [1, 2, 3, 4, 6, 7, 8, 9], id="twice"),
+        pytest.param([], list(range(1, 10)), id="all"),
+    ],
+)
+def test_gaps_may_be_so_long_and_no_longer(with_rows: list[int], empty: list[int]):
+    """A weekly delivery that fails would not be missed for as long as the window has an older one."""
+    found = [f"2013-02-{day:02}" for day in with_rows]
+    days = WindowDays(calendar=february(1, 9), expected=found, looked_at=found or february(9, 9), gaps=3)
+    anomalies = check_days(days, dict.fromkeys(found, 10))
+    assert [day for anomaly in anomalies for day in anomaly.days] == [f"2013-02-{day:02}" for day in empty]
+    assert {anomaly.expected for anomaly in anomalies} <= {"at most 3 days without rows in a row (ingest.calendar)"}
 
 
 @pytest.mark.parametrize(
@@ -115,10 +187,10 @@ BEFORE = {"2013-02-06": 100, "2013-02-07": 100, "2013-02-08": 100}
     ],
 )
 def test_the_previous_snapshot_had_about_as_many_rows(num_rows, kinds):
-    found = check_against_previous(DAYS, num_rows, BEFORE, 3, DAY_BEFORE)
+    found = check_against_previous(DAYS, num_rows, BEFORE, DAY_BEFORE)
     assert [anomaly.kind for anomaly in found] == kinds
 
 
 def test_a_longer_window_has_more_rows():
     """Its rows a day are what is compared."""
-    assert check_against_previous(DAYS, dict.fromkeys(DAYS, 100), {"2013-02-05": 100}, 1, DAY_BEFORE) == []
+    assert check_against_previous(DAYS, dict.fromkeys(DAYS, 100), {"2013-02-05": 100}, DAY_BEFORE) == []

@@ -66,6 +66,9 @@ STORE_PATTERN = r"^(file://(/[^/?#]+)+|s3://[^/?#]+(/[^/?#]+)*)$"
 FOLDER_PATTERN = r"^[^/:]+(/[^/:]+)*$"
 TEAM_PATTERN = r"^[A-Za-z0-9_-]{3,50}$"
 USER_PATTERN = r"^[a-z_][a-z0-9_.-]*$"
+HOLIDAYS_PATTERN = r"^[A-Z][A-Z0-9]{1,3}(-[A-Z0-9]{1,3})?$"
+Holidays = Annotated[str, StringConstraints(pattern=HOLIDAYS_PATTERN)]
+"""Code of a country, with or without its subdivision, or of a market: ``US``, ``US-NY``, ``XNYS``."""
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256."""
@@ -153,6 +156,7 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
             PATH_PATTERN: "must be an absolute path",
             TEXT_PATTERN: "must not be blank",
             DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
+            HOLIDAYS_PATTERN: "must be the code of a country, of a part of it, or of a market, such as US, US-NY, XNYS",
             PREFIX_PATTERN: "must be lower-case letters, digits and underscores, and end with an underscore",
             STORE_PATTERN: "must be file:///folder or s3://bucket/prefix, without a / at its end",
             FOLDER_PATTERN: "must be a folder below the DAGs folder, such as search",

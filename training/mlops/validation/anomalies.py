@@ -106,7 +106,9 @@ def describe(
 
     :param days: the calendar days with the finding
     """
-    return [_describe_reason(reason, column, schema, rows, days) for reason in info.reason]
+    # What TFDV says of the values of another type than expected follows from that.
+    types = [reason for reason in info.reason if reason.type == _Kind.UNEXPECTED_DATA_TYPE]
+    return [_describe_reason(reason, column, schema, rows, days) for reason in types or info.reason]
 
 
 def _describe_reason(

@@ -15,7 +15,7 @@ from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import REF_FILE, Store
 from mlops.store_errors import DamagedObjectError
 from mlops.validation.statistics import GENERATOR, generator
-from mlops.validation.volume import calendar_days
+from mlops.validation.window_days import calendar_days
 
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous snapshot"
@@ -34,8 +34,6 @@ class Reference:
     """Statistics of the whole window; None if there is nothing to compare with."""
     num_rows: Mapping[str, int] | None = None
     """Number of rows by calendar day; None if there is nothing to compare with."""
-    num_days: int = 0
-    """Number of calendar days of the window, those without rows included."""
 
     @property
     def words(self) -> str:
@@ -108,5 +106,4 @@ def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Refe
         description=which,
         statistics=statistics,
         num_rows={partition.day: partition.num_rows for partition in manifest.partitions} if same_days else None,
-        num_days=len(days),
     )

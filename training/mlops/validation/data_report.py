@@ -23,7 +23,6 @@ from mlops.validation.charts import (
     value_bars,
 )
 from mlops.validation.examination import ValidationResult
-from mlops.validation.volume import compared_day
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +60,7 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
     """
     Return the report page. Equal verdicts give equal bytes: there is no clock in it.
 
-    :param volume: the setting by which the newest day was compared; None if it was not
+    :param volume: the setting by which the newest day was to be compared
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -80,10 +79,10 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
     return environment.get_template("report.html.j2").render(
         verdict=verdict,
         subject=subject,
-        volume=volume,
+        volume=volume if verdict.compared else None,
         num_rows=sum(verdict.num_rows.values()),
         unchecked=len(verdict.notes) + sum(not comparison.compared for comparison in verdict.comparisons),
-        compared=compared_day(volume, verdict.days) if volume else None,
+        compared=verdict.compared,
         days=day_bars(verdict.num_rows, verdict.days, marked),
         columns=[
             summarise(feature, subject.types, of_column.get(feature.path.step[0]))

@@ -23,6 +23,7 @@ from mlops.validation.serving_skew import check_serving_log
 from mlops.validation.slice_checks import SliceSummary, check_slices
 from mlops.validation.uniqueness import check_unique
 from mlops.validation.volume import check_against_previous, check_days, check_volume
+from mlops.validation.window_days import WindowDays
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +33,9 @@ class ValidationResult:
     anomalies: tuple[Anomaly, ...]
     num_checks: int
     days: tuple[str, ...]
-    """The calendar days of the window, oldest first."""
+    """Days of the window on which there must be rows, or are some, oldest first."""
+    compared: str | None
+    """The day that the newest one's rows were compared with; None if they were not."""
     num_rows: Mapping[str, int]
     """Number of rows by day; days without rows are missing."""
     statistics: statistics_pb2.DatasetFeatureStatisticsList
@@ -54,8 +57,7 @@ class Examined:
     """A snapshot to be examined, and the data that it is compared with."""
 
     rows: Rows
-    days: Sequence[str]
-    """The calendar days that the snapshot should have, oldest first."""
+    days: WindowDays
     interval_start: str
     """First calendar day of the data interval, which may be the last one of several ``days``."""
     interval_end: str
@@ -89,12 +91,14 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
     :raises BadConfigError: where the settings ask for days or columns that are not there
     """
     anomalies = _check_volume(data, config)
-    num_checks = count_checks(schema) + len(data.days) + (config.volume is not None)
+    compared = data.days.compared(config.volume) if config.volume is not None else None
+    num_checks = count_checks(schema) + len(data.days.looked_at) + (compared is not None)
     comparisons: list[ReferenceComparison] = []
     slices: list[SliceSummary] = []
     notes = list(data.notes)
-    if config.volume is not None and len(data.days) == 1:
-        notes.append(f"The rows of {data.days[0]} were not compared with an earlier day's: the window has one day.")
+    if config.volume is not None and compared is None:
+        which = "has one day" if len(data.days.calendar) == 1 else "has none that is like it"
+        notes.append(f"The rows of {data.days.newest} were not compared with an earlier day's: the window {which}.")
     described = _describe(data, config) if data.rows.total else None
     if described is not None:
         _check_names(config, data.rows, schema)
@@ -121,7 +125,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
         anomalies += found
         comparisons = [comparison, *references]
         if data.serving is not None:
-            found, skew = check_serving_log(data.serving, described.window, schema, config.drift, data.days)
+            found, skew = check_serving_log(data.serving, described.window, schema, config.drift, data.days.looked_at)
             anomalies += found
             comparisons.append(skew)
         num_checks += len(config.unique) + (config.max_age_hours is not None) + len(slices)
@@ -129,7 +133,8 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
     return ValidationResult(
         anomalies=tuple(anomalies),
         num_checks=num_checks,
-        days=tuple(data.days),
+        days=tuple(data.days.looked_at),
+        compared=compared,
         num_rows=data.rows.num_rows,
         statistics=statistics_pb2.DatasetFeatureStatisticsList(
             datasets=[part for part in (described.window, described.newest) if part] if described else []
@@ -145,19 +150,16 @@ def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
     num_rows = data.rows.num_rows
     anomalies = check_days(data.days, num_rows)
     if config.volume is not None:
-        if len(data.days) > 1:
-            anomalies += check_volume(data.days, num_rows, config.volume)
+        anomalies += check_volume(data.days, num_rows, config.volume)
         previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
         if previous is not None and previous.num_rows is not None:
-            anomalies += check_against_previous(
-                data.days, num_rows, previous.num_rows, previous.num_days, config.volume
-            )
+            anomalies += check_against_previous(data.days.looked_at, num_rows, previous.num_rows, config.volume)
     return anomalies
 
 
 def _describe(data: Examined, config: Validate) -> _Described:
     """Read every column once: describe it, and count it in the bins of each reference, and by day."""
-    rows, newest, drift = data.rows, data.days[-1], config.drift
+    rows, newest, drift = data.rows, data.days.newest, config.drift
     window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
     last = statistics_pb2.DatasetFeatureStatistics(name=newest, num_examples=rows.num_rows.get(newest, 0))
     alone = len(rows.num_rows) == 1 or not last.num_examples
@@ -177,7 +179,10 @@ def _describe(data: Examined, config: Validate) -> _Described:
             distance = day_distance(column, feature, days, by_day, deviations)
             day_distances += [distance] if distance is not None else []
         for reference, columns in references:
-            names = (f"{reference.words}, {reference.description}", f"this snapshot, {data.days[0]} to {newest}")
+            names = (
+                f"{reference.words}, {reference.description}",
+                f"this snapshot, {data.days.looked_at[0]} to {newest}",
+            )
             if drift is None or is_instant(column.dtype) or drift.allowed(column.name, is_text=numbers is None) is None:
                 continue
             before = columns.get(column.name)
@@ -204,7 +209,7 @@ def _check_schema(described: _Described, data: Examined, schema: Schema) -> list
     anomalies = check_columns(described.window, schema, data.rows, list(data.rows.num_rows))
     if described.newest is not None:
         known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
-        found = check_columns(described.newest, schema, data.rows, [data.days[-1]], whole=False)
+        found = check_columns(described.newest, schema, data.rows, [data.days.newest], whole=False)
         anomalies += [anomaly for anomaly in found if (anomaly.column, anomaly.kind) not in known]
     return anomalies
 
@@ -250,7 +255,7 @@ def _check_slices(
     """
     if not config.slices:
         return [], [], []
-    newest = data.days[-1]
+    newest = data.days.newest
     if len(data.rows.num_rows) < 2 or newest not in data.rows.num_rows:
         return [], [], [f"The slices were not checked: there are no rows of {newest} and of a day before it."]
     anomalies, slices = [], []

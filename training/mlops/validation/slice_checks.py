@@ -18,7 +18,7 @@ from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly
 from mlops.validation.rows import Rows
-from mlops.validation.volume import compared_day
+from mlops.validation.window_days import WindowDays
 
 SLICE_VANISHED: Final = "SLICE_VANISHED"
 SLICE_APPEARED: Final = "SLICE_APPEARED"
@@ -84,12 +84,12 @@ class _Days:
 
 
 def check_slices(
-    rows: Rows, days: Sequence[str], column: str, volume: Volume | None, tolerance: float
+    rows: Rows, days: WindowDays, column: str, volume: Volume | None, tolerance: float
 ) -> tuple[list[Anomaly], list[SliceSummary]]:
     """
     Check each value of a column on its own.
 
-    :param days: the window's calendar days, at least two
+    :param days: of which at least two have rows, the newest among them
     :param volume: None where the volume is not to be checked, or has failed for the rows as a whole
     :param tolerance: most that a slice's missing share may rise
     :raises BadConfigError: where the column has too many values
@@ -97,17 +97,17 @@ def check_slices(
     if column not in rows.schema:
         return [], []
     slices = _by_slice(rows, column)
-    compared = compared_day(volume, days) if volume is not None else None
+    compared = days.compared(volume) if volume is not None else None
     anomalies = []
     for value, slice_days in slices.items():
-        anomalies += _check_rows(slice_days, f"{column}={value}", days, volume)
-    anomalies += _check_missing(slices, column, days[-1], tolerance)
+        anomalies += _check_rows(slice_days, f"{column}={value}", days, volume, compared)
+    anomalies += _check_missing(slices, column, days.newest, tolerance)
     summaries = [
         SliceSummary(
             column=column,
             value=value,
             num_rows=sum(found.num_rows.values()),
-            newest=found.num_rows.get(days[-1], 0),
+            newest=found.num_rows.get(days.newest, 0),
             compared=found.num_rows.get(compared, 0) if compared is not None else None,
         )
         for value, found in slices.items()
@@ -139,8 +139,10 @@ def _by_slice(rows: Rows, column: str) -> dict[str, _Days]:
     return slices
 
 
-def _check_rows(found: _Days, name: str, days: Sequence[str], volume: Volume | None) -> list[Anomaly]:
-    *earlier, newest = days
+def _check_rows(
+    found: _Days, name: str, days: WindowDays, volume: Volume | None, compared: str | None
+) -> list[Anomaly]:
+    *earlier, newest = days.looked_at
     now = found.num_rows.get(newest, 0)
     before = [found.num_rows.get(day, 0) for day in earlier]
     usual = sum(before) / len(before)
@@ -166,9 +168,8 @@ def _check_rows(found: _Days, name: str, days: Sequence[str], volume: Volume | N
                 newest,
             )
         ]
-    if volume is None:
+    if volume is None or compared is None:
         return []
-    compared = compared_day(volume, days)
     then = found.num_rows.get(compared, 0)
     # Counts scatter by their square root.
     if abs(now - then) <= volume.tolerance * then + _DEVIATIONS * math.sqrt(now + then):

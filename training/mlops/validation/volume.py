@@ -3,83 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, timedelta
+from itertools import groupby
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
+from mlops.contract.sections.calendar import DAYS_OF_A_WEEK
 from mlops.contract.sections.validate import Volume
-from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, shorten
 from mlops.validation.validator import validate_statistics
+from mlops.validation.window_days import WindowDays
 
 EMPTY_DAY: Final = "EMPTY_DAY"
 VOLUME_CHANGED: Final = "VOLUME_AGAINST_PREVIOUS"
 DAY_CHANGED: Final = "DAY_CHANGED"
-DAYS_OF_A_WEEK: Final = 7
 NOT_COMPARABLE: Final = "VOLUME_NOT_COMPARABLE"
 
 
-def compared_day(volume: Volume, days: Sequence[str]) -> str:
+def check_days(days: WindowDays, num_rows: Mapping[str, int]) -> list[Anomaly]:
     """
-    Return the earlier day that the newest one is compared with.
+    Find days without rows on which there must be some: TFDV finds nothing wrong with no data.
 
-    :param days: the calendar days of the window, oldest first
-    :raises BadConfigError: where it lies before the window
-    """
-    if volume.against_days >= len(days):
-        raise BadConfigError(
-            f"validate.volume.against_days is {volume.against_days}, but the snapshot's window has {len(days)} "
-            f"day(s), from {days[0]} to {days[-1]}: there is nothing to compare {days[-1]} with. "
-            f"Set ingest.window_days to at least {volume.against_days + 1}, or validate.volume to null"
-        )
-    return days[-1 - volume.against_days]
-
-
-def calendar_days(interval_start: str, interval_end: str, timezone: str) -> list[str]:
-    """
-    Return the days of a data window, whether they have rows or not.
-
-    :param interval_start: first instant, ISO 8601
-    :param interval_end: first instant after it, ISO 8601
-    :param timezone: IANA name of the time zone of the days
-    :return: ``YYYY-MM-DD``, oldest first
-    """
-    zone = ZoneInfo(timezone)
-    first = datetime.fromisoformat(interval_start).astimezone(zone).date()
-    last = (datetime.fromisoformat(interval_end) - timedelta(microseconds=1)).astimezone(zone).date()
-    return [str(first + timedelta(days=step)) for step in range((last - first).days + 1)]
-
-
-def check_days(days: Sequence[str], num_rows: Mapping[str, int]) -> list[Anomaly]:
-    """
-    Find days without rows: TFDV finds nothing wrong with no data.
-
-    :param days: the calendar days that there should be
     :param num_rows: rows by day
     """
-    empty = [day for day in days if not num_rows.get(day)]
+    first, last = days.calendar[0], days.calendar[-1]
+    if days.gaps is None:
+        empty = [day for day in days.expected if not num_rows.get(day)]
+        of_calendar = "" if len(days.expected) == len(days.calendar) else " that ingest.calendar names"
+        expected = f"rows on every day{of_calendar} from {first} to {last}"
+    else:
+        empty = _too_many_in_a_row(days.calendar, num_rows, days.gaps)
+        expected = f"at most {days.gaps} days without rows in a row (ingest.calendar)"
     if not empty:
         return []
     found = f"{empty[0]} has no rows" if len(empty) == 1 else f"{len(empty)} days have no rows: {shorten(empty)}"
-    if len(empty) == len(days):
-        found = f"the snapshot is empty: none of its {len(days)} days, from {days[0]} to {days[-1]}, has rows"
+    if not any(num_rows.get(day) for day in days.calendar):
+        found = f"the snapshot is empty: none of its {len(days.calendar)} days, from {first} to {last}, has rows"
     return [
         Anomaly(
             column=None,
             kind=EMPTY_DAY,
             title="Days without rows",
-            expected=f"rows on every day from {days[0]} to {days[-1]}",
+            expected=expected,
             found=found,
             days=tuple(empty),
-            fix="If the source has no older data yet, make ingest.window_days smaller, or let the DAG start later; "
-            "else load the missing days at the source and run the ingest again",
+            fix="If the source has no older data yet, make ingest.window_days smaller, or let the DAG start later; if "
+            "nothing happens on such days, say so in ingest.calendar; else load the missing days at the source and run "
+            "the ingest again",
         )
     ]
 
 
-def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
+def _too_many_in_a_row(days: Sequence[str], num_rows: Mapping[str, int], gaps: int) -> list[str]:
+    runs = [list(run) for has_rows, run in groupby(days, lambda day: bool(num_rows.get(day))) if not has_rows]
+    return [day for run in runs if len(run) > gaps for day in run]
+
+
+def check_volume(days: WindowDays, num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
     """
     Compare the newest day's rows with an earlier day's, by TFDV's ``num_examples_drift_comparator``.
 
@@ -87,8 +68,8 @@ def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volum
 
     :raises BadConfigError: where the earlier day lies before the window
     """
-    newest, earlier = days[-1], compared_day(config, days)
-    if not num_rows.get(newest):
+    newest, earlier = days.newest, days.compared(config)
+    if earlier is None or not num_rows.get(newest):
         return []
     # Without previous statistics TFDV would skip the check in silence.
     if not num_rows.get(earlier):
@@ -123,13 +104,13 @@ def check_volume(days: Sequence[str], num_rows: Mapping[str, int], config: Volum
 
 
 def check_against_previous(
-    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], num_days: int, config: Volume
+    days: Sequence[str], num_rows: Mapping[str, int], before: Mapping[str, int], config: Volume
 ) -> list[Anomaly]:
     """
     Compare with the previous snapshot: the rows a day of the two windows, and every day that both hold.
 
-    :param before: the previous snapshot's rows by day
-    :param num_days: number of calendar days of its window
+    :param days: those on which there must be rows, or are some
+    :param before: the previous snapshot's rows by day; it passed, so that it had rows on all such days
     """
     changed = [
         day
@@ -153,7 +134,7 @@ def check_against_previous(
         ]
     total, total_before = sum(num_rows.values()), sum(before.values())
     # Rows a day: the window may have become longer or shorter.
-    a_day, a_day_before = total / len(days), total_before / num_days
+    a_day, a_day_before = total / len(days), total_before / len(before)
     if not total or config.low <= a_day / a_day_before <= config.high:
         return []
     return [
@@ -170,19 +151,19 @@ def check_against_previous(
     ]
 
 
-def _advice(days: Sequence[str], num_rows: Mapping[str, int], config: Volume) -> str:
-    newest = days[-1]
+def _advice(days: WindowDays, num_rows: Mapping[str, int], config: Volume) -> str:
+    newest = days.newest
     advice = (
         f"If the source delivered all of {newest} (a holiday, a storm), run this night with a larger "
         "validate.volume.tolerance; else load the day again at the source and run the ingest again"
     )
-    week_before = days[-1 - DAYS_OF_A_WEEK] if len(days) > DAYS_OF_A_WEEK else newest
+    week_before = str(date.fromisoformat(newest) - timedelta(days=DAYS_OF_A_WEEK))
     usual = num_rows.get(week_before)
-    if config.against_days % DAYS_OF_A_WEEK and usual and not _has_drifted(num_rows[newest], usual, config):
+    if (config.against_days or 0) % DAYS_OF_A_WEEK and usual and not _has_drifted(num_rows[newest], usual, config):
         # Most such nights are Saturdays.
         advice = (
-            f"A week before, {week_before} had {usual} rows: it may be the weekday. If so, set "
-            f"validate.volume.against_days to {DAYS_OF_A_WEEK}. {advice}"
+            f"A week before, {week_before} had {usual} rows: it may be the weekday. If so, leave out "
+            f"validate.volume.against_days. {advice}"
         )
     return advice
 

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from mlops.contract.section import Name, Section, Transform
+from mlops.contract.sections.calendar import EVERY_DAY, Calendar
 from mlops.contract.sources import AnySource
 
 
@@ -142,6 +143,9 @@ class Ingest(Section):
     """Column of the resulting table, an instant; the snapshot has one partition per calendar day of it."""
     window_days: int = Field(default=30, ge=1)
     """Calendar days before the interval's end that the snapshot holds."""
+    calendar: Calendar = EVERY_DAY
+    """On which of them rows are expected: ``every_day``, ``business_days``, some weekdays less a country's holidays, or
+    any days with gaps of so many."""
     split: Split = Field(default=TimeSplit(), validate_default=True)
     """Which rows are held out: the newest days, the keys of some entities, any rows, or those that the data names."""
     engine: Literal["polars", "spark"] = "polars"
@@ -155,8 +159,12 @@ class Ingest(Section):
             raise ValueError(
                 "by key, rows, column or sources where the window is one day, e.g. {rows: hash, test: 0.2}"
             )
-        if days is not None and isinstance(value, TimeSplit) and value.validation_days + value.test_days >= days:
-            raise ValueError(f"content with a window of {days} days: leave at least one of them to train on")
+        calendar = info.data.get("calendar")
+        if days is not None and calendar is not None and isinstance(value, TimeSplit):
+            most = calendar.most_days(days)
+            if value.validation_days + value.test_days >= most:
+                of_them = "" if most == days else f", of which the calendar has at most {most}"
+                raise ValueError(f"content with a window of {days} days{of_them}: leave at least one to train on")
         if isinstance(value, SourceSplit):
             known, split = info.data.get("sources", {}), value.sources
             for name in (split.train, split.validation, split.test):

@@ -14,8 +14,10 @@ class Volume(Section):
 
     tolerance: float = Field(default=0.2, gt=0, lt=1)
     """0.2: between 0.8 and 1.2 times."""
-    against_days: int = Field(default=1, ge=1)
-    """Compare with the day this many days before; 7 compares with the same weekday."""
+    against_days: int | None = Field(default=None, ge=1)
+    """Compare with the day this many days before; where ``ingest.calendar`` expects no rows on it, with that twice as
+    many days before, and so on. null: with the last of the same weekday, and in a window of a week with the day
+    before."""
 
     @property
     def low(self) -> float:

@@ -11,7 +11,11 @@ from mlops.contract.refs import Artifact, DatasetRef, canonical_json, digest_of
 
 FORMAT: Final = 2
 """Version of the manifest's format. Format 1 had no splits, creator nor engine; its snapshots stay readable."""
-_NEW_IN_2: Final = ("format", "split", "split_hash", "splits", "creator", "engine")
+_NEW_IN_2: Final[Mapping[str, Any]] = {
+    "format": 1, "split": {}, "split_hash": "", "splits": {}, "calendar": {}, "expected_days": [], "creator": {},
+    "engine": "polars",
+}  # fmt: skip
+"""What a manifest of format 1 lacks, and what that means."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +81,10 @@ class Manifest:
     """SHA-256 of ``split``."""
     splits: Mapping[str, SplitPart]
     """``train``, ``validation`` and ``test``; empty in format 1."""
+    calendar: Mapping[str, Any]
+    """The setting ``ingest.calendar``; empty in format 1: rows every day."""
+    expected_days: tuple[str, ...]
+    """Days of the window on which the calendar expects rows, oldest first; none where any day may be without."""
     sources: Mapping[str, Mapping[str, Any]]
     """Per source: its kind, the position that was read, rows read."""
     creator: Mapping[str, Any]
@@ -101,12 +109,14 @@ class Manifest:
     @property
     def version(self) -> str:
         """
-        Return SHA-256 over all but sources, creator and engine: equal rows of equal intervals give equal versions.
+        Return SHA-256 over all but calendar, sources, creator and engine: equal rows of equal intervals give equal
+        versions.
 
-        A file that grew by rows from the future is the same source as of this interval.
+        A file that grew by rows from the future is the same source as of this interval, and a holiday that was not
+        known before changes no rows.
         """
         document = self.to_document()
-        for field in ("sources", "creator", "engine"):
+        for field in ("calendar", "expected_days", "sources", "creator", "engine"):
             document.pop(field, None)
         return digest_of(document)
 
@@ -155,13 +165,13 @@ class Manifest:
             raise ValueError(
                 f"a manifest of format {document['format']}; this release reads up to {FORMAT}: upgrade it"
             )
-        first: dict[str, Any] = {"split": {}, "split_hash": "", "splits": {}, "creator": {}, "engine": "polars"}
-        document = {"format": 1, **first, **document} if "format" not in document else document
+        document = {**_NEW_IN_2, **document}
         return cls(
             **{
                 **document,
                 "schema": dict(document["schema"]),
                 "partitions": tuple(_partition(partition) for partition in document["partitions"]),
+                "expected_days": tuple(document["expected_days"]),
                 "splits": {
                     name: SplitPart(days=tuple(part["days"]), num_rows=part["num_rows"])
                     for name, part in document["splits"].items()

@@ -18,9 +18,11 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.refs import DatasetRef, digest_of
+from mlops.contract.sections.calendar import EVERY_DAY, AnyCalendar
 from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Engine, Table, as_table, on_spark, spark_session
+from mlops.data.snapshots.calendar import check_newest, expected_days
 from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.snapshots.partitions import DayWriter, StoredDay, write_days
 from mlops.data.snapshots.splits import INDEX, SPLITS, days_of
@@ -190,6 +192,7 @@ def write_snapshot(
     creator: Mapping[str, Any],
     engine: Engine,
     scratch: Path,
+    calendar: AnyCalendar = EVERY_DAY,
     max_blob_bytes: int = MAX_BLOB_BYTES,
 ) -> Manifest:
     """
@@ -201,13 +204,17 @@ def write_snapshot(
     :param split: the setting ``ingest.split``
     :param creator: the Airflow task that made it; kept in the manifest as it is
     :param scratch: folder for rows that do not fit in memory
+    :param calendar: the setting ``ingest.calendar``
     :return: the manifest, which is not stored yet: the caller commits it
-    :raises BadDataError: where the window's last day has no rows, a split has none, or a column cannot be stored
+    :raises BadDataError: where the last day that the calendar expects has no rows, a split has none, or a column cannot
+        be stored
+    :raises BadConfigError: where the calendar's holidays are not known
     """
+    expected = expected_days(calendar, window)
     writer = DayWriter(store_uri=store.uri, event_time=event_time, split=split, max_blob_bytes=max_blob_bytes)
     stored = write_days(table, writer, timezone=window.timezone, scratch=scratch)
     partitions = tuple(day.partition for day in stored)
-    _check_complete([partition.day for partition in partitions], window)
+    check_newest([partition.day for partition in partitions], calendar, expected, window, sources)
     schema = stored[-1].schema
     manifest = Manifest(
         name=name,
@@ -221,6 +228,8 @@ def write_snapshot(
         split=split.model_dump(mode="json"),
         split_hash=digest_of(split.model_dump(mode="json")),
         splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_index(stored),
+        calendar=calendar.model_dump(mode="json"),
+        expected_days=tuple(expected),
         sources=sources,
         creator=creator,
         engine=engine,
@@ -233,19 +242,6 @@ def write_snapshot(
         sum(day.num_new_blobs for day in stored), sum(day.num_new_bytes for day in stored),
     )  # fmt: skip
     return manifest
-
-
-def _check_complete(days: Sequence[str], window: Window) -> None:
-    if not days:
-        raise BadDataError(
-            f"no rows from {window.start.isoformat()} to {window.end.isoformat()}: the window is empty; "
-            "check that the sources reach this far, or the run's date"
-        )
-    if days[-1] != str(window.last_day):
-        raise BadDataError(
-            f"no rows for {window.last_day}, the last day of the interval (newest: {days[-1]}); "
-            "the day's delivery is late or lost: run again when it is there"
-        )
 
 
 def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit) -> dict[str, SplitPart]:

@@ -15,6 +15,7 @@ class Window:
     """First instant, UTC."""
     end: datetime
     """As-of time, UTC; not part of the window."""
+    first_day: date
     last_day: date
     timezone: str
 
@@ -25,4 +26,6 @@ class Window:
         last_day = (end - timedelta(microseconds=1)).astimezone(zone).date()
         first_day = last_day - timedelta(days=days - 1)
         start = datetime.combine(first_day, time(), zone).astimezone(ZoneInfo("UTC"))
-        return cls(start=start, end=end.astimezone(ZoneInfo("UTC")), last_day=last_day, timezone=timezone)
+        return cls(
+            start=start, end=end.astimezone(ZoneInfo("UTC")), first_day=first_day, last_day=last_day, timezone=timezone
+        )
