@@ -94,7 +94,7 @@ test: services venv data $(DEVELOPMENT) ## Run every test; ORDER=<seed> in a ran
 	$(SUITES) $(if $(ORDER),--order $(ORDER)) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: check
-check: lint $(DEVELOPMENT) ## What to run before each commit: lint, types, and the tests that start neither server nor gang
+check: lint style $(DEVELOPMENT) ## What to run before each commit: pipelines, style, types, and the tests that start neither server nor gang
 	$(SUITES) --light
 
 CHAOS_ROUNDS ?= 3
@@ -125,8 +125,11 @@ chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.read
 	SPOT_TICKS=89 SPOT_EPOCHS=120 .venv/airflow/bin/python -m pytest tests/end_to_end/test_spot.py -s
 
 .PHONY: lint
-lint: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Check the pipeline files, style, types and the layers
+lint: venv ## Check the pipeline files
 	@$(MLOPS) lint
+
+.PHONY: style
+style: venv .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev ## Check this project's own style, types and layers
 	.venv/airflow/bin/ruff check .
 	.venv/airflow/bin/ruff format --check .
 	.venv/airflow/bin/mypy plugins/mlops_provider dags benchmarks --exclude 'benchmarks/.*/programs'

@@ -8,13 +8,14 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import httpx
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.section import SpecError
+from mlops.contract.section import SpecError, leaves
 from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import (
@@ -25,7 +26,7 @@ from mlops.signing.keys import (
     load_key,
     make_key,
 )
-from mlops_provider.connections import login_of, store_environment
+from mlops_provider.connections import connection_environment, login_of, store_environment
 from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.handed_over import (
@@ -45,7 +46,7 @@ from mlops_provider.local.stack import ADMIN, Stack, StackError
 from mlops_provider.logins import Login, LoginsError, make_logins
 from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, located
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
@@ -93,13 +94,14 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
     lint = command("lint", _lint, "check pipeline files")
-    lint.add_argument("files", nargs="*", type=Path, help=f"default: every *{SUFFIX} below dags/")
+    lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
         "--with-data",
         action="store_true",
-        help="also train some steps on the newest features, and look whether a resume would change the model",
+        help="also try it out on some rows of the newest snapshot or of the sources: imports, columns, features, some "
+        "steps of the training, and whether a resume would change the model",
     )
-    lint.add_argument("--store", help="that holds the features (default: the deployment's)")
+    lint.add_argument("--store", help="that may hold a snapshot (default: the deployment's)")
     keys = command("keys", _keys, "make a key that signs release decisions, and show the public half of one")
     keys.add_argument("action", choices=("new", "show"))
     keys.add_argument(
@@ -229,30 +231,74 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
 def _lint(options: argparse.Namespace, console: Console) -> int:
     broken = 0
     find_stack(options)
-    for path in options.files or sorted((options.home / "dags").rglob("*" + SUFFIX)):
+    for path in _pipeline_files(options):
         try:
             pipeline = load_pipeline(path)
         except (SpecError, OSError) as error:
-            console.print(str(error), markup=False)
+            console.print(str(error), markup=False, soft_wrap=True)
             broken += 1
             continue
         found = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
-        for sentence in found or [f"{path}: ok"]:
+        for sentence in found or ([] if options.with_data else [f"{path}: ok"]):
             console.print(sentence, markup=False, soft_wrap=True)
         broken += bool(found)
         if options.with_data:
-            broken += not _sound_with_data(options, pipeline)
+            broken += not _sound_with_data(options, path, pipeline, console)
     return 1 if broken else 0
 
 
-def _sound_with_data(options: argparse.Namespace, pipeline: Pipeline) -> bool:
-    """Let the training runtime try it out; it says what it finds."""
+def _pipeline_files(options: argparse.Namespace) -> list[Path]:
+    """
+    The files that are named, and those below the folders that are.
+
+    :raises SpecError: where a folder has none
+    """
+    files: list[Path] = []
+    for path in options.files or [options.home / "dags"]:
+        found = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not found:
+            raise SpecError(f"{path}: there is no *{SUFFIX} in this folder, nor below it")
+        files += found
+    return files
+
+
+def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline, console: Console) -> bool:
+    """Let the training runtime try it out, and say where in the file is what it finds."""
     deployment = deployment_of(options, pipeline.team)
-    section = json.dumps(pipeline.train.model_dump(mode="json"))
-    command = [str(python_of(deployment, "training")), "-m", "mlops.commands", "lint", pipeline.pipeline, section]
-    sys.stdout.flush()
-    environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
-    return subprocess.run(command, env=environment, check=False).returncode == 0
+    document = pipeline.model_dump(mode="json", by_alias=True)
+    connections = {
+        ".".join(keys): value for keys, value in leaves(document["ingest"], ("ingest",)) if keys[-1] == "connection"
+    }
+    try:
+        secrets = connection_environment({place: name for place, name in connections.items() if name is not None})
+    except StepFailedError as error:
+        console.print(f"{path}: {error}", markup=False, soft_wrap=True)
+        return False
+    with tempfile.TemporaryDirectory(prefix="mlops-") as folder:
+        told, findings = Path(folder, "pipeline.json"), Path(folder, "findings.json")
+        told.write_text(json.dumps(document))
+        python = python_of(deployment, "training")
+        sys.stdout.flush()
+        code = subprocess.run(
+            [str(python), "-m", "mlops.commands", "lint", str(told), str(findings)],
+            env=runtime_environment(deployment, os.environ) | store_environment(deployment) | secrets,
+            check=False,
+        ).returncode
+        if not findings.exists():
+            said = f"{path}: it could not be tried out: the process ended with code {code}"
+            console.print(said, markup=False, soft_wrap=True)
+            return False
+        found = json.loads(findings.read_text())
+    complaints = [
+        (tuple(keys), f"{'.'.join(keys)}: {line}")
+        for keys, message in found["problems"]
+        for line in message.split("\n")
+    ]
+    for sentence in located(path, complaints) or [f"{path}: ok"]:
+        console.print(sentence, markup=False, soft_wrap=True)
+    for sentence in found["done"]:
+        console.print(f"{path}: {sentence}", style="dim", markup=False, soft_wrap=True)
+    return not complaints
 
 
 if __name__ == "__main__":

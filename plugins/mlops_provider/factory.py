@@ -32,6 +32,12 @@ from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.spec import SECTIONS, Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
+_FIELDS: Mapping[str, str] = {
+    step: field
+    for field, step in ((field, info.alias or field) for field, info in Pipeline.model_fields.items())
+    if step in SECTIONS
+}
+"""Of the pipeline, by step."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {"ingest": ("window_days",), "train": ("learning_rate", "epochs", "seed")}
 """Settings that the trigger form offers to override for one run, by step."""
 
@@ -69,9 +75,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         },
     )
     settings = {
-        step: pipeline.model_dump(include={field: True}, by_alias=False)[field]
-        for field, step in ((field, info.alias or field) for field, info in Pipeline.model_fields.items())
-        if step in SECTIONS
+        step: pipeline.model_dump(include={field: True}, by_alias=False)[field] for step, field in _FIELDS.items()
     }
 
     def task(task_id: str, step: str) -> dict[str, Any]:
@@ -91,7 +95,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
     model = pipeline.register_.registered_model
     with dag:
-        ingest = IngestOperator(**common("ingest"), only_parameters=True)
+        told = pipeline.model_dump(mode="json", by_alias=True, include=set(_FIELDS.values()))
+        ingest = IngestOperator(**common("ingest"), sections=told, only_parameters=True)
         validate = ValidateOperator(dataset=ingest.output, registered_model=model, **common("validate"))
         features = FeaturesOperator(validation=validate.output, **common("features"))
         best: StepOperator = features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlops.contract.section import leaves
@@ -35,6 +35,17 @@ def load_pipeline(path: Path) -> Pipeline:
     if (error_ := read.error(complaints)) is not None:
         raise error_
     return pipeline
+
+
+def located(path: Path, complaints: Iterable[tuple[KeyPath, str]]) -> list[str]:
+    """
+    Say where in a pipeline's file the settings stand that something is wrong with.
+
+    :param complaints: what is wrong, with the keys that lead to the setting
+    :return: ``file:line:column: complaint``
+    """
+    error = read_section(Pipeline, path, "a pipeline").error(complaints)
+    return [] if error is None else str(error).split("\n")
 
 
 def _trespasses(pipeline: Pipeline, tenant: Tenant) -> Iterator[tuple[KeyPath, str]]:

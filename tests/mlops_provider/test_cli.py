@@ -26,17 +26,27 @@ class ExecutedError(Exception):
     """The process became another one."""
 
 
-def test_the_runtime_answers_and_its_exit_code_is_passed_on(tmp_path: Path) -> None:
-    """With the real interpreter of this checkout, and a store that is empty yet."""
-    store = f"file://{tmp_path}/store"
+Mlops = Callable[..., subprocess.CompletedProcess[str]]
 
-    def mlops(*arguments: str) -> subprocess.CompletedProcess[str]:
-        places = {"AIRFLOW_HOME": str(tmp_path / "airflow"), "PYTHONPATH": str(CHECKOUT / "plugins")}
+
+@pytest.fixture
+def mlops(tmp_path: Path) -> Mlops:
+    """The command in a process of its own."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        path = f"{CHECKOUT / 'plugins'}:{CHECKOUT / 'training'}"
+        places = {"AIRFLOW_HOME": str(tmp_path / "airflow"), "PYTHONPATH": path}
         command = [sys.executable, "-m", "mlops_provider.cli", *arguments]
         return subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=120, env={**os.environ, **places}
         )
 
+    return run
+
+
+def test_the_runtime_answers_and_its_exit_code_is_passed_on(mlops: Mlops, tmp_path: Path) -> None:
+    """With the real interpreter of this checkout, and a store that is empty yet."""
+    store = f"file://{tmp_path}/store"
     done = mlops("datasets", "list", "--store", store)
     assert (done.returncode, done.stdout) == (0, "no snapshots yet\n")
     lost = mlops("datasets", "--store", store, "show", "flights@2013-02-07")
@@ -230,3 +240,71 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
         f"{features}:3:1: mlops.data.engine.engines {internal}; of mlops a recipe may import BadConfigError, "
     )
     assert len(lines) == 3, "the pipeline is not called ok"
+
+
+def test_lint_takes_folders(mlops: Mlops, tmp_path: Path) -> None:
+    """Their pipelines, and those of the folders in them: a user has them by team."""
+    folder = tmp_path / "dags/team"
+    folder.mkdir(parents=True)
+    shutil.copy(PIPELINE, folder)
+    done = mlops("lint", str(tmp_path / "dags"))
+    assert (done.returncode, done.stdout) == (0, f"{folder / PIPELINE.name}: ok\n")
+    (tmp_path / "empty").mkdir()
+    done = mlops("lint", str(tmp_path / "empty"))
+    assert done.returncode == 1
+    assert "empty: there is no *.pipeline.yaml in this folder, nor below it" in done.stdout
+
+
+VISITS = """
+pipeline: visits
+start_date: 2024-01-01
+ingest:
+  sources: {visits: {path: data/visits.csv, event_time: at}}
+  event_time: at
+  window_days: 7
+  split: {validation_days: 2, test_days: 2}
+validate: {schema_path: include/visits/schema.pbtxt, unique: [[visit]]}
+features: {feature_set: "include.visits.features:FEATURES"}
+train: {learner: lightgbm, objective: binary, metric: auc}
+evaluate: {registered_model: visits, metric: auc, slices: [shop]}
+register: {registered_model: visits}
+"""
+FEATURES = """
+from mlops import FeatureSet, Passthrough, Vocabulary
+
+FEATURES = FeatureSet(
+    label="bought",
+    order_by=("visit",),
+    transforms=[Passthrough("spent"), Vocabulary("shop", encoding="id")],
+)
+"""
+
+
+def test_lint_with_data_says_all_mistakes_and_where(mlops: Mlops, tmp_path: Path) -> None:
+    """With the real training runtime. Each would be the end of a run of its own."""
+    home = tmp_path / "project"
+    for folder in ("dags", "data", "include/visits"):
+        (home / folder).mkdir(parents=True)
+    for name in (".venv", "training"):
+        (home / name).symlink_to(CHECKOUT / name)
+    rows = [f"2024-01-{1 + n // 30:02}T10:00:00Z,{n},{'ns'[n % 2]},{n % 31},{n % 3 // 2}" for n in range(300)]
+    (home / "data/visits.csv").write_text("at,visit,shop,spent,bought\n" + "".join(f"{row}\n" for row in rows))
+    pipeline, features = home / "dags/visits.pipeline.yaml", home / "include/visits/features.py"
+    pipeline.write_text(VISITS)
+    features.write_text(FEATURES)
+    arguments = ["lint", "--home", str(home), "--store", f"file://{tmp_path}/store", "--with-data", str(home / "dags")]
+    done = mlops(*arguments)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == f"{pipeline}: ok"
+    assert said[-1] == f"{pipeline}: an epoch of lightgbm"
+
+    pipeline.write_text(VISITS.replace("[[visit]]", "[[visti]]").replace("slices: [shop]", "slices: [sohp]"))
+    features.write_text(FEATURES.replace('"bought"', '"buoght"').replace('("visit",)', '("vist",)'))
+    done = mlops(*arguments)
+    assert done.returncode == 1
+    mistakes = [line for line in done.stdout.splitlines() if "did you mean" in line]
+    assert [line.partition(": ")[0] for line in mistakes] == [
+        f"visits.pipeline.yaml:{place}" for place in ("9:64", "12:60", "10:25", "10:25")
+    ]
+    assert mistakes[2].endswith("features.py:5: FeatureSet.label: there is no column 'buoght'; did you mean 'bought'?")

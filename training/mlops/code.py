@@ -141,8 +141,16 @@ def _import(module_name: str, import_path: str, origin: str) -> ModuleType:
     except Exception as error:  # a user's module may raise anything
         raise BadConfigError(
             f"cannot import {module_name!r} of {import_path!r} from {origin}: {type(error).__name__}: {error}. "
-            "Check the path in the pipeline, and that the module imports by itself"
+            f"{_fix(module_name, error)}"
         ) from error
+
+
+def _fix(module_name: str, error: Exception) -> str:
+    """Say what would do about a module that cannot be imported."""
+    lacking = ((isinstance(error, ModuleNotFoundError) and error.name) or module_name).partition(".")[0]
+    if lacking != module_name.partition(".")[0]:
+        return f"Install {lacking!r} in the runtime of the step's process, or in the image of its pod"
+    return "Check the path in the pipeline, and that the module imports by itself"
 
 
 def _attribute(module: ModuleType, name: str, import_path: str) -> object:

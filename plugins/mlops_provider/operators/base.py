@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseOperator, XComArg
@@ -26,12 +27,7 @@ from mlops.contract.step import (
 )
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment, tenant_of
-from mlops_provider.exceptions import (
-    StepFailedError,
-    StepLostError,
-    StepOutageError,
-    StepRetryableError,
-)
+from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
 from mlops_provider.launcher_names import LAUNCHERS, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
@@ -87,6 +83,8 @@ class StepOperator(BaseOperator):
     template_fields: Sequence[str] = ("upstream", "settings")
     template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
     ui_color = "#e8f4f0"
+    sections: Mapping[str, Any] = MappingProxyType({})
+    """As in :attr:`StepInput.sections`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -359,6 +357,7 @@ class StepOperator(BaseOperator):
             config=config,
             ref=ref,
             baselines=self.baselines(deployment),
+            sections=self.sections,
             code_paths=tuple(code_paths),
             code=code,
         )

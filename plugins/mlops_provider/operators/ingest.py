@@ -20,13 +20,17 @@ class IngestOperator(StepOperator):
     Store an immutable snapshot of the data as it was known at the end of the data interval.
 
     Settings: :class:`mlops.contract.sections.ingest.Ingest`. Returns a DatasetRef and updates the asset ``dataset://<pipeline>``.
+
+    :param sections: settings of all steps of the pipeline, by step, in their JSON form: what they name is looked for in
+        the recipe and in the table before anything is stored; None where they are not known
     """
 
     step = "ingest"
     section = Ingest
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, sections: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.sections = sections or {}
         assert self.pipeline is not None
         self.dataset = dataset_asset(self.pipeline)
         self.outlets = [*self.outlets, self.dataset]

@@ -195,6 +195,55 @@ def test_the_manifest_says_who_made_it_of_what(run: Ingest, tmp_path: Path) -> N
     assert manifest.sources["events"]["num_rows"] == 40
 
 
+def with_rows_on(home: Path, *days: int) -> None:
+    """Of January 2024, whose first was a Monday."""
+    instants = [datetime(2024, 1, day, hour, tzinfo=UTC).isoformat() for day in days for hour in range(10)]
+    table = pl.DataFrame({"at": instants, "value": range(len(instants)), "text": "t"})
+    table.write_csv(home / "events.csv")
+
+
+@pytest.mark.parametrize(
+    ("days", "calendar", "message"),
+    [
+        pytest.param([1, 2, 3, 4, 5], "business_days", None, id="Friday is the newest on a Sunday"),
+        pytest.param([1, 2, 3, 4], "business_days", "no rows for 2024-01-05, the last day on which .* expects any",
+                     id="Friday is late"),
+        pytest.param([1, 2, 3, 4, 6], "business_days", "no rows for 2024-01-05, the last day on which",
+                     id="whatever Saturday has"),
+        pytest.param([1, 2, 3, 4, 5, 6], "business_days", None, id="Saturday may have rows"),
+        pytest.param([1, 2, 3, 4, 5], "every_day", "no rows for 2024-01-07, the last day of the interval",
+                     id="Sunday is late"),
+        pytest.param([1, 2, 3, 4], {"closed": ["2024-01-05"]}, None, id="a strike on Friday"),
+        pytest.param([1, 2, 4], {"gaps": 3}, None, id="three days without rows"),
+        pytest.param([1, 2, 3], {"gaps": 3}, "no rows for the 4 days up to 2024-01-07 .* allows gaps of 3",
+                     id="four days without rows"),
+        pytest.param([], {"gaps": 3}, "the window is empty", id="none"),
+    ],
+)  # fmt: skip
+def test_the_last_day_that_the_calendar_expects_must_be_there(
+    run: Ingest, home: Path, tmp_path: Path, days: list[int], calendar: Any, message: str | None
+) -> None:
+    """A model would be trained without the newest day, and nobody would know; nor must a weekend fail each week."""
+    with_rows_on(home, *days)
+    settings = {"calendar": calendar, "window_days": 7}
+    if message is not None:
+        with pytest.raises(BadDataError, match=message):
+            run("2024-01-08T00:00:00+00:00", **settings)
+        return
+    ref = run("2024-01-08T00:00:00+00:00", **settings)
+    assert Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).days == [f"2024-01-0{day}" for day in days]
+
+
+def test_the_manifest_says_which_days_were_expected(run: Ingest, home: Path, tmp_path: Path) -> None:
+    """Validation has no package of holidays, and another version of it must not change what was expected then."""
+    with_rows_on(home, 1, 2, 3, 4, 5)
+    ref = run("2024-01-08T00:00:00+00:00", calendar={"holidays": "US"}, window_days=7)
+    manifest = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).manifest
+    assert manifest.expected_days == ("2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05")
+    assert manifest.calendar["holidays"] == "US"
+    assert run("2024-01-08T00:00:00+00:00", calendar="business_days", window_days=7).version == ref.version
+
+
 def test_undated_data_is_a_snapshot_of_the_day_it_is_read_on(run: Ingest, home: Path, tmp_path: Path) -> None:
     """And the next night's, of the same table, holds out the same rows."""
     (home / "wines.csv").write_text("acid,good\n" + "".join(f"{n / 10},{n % 2}\n" for n in range(200)))

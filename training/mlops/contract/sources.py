@@ -94,6 +94,8 @@ class FileSource(SourceSection):
     """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``."""
     null_values: list[str] = Field(default=["NA"])
     """Strings that mean null in CSV files."""
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    """Between the fields of CSV files: ``;``, or a tab, ``"\\t"``."""
 
 
 class TextSource(SourceSection):

@@ -79,11 +79,7 @@ def python_path(home: Path) -> str:
 
 
 def scratch_parent() -> Path | None:
-    """
-    Where a step makes its temporary folders: in that of its launcher, who removes it however the step ends.
-
-    :return: None outside of a step: where the machine has them
-    """
+    """Return the folder of the launcher, who removes it however the step ends; None outside of a step."""
     result = os.environ.get(RESULT_PATH_VARIABLE)
     return Path(result).parent if result else None
 
@@ -202,6 +198,8 @@ class StepInput:
     baselines: Mapping[str, Ref] = field(default_factory=dict)
     """Refs of other runs that the result is held against, e.g. ``champion``. Not part of the run key: what is
     committed stays committed when another model becomes the champion."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of all the pipeline's steps, where this one looks at them before it begins. Not part of the run key."""
     code_paths: Sequence[str] = ()
     """The user's files and folders that the step runs, relative to the project folder."""
     code: str = ""
@@ -222,6 +220,7 @@ class StepInput:
             "config": self.config,
             "ref": self.ref.to_wire() if self.ref else None,
             "baselines": {name: ref.to_wire() for name, ref in self.baselines.items()},
+            "sections": dict(self.sections),
             "code_paths": list(self.code_paths),
             "code": self.code,
             "reproduces": self.reproduces,
@@ -243,6 +242,7 @@ class StepInput:
             config=document["config"],
             ref=ref_from_wire(ref) if ref is not None else None,
             baselines={name: ref_from_wire(wire) for name, wire in document.get("baselines", {}).items()},
+            sections=document.get("sections", {}),
             code_paths=tuple(document.get("code_paths", ())),
             code=document.get("code", ""),
             reproduces=document.get("reproduces", ""),
@@ -284,8 +284,7 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     """``{"schedule.kind": "cosine", ...}``"""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        inner = flat_settings(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-        flat |= inner
+        flat |= flat_settings(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
 
 
@@ -362,6 +361,9 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         if isinstance(error, StepError):
             return cls(type(error).__name__, str(error), error.retryable, error.details)
+        if isinstance(error, ModuleNotFoundError):
+            fix = "install it in the runtime of the step's process, or in the image of its pod"
+            return cls(type(error).__name__, f"{error}: {fix}", False, {})  # missing in the next try, too
         return cls(type(error).__name__, str(error) or repr(error), True, {})
 
 

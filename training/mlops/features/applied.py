@@ -198,7 +198,11 @@ class FittedFeatures:
             return np.full(rows.height, np.nan, dtype=np.float32)
         label = rows.get_column(name)
         if not (label.dtype.is_numeric() or label.dtype == pl.Boolean):
-            raise BadConfigError(f"label {name!r} is {label.dtype}, not a number")
+            line = self.feature_set.line.argument("label")
+            raise BadConfigError(
+                f"{line}: label {name!r} is {label.dtype}, not a number; make one of it in ingest.transform, such as 0 "
+                "and 1"
+            )
         if count := label.null_count():
             raise BadDataError(f"label {name!r} is missing in {count} rows; leave them out with FeatureSet.where")
         labels = label.cast(pl.Float32).to_numpy()

@@ -5,7 +5,8 @@ Derive the columns that transforms read from raw rows: a feature set's expressio
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,32 +67,42 @@ class Derivation:
     where: _Compiled | None
 
     @classmethod
-    def of(cls, features: FeatureSet, schema: Mapping[str, pl.DataType]) -> Derivation:
+    def of(cls, features: FeatureSet, schema: Mapping[str, pl.DataType], *, labelled: bool = False) -> Derivation:
         """
         Compile a feature set's expressions.
 
         :param schema: raw columns; label and outcomes may be among them
-        :raises BadConfigError: with the line of the definition that does not fit these columns
+        :param labelled: the label must be, for it is to be learnt
+        :raises BadConfigError: with a line for each definition that does not fit these columns
         """
         unknown = {features.label, *features.outcomes}
         # The label and outcomes go first: a feature that uses them fails here, and not as a leak in production.
         known = {name: dtype for name, dtype in schema.items() if name not in unknown}
+        complaints: list[str] = []
+        if labelled and features.label not in schema:
+            complaints.append(_lacking(_Part(features, "label"), features.label, schema, frozenset()))
         for argument in ("group_by", "order_by", "entity"):
             for column in getattr(features, argument):
                 if column not in known:
-                    _refuse(_Part(features, argument), column, known, unknown)
+                    complaints.append(_lacking(_Part(features, argument), column, known, unknown))
         where = None
         if features.where is not None:
-            where = _compile(_Part(features, "where"), features.where)
-            if features.label in schema:
-                _check(_Part(features, "where"), where, pl.DataFrame(schema=schema), frozenset())
-        stages, derived, raw = _stages(features, pl.DataFrame(schema=known), unknown)
+            with _noted(complaints):
+                where = _compile(_Part(features, "where"), features.where)
+                if features.label in schema:
+                    _check(_Part(features, "where"), where, pl.DataFrame(schema=schema), frozenset())
+        stages, derived, raw, failed = _stages(features, pl.DataFrame(schema=known), unknown, complaints)
         for transform in features.transforms:
-            for column in transform.inputs:
-                if column not in derived:
-                    _refuse(described(transform), column, derived, unknown)
-            transform.check(derived)
+            lacking = [column for column in transform.inputs if column not in derived]
+            for column in lacking:
+                if column not in failed:
+                    complaints.append(_lacking(described(transform), column, derived, unknown))
+            if not lacking:
+                with _noted(complaints):
+                    transform.check(derived)
             raw |= set(transform.inputs) - set(features.derived)
+        if complaints:
+            raise BadConfigError("\n".join(complaints))
         raw |= {*features.group_by, *features.order_by, *features.entity}
         columns = pl.Schema({name: dtype for name, dtype in known.items() if name in raw})
         return cls(features=features, columns=columns, stages=stages, where=where)
@@ -182,28 +193,39 @@ class Derivation:
 
 
 def _stages(
-    features: FeatureSet, rows: pl.DataFrame, unknown: set[str]
-) -> tuple[tuple[tuple[pl.Expr, ...], ...], pl.Schema, set[str]]:
+    features: FeatureSet, rows: pl.DataFrame, unknown: set[str], complaints: list[str]
+) -> tuple[tuple[tuple[pl.Expr, ...], ...], pl.Schema, set[str], set[str]]:
     """
     Compile the derived columns into stages that run one after the other.
 
     :param rows: an empty table with the raw columns
-    :return: the derived columns in as few stages as possible, all columns after them, the raw columns that were read
+    :param complaints: takes a line for each column that cannot be derived
+    :return: the derived columns in as few stages as possible, all columns after them, the raw columns that were read,
+        and the columns that cannot be derived
     """
     stages: list[dict[str, pl.Expr]] = [{}]
     raw: set[str] = set()
     seen: set[str] = set()
+    failed: set[str] = set()
     for name, expr in features.derived.items():
         part = _Part(features, "derived", name)
-        compiled = _compile(part, expr)
-        _check(part, compiled, rows, unknown)
+        try:
+            compiled = _compile(part, expr)
+            if compiled.reads & failed:
+                failed.add(name)  # for a reason that was told
+                continue
+            _check(part, compiled, rows, unknown)
+        except BadConfigError as error:
+            complaints.append(str(error))
+            failed.add(name)
+            continue
         rows = rows.with_columns(compiled.expr.alias(name))
         raw |= compiled.reads - seen
         seen.add(name)
         if stages[-1].keys() & {name, *compiled.reads}:
             stages.append({})
         stages[-1][name] = compiled.expr.alias(name)
-    return tuple(tuple(stage.values()) for stage in stages if stage), rows.schema, raw
+    return tuple(tuple(stage.values()) for stage in stages if stage), rows.schema, raw, failed
 
 
 def _compile(part: _Part, expr: nw.Expr) -> _Compiled:
@@ -223,18 +245,27 @@ def _compile(part: _Part, expr: nw.Expr) -> _Compiled:
 
 def _check(part: _Part, compiled: _Compiled, rows: pl.DataFrame, unknown: Collection[str]) -> None:
     """Check an expression by running it on an empty table."""
-    for column in sorted(compiled.reads - set(rows.columns)):
-        _refuse(part, column, rows.columns, unknown)
+    if lacking := sorted(compiled.reads - set(rows.columns)):
+        raise BadConfigError("\n".join(_lacking(part, column, rows.columns, unknown) for column in lacking))
     try:
         rows.select(compiled.expr)
     except PolarsError as error:
         raise BadConfigError(f"{part}: {_first_line(error)}") from error
 
 
-def _refuse(part: object, column: str, columns: Iterable[str], unknown: Collection[str]) -> None:
+def _lacking(part: object, column: str, columns: Iterable[str], unknown: Collection[str]) -> str:
     if column in unknown:
-        raise BadConfigError(f"{part}: {column!r} is the label or an outcome, unknown when the model is asked")
-    raise BadConfigError(f"{part}: {no_column(column, columns)}")
+        return f"{part}: {column!r} is the label or an outcome, unknown when the model is asked"
+    return f"{part}: {no_column(column, columns)}"
+
+
+@contextmanager
+def _noted(complaints: list[str]) -> Iterator[None]:
+    """Go on after a mistake: all of them are told at once."""
+    try:
+        yield
+    except BadConfigError as error:
+        complaints.append(str(error))
 
 
 def _first_line(error: Exception) -> str:

@@ -23,10 +23,10 @@ def fit(features: FeatureSet, batches: Batches) -> State:
     Learn the transforms' state from the training split, batch by batch, on either engine.
 
     :return: JSON: ``{"format": 1, "columns": [...], "transforms": [...]}``, one state for each transform
-    :raises BadConfigError: with the line of a definition that does not fit the table
+    :raises BadConfigError: with a line for each definition that does not fit the table
     :raises BadDataError: naming the column whose values do not fit its transform
     """
-    columns = Derivation.of(features, batches.schema).columns
+    columns = Derivation.of(features, batches.schema, labelled=True).columns
     num_rows, statistics = 0, list[Statistic]()
     for rows, measured in batches.map(partial(measure, features)):
         num_rows += rows

@@ -12,6 +12,7 @@ from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.snapshots.transform import explained, rows_in_window, stacked, transform_sources
 from mlops.data.sources import read_source
 from mlops.data.sources.window import Window
+from mlops.rehearsal.definitions import Definitions
 from mlops.steps import StepContext
 
 logger = logging.getLogger(__name__)
@@ -21,19 +22,22 @@ def run(context: StepContext) -> DatasetRef:
     config = context.section(Ingest)
     run, home = context.run, context.deployment.home
     window = Window.before(datetime.fromisoformat(run.interval_end), config.window_days, run.timezone)
-    sources = {
-        name: read_source(name, source, home=home, scratch=context.scratch, window=window, engine=config.engine)
-        for name, source in config.sources.items()
-    }
-    for name, source in sources.items():
-        logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
-        for column, number in source.provenance["undated"].items():
-            logger.warning("source %s: %d rows have no instant in %r, and are left out", name, number, column)
-    if isinstance(config.split, SourceSplit):
-        table = stacked(sources, config.split)
-    else:
-        table = transform_sources(sources, config.transform, home)
-    rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
+    definitions = Definitions.of(context.input.sections, home)
+    with definitions.beside():
+        sources = {
+            name: read_source(name, source, home=home, scratch=context.scratch, window=window, engine=config.engine)
+            for name, source in config.sources.items()
+        }
+        for name, source in sources.items():
+            logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
+            for note in source.notes(name):
+                logger.warning("%s", note)
+        if isinstance(config.split, SourceSplit):
+            table = stacked(sources, config.split)
+        else:
+            table = transform_sources(sources, config.transform, home)
+        rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
+    definitions.check(rows)
     with explained(config.transform, sources):
         manifest = write_snapshot(
             context.store,
@@ -43,6 +47,7 @@ def run(context: StepContext) -> DatasetRef:
             event_time=config.event_time,
             sources={name: source.provenance for name, source in sources.items()},
             split=config.split,
+            calendar=config.calendar,
             creator={
                 "dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id, "try_number": run.try_number,
             },

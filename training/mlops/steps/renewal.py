@@ -26,8 +26,8 @@ class LostObjectsError(BadDataError):
 
 
 def input_bytes(document: StepInput) -> bytes:
-    """Return the bytes of the artifact :data:`~mlops.contract.refs.INPUT`."""
-    return canonical_json(json.loads(document.dump()))
+    """Return the bytes of the artifact :data:`~mlops.contract.refs.INPUT`: all that the work follows from."""
+    return canonical_json(json.loads(replace(document, sections={}).dump()))
 
 
 def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:

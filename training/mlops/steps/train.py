@@ -9,16 +9,12 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from mlops.code import load_extension, recipe_of
-from mlops.contract.extensions import is_of_recipe
-from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
-from mlops.contract.objectives import check_fit
+from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError, BadDataError, replaced_settings
-from mlops.metrics.metric import load_metric
-from mlops.objectives.objective import LoadedObjective, load_objective
+from mlops.contract.step import BadDataError, replaced_settings
+from mlops.learners.preconditions import check_features
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.steps.train_learner import run_learner
@@ -117,22 +113,7 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
     """Return the features' manifest, after checks of everything that can be known before anything costs time."""
     features = context.features
     manifest: dict[str, Any] = json.loads(context.store.read(features.artifacts["manifest"]))
-    objective = load_objective(config.objective, config.objective_settings, context.own)
-    spec = objective.spec
-    for name in (config.metric, *config.metrics):
-        check_fit(name, load_metric(name, context.own).spec, config.objective, objective.kind)
-    made = "tokens" if "vocab_size" in manifest else "rows"
-    if spec.inputs != made:
-        raise BadConfigError(
-            f"objective {config.objective!r} does not fit the features, which are {made}: it needs a "
-            f"{'TokenSet' if spec.inputs == 'tokens' else 'FeatureSet'}"
-        )
-    if config.learner != TORCH:
-        _check_learner(context, config, objective, manifest["feature_set"])
-    if spec.needs_groups and not manifest["grouped"]:
-        raise BadConfigError(
-            f"objective {config.objective!r} needs groups of rows, but the feature set groups nothing; set its group_by"
-        )
+    check_features(config, manifest, context.own)
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):
         if not manifest["splits"][name]["num_samples"]:
@@ -140,22 +121,3 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
                 f"the {name} split of {features.place} is empty; widen ingest.window_days or ingest.split"
             )
     return manifest
-
-
-def _check_learner(context: StepContext, config: Train, objective: LoadedObjective, feature_set: str) -> None:
-    """
-    Check that a learner beside torch can learn the objective, and that their code lies in the recipe of the features,
-    which is stored with the model.
-    """
-    spec = load_extension(LEARNERS, config.learner, LearnerSpec, context.own)
-    try:
-        check_learns_kind(config.learner, spec, objective.kind, config.objective)
-    except ValueError as error:
-        raise BadConfigError(f"train must be {error}") from None
-    recipe = recipe_of(feature_set)
-    for name, path in (("learner", config.learner), ("objective", config.objective)):
-        if is_of_recipe(path) and recipe_of(path) != recipe:
-            raise BadConfigError(
-                f"train.{name} must be in {'.'.join(recipe)}, as the feature set, which is stored with the model; got "
-                f"{path!r}"
-            )

@@ -16,8 +16,7 @@ import torch
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
-from mlops.data.shards.shard_reading import open_split
-from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
+from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner, open_lesson
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.steps import StepContext
@@ -182,17 +181,14 @@ class _Training:
         store, features = context.store, context.features
         objective = load_objective(config.objective, config.objective_settings, context.own)
         learner = load_learner(config.learner, config.learner_settings, context.own)
-        train, validation = (open_split(store, features, name, context.scratch) for name in ("train", "validation"))
-        for table in (train, validation):
-            objective.functions.check_labels(table.labels)
-        lesson = Lesson(
-            train=train,
-            validation=validation,
-            objective=objective,
-            feature_names=manifest["feature_names"],
-            categorical=manifest["categorical"],
+        lesson = open_lesson(
+            store,
+            features,
+            manifest,
+            objective,
             seed=config.seed,
             num_threads=torch.get_num_threads(),
+            scratch=context.scratch,
         )
         metric = load_metric(config.metric, context.own)
         saves = Saves(store=store, place=context.place)

@@ -22,7 +22,7 @@ from mlops.validation.proposal import propose_schema, write_schema
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
 from mlops.validation.serving_skew import read_serving_log
-from mlops.validation.volume import calendar_days
+from mlops.validation.window_days import WindowDays
 
 logger = logging.getLogger("mlops")
 
@@ -54,8 +54,7 @@ def run(context: StepContext) -> ValidationRef:
         schema_sha256=schema.sha256,
         run=context.run,
     )
-    volume = config.volume if len(verdict.days) > 1 else None
-    report = context.publish("report.html", render(verdict, subject, volume).encode())
+    report = context.publish("report.html", render(verdict, subject, config.volume).encode())
     statistics = context.publish("statistics.pb", verdict.statistics.SerializeToString(deterministic=True))
     _log_unchecked(verdict)
     if not verdict.passed:
@@ -89,7 +88,7 @@ def _examined(context: StepContext, config: Validate, snapshot: Snapshot, rows: 
         )
     return Examined(
         rows=rows,
-        days=calendar_days(manifest.interval_start, manifest.interval_end, manifest.timezone),
+        days=WindowDays.of(manifest),
         interval_start=_first_day(context.run, manifest.timezone),
         interval_end=manifest.interval_end,
         references=find_references(context.store, context.run, context.input.baselines),

@@ -8,8 +8,9 @@ their types from what is left, and hands out one table for Polars or Spark.
 from __future__ import annotations
 
 import functools
+import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -47,11 +48,23 @@ class SourceTable:
     ``kind``, ``position`` (exactly what was read), ``num_rows``, the number of known rows, and ``undated``, the number
     of rows that have no instant and are left out, by the column that should hold it.
     """
+    spoilt: Mapping[str, str] = field(default_factory=dict)
+    """Columns of text most of whose values are numbers, each with a value that is none."""
     finish: Callable[[], None] = field(repr=False)
     """
     Function to call when the rows have been read for the last time: it releases the source, and raises
     :class:`SourceError` if the source changed in the meantime.
     """
+
+    def notes(self, name: str) -> Iterator[str]:
+        """What a person should know of the source, a sentence each."""
+        for column, number in self.provenance.get("undated", {}).items():
+            yield f"source {name}: {number} rows have no instant in {column!r}, and are left out"
+        for column, other in self.spoilt.items():
+            yield (
+                f"source {name}: column {column!r} is text, for not all of it is numbers ({other!r}); correct it, or "
+                f"add that to ingest.sources.{name}.null_values"
+            )
 
 
 def read_source(
@@ -71,7 +84,7 @@ def read_source(
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows, undated = _known(source, pieces, records, settings.types, engine)
+    known, num_rows, undated, spoilt = _known(source, pieces, records, settings.types, engine)
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -92,6 +105,7 @@ def read_source(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
         provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows, "undated": undated},
+        spoilt=spoilt,
         finish=functools.partial(source.finish, position),
     )
 
@@ -127,10 +141,10 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
 
 def _known(
     source: Source, pieces: Sequence[Piece], records: Records, types: Mapping[str, str], engine: Engine
-) -> tuple[list[Piece], int, dict[str, int]]:
+) -> tuple[list[Piece], int, dict[str, int], dict[str, str]]:
     """
-    Return the pieces with their known rows only, all of the same columns and types; the number of these rows; and that
-    of the rows without an instant, by the column that should hold it.
+    Return the pieces with their known rows only, all of the same columns and types; the number of these rows; that of
+    the rows without an instant, by the column that should hold it; and what makes text of columns of numbers.
     """
     undated: Counter[str] = Counter()
     if source.documents:
@@ -151,10 +165,16 @@ def _known(
     columns = tuple(surveys[0].schema)
     for each in surveys:
         undated.update(each.undated)
+    spoilt: dict[str, str] = {}
+    for name in (column for column, kind in shown.items() if kind == "string"):
+        other = functools.reduce(operator.add, (each.numbers[name] for each in surveys)).spoilt_by
+        if other is not None:
+            spoilt[name] = other
     return (
         [_Known(piece, records, wanted, columns) for piece in pieces],
         sum(each.num_rows for each in surveys),
         +undated,
+        spoilt,
     )
 
 

@@ -7,6 +7,7 @@ that the store gave them, with which alone they are fetched.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import hashlib
 import shutil
@@ -49,11 +50,16 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
         return self.settings.null_values if isinstance(self.settings, FileSource) else ()
 
     @property
+    def separator(self) -> str:
+        return self.settings.separator if isinstance(self.settings, FileSource) else ","
+
+    @property
     def suffix(self) -> str:
         found = next((known for known in reversed(FORMATS) if self.path.endswith(known)), None)
         if found is None:
             raise BadConfigError(
-                f"source {self.name!r}: {self.path!r} is of no known format; known are {', '.join(FORMATS)}"
+                f"source {self.name!r}: {self.path!r} is of no known format; known are {', '.join(FORMATS)}; "
+                "have the program that wrote it save it as one of these"
             )
         return found
 
@@ -89,7 +95,9 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
         else:
             found = [(entry["path"], entry) for entry in position["objects"]]
         return [
-            FilePiece(self.name, path, self._store, entry, self.suffix, nulls, scratch / f"{number:05d}")
+            FilePiece(
+                self.name, path, self._store, entry, self.suffix, nulls, scratch / f"{number:05d}", self.separator
+            )
             for number, (path, entry) in enumerate(found)
         ]
 
@@ -156,6 +164,8 @@ class FilePiece:
     null_values: tuple[str, ...]
     scratch: Path
     """Path whose name begins those of the fetched and the unpacked file."""
+    separator: str = ","
+    """Between the fields of CSV."""
 
     @property
     def place(self) -> str:
@@ -172,17 +182,44 @@ class FilePiece:
             line = pl.col(DOCUMENT).str.strip_prefix("\ufeff")  # some programs begin a file with a byte order mark
             return pl.scan_lines(file, name=DOCUMENT, glob=False).select(line).filter(line.str.strip_chars() != "")
         # As text: the types follow from the known rows alone.
-        rows = pl.scan_csv(file, infer_schema=False, null_values=list(self.null_values), glob=False)
+        self._refuse_utf16(file)
+        rows = pl.scan_csv(
+            file, infer_schema=False, null_values=list(self.null_values), separator=self.separator, glob=False
+        )
         columns = rows.collect_schema().names()
+        self._refuse_other_separator(columns)
         self._refuse_cut(file, len(columns))
         # Polars renames the second of two columns of one name.
         for name in columns:
             original, renamed, _ = name.partition("_duplicated_")
             if renamed and original in columns:
                 raise BadDataError(
-                    f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them"
+                    f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them, if "
+                    "the first line is meant to be a header"
                 )
         return rows
+
+    def _refuse_utf16(self, file: Path) -> None:
+        """:raises BadDataError: where a file begins with the mark of UTF-16"""
+        with file.open("rb") as stream:
+            begin = stream.read(2)
+        if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise BadDataError(
+                f"source {self.source!r}: cannot read {self.place}: it is UTF-16; convert it, e.g. by "
+                "iconv -f UTF-16 -t UTF-8"
+            )
+
+    def _refuse_other_separator(self, columns: Sequence[str]) -> None:
+        """:raises BadDataError: where all of the header is one column, of names that something else separates"""
+        if len(columns) != 1:
+            return
+        signs = {";", "\t", *([] if self.separator == "," else [","])} - {self.separator}
+        other = next((sign for sign in sorted(signs) if sign in columns[0]), None)
+        if other is not None:
+            raise BadDataError(
+                f"source {self.source!r}: {self.place} has the one column {columns[0]!r}; if {other!r} separates its "
+                f"columns, set ingest.sources.{self.source}.separator"
+            )
 
     def _refuse_cut(self, file: Path, num_columns: int) -> None:
         """
@@ -194,11 +231,11 @@ class FilePiece:
             stream.seek(max(0, file.stat().st_size - _LAST_BYTES))
             last = stream.read().rpartition(b"\n")[2]
         # Of a line in quotes nobody knows where it began.
-        if last.strip() and b'"' not in last and last.count(b",") + 1 < num_columns:
+        if last.strip() and b'"' not in last and (fields := last.count(self.separator.encode()) + 1) < num_columns:
             line = last[:80].decode(errors="replace")
             raise BadDataError(
-                f"source {self.source!r}: cannot read {self.place}: its last line {line!r} has {last.count(b',') + 1} "
-                f"of {num_columns} fields and no end; was it written to the end?"
+                f"source {self.source!r}: cannot read {self.place}: its last line {line!r} has {fields} of "
+                f"{num_columns} fields and no end; was it written to the end?"
             )
 
     def on_disk(self) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from zipfile import BadZipFile
 
 import polars as pl
@@ -74,6 +74,16 @@ class Source(Protocol):
         """
 
 
+_PLAINLY: Final[Mapping[str, str]] = {
+    "empty CSV": "it is empty; was it written to the end?",
+    "invalid utf-8": "it is not UTF-8; convert it, e.g. by iconv -f LATIN1 -t UTF-8",
+    "found more fields than defined": "a row has more fields than the header; a text with a separator in it belongs in "
+    "quotes",
+    "CSV malformed": "its rows cannot be told apart; is there a quote that is not closed?",
+    "must end with PAR1": "it is no whole Parquet file; was it written to the end?",
+}
+"""What Polars says of a file, and what that means for whoever wrote it."""
+
 SettingsT = TypeVar("SettingsT", bound=sections.SourceSection)
 
 
@@ -104,4 +114,6 @@ def reading(name: str, place: str) -> Iterator[None]:
     try:
         yield
     except (PolarsError, BadZipFile, EOFError, UnicodeDecodeError) as error:
-        raise BadDataError(f"source {name!r}: cannot read {place}: {error}") from error
+        cause = str(error).strip().split("\n", 1)[0]
+        plain = next((said for begin, said in _PLAINLY.items() if begin in cause), cause)
+        raise BadDataError(f"source {name!r}: cannot read {place}: {plain}") from error

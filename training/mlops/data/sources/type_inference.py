@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -144,6 +144,30 @@ class Survey:
     """Type that each column of text shows, for the columns whose type is inferred from their known values."""
     undated: Mapping[str, int]
     """Number of rows that have no instant, by the column that should hold it: they are never known."""
+    numbers: Mapping[str, Numbers]
+    """What each column of text whose type is inferred holds of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How much of a column of text is numbers."""
+
+    num_values: int
+    num_numbers: int
+    other: str | None
+    """The first value that is none; None if all are."""
+
+    def __add__(self, more: Numbers) -> Numbers:
+        return Numbers(
+            self.num_values + more.num_values,
+            self.num_numbers + more.num_numbers,
+            more.other if self.other is None else self.other,
+        )
+
+    @property
+    def spoilt_by(self) -> str | None:
+        """The value for which the column is text, though most of its values are numbers."""
+        return self.other if 2 * self.num_numbers >= self.num_values else None
 
 
 def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool) -> Survey:
@@ -185,7 +209,11 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
                 f"source {records.source!r}: {piece.place} has {example!r} in column {name!r}, which is no {wanted}; "
                 "correct it, or types"
             )
-    return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns}, undated)
+    numbers = {
+        name: Numbers(counted[f"values {name}"], counted[f"float64 {name}"], counted[f"other {name}"])
+        for name in open_columns
+    }
+    return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns}, undated, numbers)
 
 
 def converted(name: str, dtype: pl.DataType, wanted: str, time_zone: str | None) -> pl.Expr:
@@ -263,11 +291,15 @@ def _counts(name: str) -> list[pl.Expr]:
         column.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
         column.cast(pl.Int128, strict=False).count().alias(f"whole {name}"),
         column.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
+        column.filter(column.cast(pl.Float64, strict=False).is_null() & column.is_not_null())
+        .first()
+        .str.slice(0, 80)
+        .alias(f"other {name}"),
         column.is_in(["true", "false", "True", "False", "TRUE", "FALSE"]).sum().alias(f"boolean {name}"),
     ]
 
 
-def _shown(name: str, counted: Mapping[str, int]) -> Shown:
+def _shown(name: str, counted: Mapping[str, Any]) -> Shown:
     values = counted[f"values {name}"]
     if values == 0:
         return "null"

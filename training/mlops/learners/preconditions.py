@@ -1,0 +1,60 @@
+"""What must hold before a training begins: metrics, objective, learner and features fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlops.code import load_extension, recipe_of
+from mlops.contract.extensions import is_of_recipe
+from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
+from mlops.contract.objectives import check_fit
+from mlops.contract.sections.train import Train
+from mlops.contract.step import BadConfigError
+from mlops.metrics.metric import load_metric
+from mlops.objectives.objective import LoadedObjective, load_objective
+
+
+def check_features(config: Train, manifest: Mapping[str, Any], own: Callable[[str], object]) -> None:
+    """
+    Check that the features are such as the section ``train`` asks for, before anything costs time.
+
+    :param manifest: of the features
+    :param own: loads code of the recipe by its import path
+    :raises BadConfigError: where metrics, objective, learner and features do not fit each other
+    """
+    objective = load_objective(config.objective, config.objective_settings, own)
+    spec = objective.spec
+    for name in (config.metric, *config.metrics):
+        check_fit(name, load_metric(name, own).spec, config.objective, objective.kind)
+    made = "tokens" if "vocab_size" in manifest else "rows"
+    if spec.inputs != made:
+        raise BadConfigError(
+            f"objective {config.objective!r} does not fit the features, which are {made}: it needs a "
+            f"{'TokenSet' if spec.inputs == 'tokens' else 'FeatureSet'}"
+        )
+    if config.learner != TORCH:
+        _check_learner(config, objective, manifest["feature_set"], own)
+    if spec.needs_groups and not manifest["grouped"]:
+        raise BadConfigError(
+            f"objective {config.objective!r} needs groups of rows, but the feature set groups nothing; set its group_by"
+        )
+
+
+def _check_learner(config: Train, objective: LoadedObjective, feature_set: str, own: Callable[[str], object]) -> None:
+    """
+    Check that a learner beside torch can learn the objective, and that their code lies in the recipe of the features,
+    which is stored with the model.
+    """
+    spec = load_extension(LEARNERS, config.learner, LearnerSpec, own)
+    try:
+        check_learns_kind(config.learner, spec, objective.kind, config.objective)
+    except ValueError as error:
+        raise BadConfigError(f"train must be {error}") from None
+    recipe = recipe_of(feature_set)
+    for name, path in (("learner", config.learner), ("objective", config.objective)):
+        if is_of_recipe(path) and recipe_of(path) != recipe:
+            raise BadConfigError(
+                f"train.{name} must be in {'.'.join(recipe)}, as the feature set, which is stored with the model; got "
+                f"{path!r}"
+            )

@@ -1,0 +1,117 @@
+"""Rows to rehearse with: of the newest snapshot, where the pipeline would make the same one, or of its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from mlops.contract.refs import INPUT, DatasetRef
+from mlops.contract.section import SpecError, check_section
+from mlops.contract.sections.ingest import Ingest, SourceSplit
+from mlops.contract.step import StepInput, code_digest
+from mlops.data.snapshots.canonical import normalise
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.data.snapshots.transform import explained, rows_in_window, stacked, transform_sources
+from mlops.data.sources import SourceTable, read_source
+from mlops.data.sources.window import Window
+from mlops.rehearsal.problems import Problems
+from mlops.store import REF_FILE, Store
+
+MOST_ROWS: Final = 20_000
+"""Rows of a sample, the newest that there are."""
+_ALL_DAYS: Final = 36_500
+"""Window in which rows are looked for where the pipeline's own, as of now, has none: the data may be older."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    rows: pl.DataFrame
+    origin: str
+    """Where they are from, for people."""
+    notes: Sequence[str] = ()
+    """What a person should know of them."""
+
+
+def of_snapshot(store: Store, pipeline: str, ingest: Ingest, home: Path) -> Sample | None:
+    """Return rows of the newest snapshot; None where there is none, or these settings and this code make another."""
+    commits = [each for each in store.stored(f"pipelines/{pipeline}/ingest") if each.key.endswith(f"/{REF_FILE}")]
+    for commit in sorted(commits, key=lambda each: each.modified)[-1:]:
+        ref = store.committed(commit.key.removesuffix(f"/{REF_FILE}"))
+        if not isinstance(ref, DatasetRef) or INPUT not in ref.artifacts:
+            return None
+        told = StepInput.load(store.read(ref.artifacts[INPUT]).decode())
+        if told.code != code_digest([home / path for path in told.code_paths]) or not _same(told, ingest):
+            return None
+        snapshot = Snapshot.open(store, ref)
+        days, num_rows = [], 0
+        for partition in reversed(snapshot.manifest.partitions):
+            days.append(partition.day)
+            num_rows += partition.num_rows
+            if num_rows >= MOST_ROWS:
+                break
+        rows = snapshot.read(sorted(days)).tail(MOST_ROWS)
+        return Sample(rows, f"{rows.height:,} rows of the snapshot {ref.name}@{ref.version[:12]}")
+    return None
+
+
+def _same(told: StepInput, ingest: Ingest) -> bool:
+    try:
+        return check_section(Ingest, told.config, "ingest") == ingest
+    except SpecError:  # of another release
+        return False
+
+
+def of_sources(
+    ingest: Ingest, *, home: Path, scratch: Path, now: datetime, timezone: str, problems: Problems
+) -> Sample | None:
+    """
+    Return the newest rows that a transform makes of the sources; None where something is wrong with them.
+
+    :param scratch: folder for what is fetched
+    """
+    for days in (ingest.window_days, _ALL_DAYS):
+        window = Window.before(now, days, timezone)
+        tables = _read(ingest, home=home, scratch=scratch / f"{days}", window=window, problems=problems)
+        if tables is None:
+            return None
+        rows = _newest(ingest, tables, home, window, problems)
+        if rows is None:
+            return None
+        if rows.height:
+            notes = [note for name, table in tables.items() for note in table.notes(name)]
+            return Sample(rows, f"{rows.height:,} rows of the sources", notes)
+    problems.add("ingest", "sources", message=f"they have no rows that were known at {now.isoformat()}")
+    return None
+
+
+def _read(
+    ingest: Ingest, *, home: Path, scratch: Path, window: Window, problems: Problems
+) -> Mapping[str, SourceTable] | None:
+    tables = {}
+    for name, source in ingest.sources.items():
+        with problems.caught("ingest", "sources", name):
+            tables[name] = read_source(name, source, home=home, scratch=scratch, window=window, engine="polars")
+    return tables if len(tables) == len(ingest.sources) else None
+
+
+def _newest(
+    ingest: Ingest, tables: Mapping[str, SourceTable], home: Path, window: Window, problems: Problems
+) -> pl.DataFrame | None:
+    split = ingest.split
+    place = ("split",) if isinstance(split, SourceSplit) else ("transform",)
+    with problems.caught("ingest", *place):
+        if isinstance(split, SourceSplit):
+            table = stacked(tables, split)
+        else:
+            table = transform_sources(tables, ingest.transform, home)
+        rows = rows_in_window(table, ingest.event_time, window, sources=tables, transform=ingest.transform)
+        with explained(ingest.transform, tables):
+            lazy: pl.LazyFrame = rows.to_native()
+            newest = lazy.top_k(MOST_ROWS, by=ingest.event_time).collect(engine="streaming")
+        return normalise(newest)
+    return None
