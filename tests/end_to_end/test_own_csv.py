@@ -39,7 +39,8 @@ def run(command: str, airflow: LiveAirflow) -> str:
     home = airflow.home
     if command.startswith("mlops "):
         command = f"{sys.executable} -m mlops_provider.cli {command.removeprefix('mlops ').strip()} --home {home}"
-    settings = {**stack_settings(airflow.stack.root), "PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training"}
+    settings = stack_settings(airflow.stack.root)
+    settings |= {"PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training", "COLUMNS": "140"}
     done = subprocess.run(
         command, shell=True, cwd=home, env={**os.environ, **settings}, capture_output=True, text=True, check=False
     )  # fmt: skip

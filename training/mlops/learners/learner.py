@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from mlops.code import load_extension, resolved
 from mlops.contract.learners import LEARNERS, LearnerSpec
-from mlops.contract.refs import FeaturesRef
 from mlops.contract.section import check_section
 from mlops.data.shards.feature_table import FeatureTable
-from mlops.data.shards.shard_reading import open_split
 from mlops.metrics.predictions import Floats
 from mlops.objectives.objective import LoadedObjective
-from mlops.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,37 +71,6 @@ class Learner(Protocol):
         :return: the model, and its mean loss on the rows that it learns from
         :raises BadConfigError: where it cannot learn the objective
         """
-
-
-def open_lesson(
-    store: Store,
-    features: FeaturesRef,
-    manifest: Mapping[str, Any],
-    objective: LoadedObjective,
-    *,
-    seed: int,
-    num_threads: int,
-    scratch: Path,
-) -> Lesson:
-    """
-    Open stored features as a lesson.
-
-    :param manifest: of the features
-    :param scratch: folder for shards of a remote store
-    :raises BadDataError: where a label is none that the objective is defined for
-    """
-    train, validation = (open_split(store, features, name, scratch) for name in ("train", "validation"))
-    for table in (train, validation):
-        objective.functions.check_labels(table.labels)
-    return Lesson(
-        train=train,
-        validation=validation,
-        objective=objective,
-        feature_names=manifest["feature_names"],
-        categorical=manifest["categorical"],
-        seed=seed,
-        num_threads=num_threads,
-    )
 
 
 def load_learner(name: str, settings: Mapping[str, Any], own: Callable[[str], object]) -> Learner:

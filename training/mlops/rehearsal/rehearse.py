@@ -24,7 +24,8 @@ from mlops.data.shards.shard_reading import open_split
 from mlops.features.fitted import as_feature_set
 from mlops.features.materialise import Materialised, materialise
 from mlops.features.token_set import TokenSet
-from mlops.learners.learner import load_learner, open_lesson
+from mlops.learners.learner import load_learner
+from mlops.learners.lesson import open_lesson
 from mlops.learners.preconditions import check_features
 from mlops.objectives.objective import load_objective
 from mlops.rehearsal.columns import check_columns

@@ -16,7 +16,8 @@ import torch
 from mlops.contract.metrics import short_name
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
-from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner, open_lesson
+from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
+from mlops.learners.lesson import open_lesson
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.steps import StepContext
