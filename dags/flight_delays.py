@@ -54,8 +54,8 @@ with DAG(
         },
         transform="include.flight_delays.dataset:flights",
         event_time="scheduled_departure",
-        window_days=28,
-        split={"validation_days": 3, "test_days": 4},
+        window=28,
+        split={"validation": 3, "test": 4},
     )
     validate = ValidateOperator(
         task_id="validate",
@@ -66,7 +66,7 @@ with DAG(
         max_age_hours=24,
         slices=["origin"],
         # A storm is no fault of the data: what it changes may be unlike the days before.
-        newest_day={"leave_out": ["precip", "arr_delay", "delayed"]},
+        newest={"leave_out": ["precip", "arr_delay", "delayed"]},
         # Four weeks of history follow the season, faster than the champion is replaced.
         drift={"numbers": 0.3},
     )

@@ -51,7 +51,7 @@ def store_snapshot(store: Store, rows: pl.DataFrame, *, last_day: int, name: str
             window=Window.before(end, 7, ZONE),
             event_time="at",
             sources={"log": {"path": "visits.csv", "sha256": "5" * 64, "num_rows": rows.height}},
-            split=TimeSplit.model_construct(validation_days=0, test_days=0),
+            split=TimeSplit.model_construct(validation=0, test=0),
             creator={"dag_id": name, "run_id": RUN_ID, "task_id": "ingest", "try_number": 1},
             engine="polars",
             scratch=Path(scratch),

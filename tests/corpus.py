@@ -91,7 +91,7 @@ INGEST: Mapping[str, Any] = {
             "event_time": "as_of", "created_time": None, "key": [], "history_days": None, "types": {},
         }
     },
-    "transform": None, "event_time": "as_of", "window_days": 1,
+    "transform": None, "event_time": "as_of", "window": 1,
     "split": {"key": "path", "validation": 0.2, "test": 0.2}, "engine": "polars",
 }  # fmt: skip
 VALIDATE: Mapping[str, Any] = {

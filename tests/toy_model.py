@@ -59,7 +59,7 @@ def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy"
     window = Window.before(START + timedelta(days=DAYS), DAYS, "UTC")
     manifest = write_snapshot(
         store, nw.from_native(frame.lazy()), name=name, window=window, event_time="at", sources={},
-        split=TimeSplit(validation_days=2, test_days=3), creator={}, engine="polars", scratch=scratch,
+        split=TimeSplit(validation=2, test=3), creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
         place=f"ingest/{name}-{manifest.version[:12]}",

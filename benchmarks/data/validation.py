@@ -74,7 +74,7 @@ def costs(home: Path, folder: Path, table: Mapping[str, Any]) -> tuple[Cost, Cos
         pythons={runtime: home / f".venv/{runtime}/bin/python" for runtime in ("training", "validation")},
     )
     sources = {"table": {"path": str(source), "event_time": table["event_time"]}}
-    ingest = {"sources": sources, "event_time": table["event_time"], "window_days": table["days"]}
+    ingest = {"sources": sources, "event_time": table["event_time"], "window": table["days"]}
     dataset = succeed(step(deployment, folder, "ingest", ingest, table, None)[0])
     validate: dict[str, Any] = {"schema_path": str(folder / "schema.pbtxt"), "volume": None}
     first = step(deployment, folder, "validate", validate, table, dataset)[0]

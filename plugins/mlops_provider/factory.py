@@ -38,7 +38,7 @@ _FIELDS: Mapping[str, str] = {
     if step in SECTIONS
 }
 """Of the pipeline, by step."""
-PARAMETERS: Mapping[str, tuple[str, ...]] = {"ingest": ("window_days",), "train": ("learning_rate", "epochs", "seed")}
+PARAMETERS: Mapping[str, tuple[str, ...]] = {"ingest": ("window",), "train": ("learning_rate", "epochs", "seed")}
 """Settings that the trigger form offers to override for one run, by step."""
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from croniter import croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from mlops.contract.grain import counted
 from mlops.contract.objectives import check_fitting, known_kind
 from mlops.contract.section import IMPORT_PATH_PATTERN, Json, Name, Section, TimeZone, leaves
 from mlops.contract.sections.evaluate import Evaluate
@@ -99,10 +100,11 @@ class Pipeline(Section):
     @field_validator("validate_")
     @classmethod
     def _volume_within_window(cls, value: Validate, info: ValidationInfo) -> Validate:
-        days = info.data["ingest"].window_days if "ingest" in info.data else None
-        against = value.volume.against_days if value.volume is not None else None
-        if days is not None and against is not None and against >= days > 1:
-            raise ValueError(f"content with a window of {days} days: make volume.against_days smaller than that")
+        ingest = info.data.get("ingest")
+        against = value.volume.against if value.volume is not None else None
+        if ingest is not None and against is not None and against >= ingest.window > 1:
+            window = counted(ingest.window, ingest.grain)
+            raise ValueError(f"content with a window of {window}: make volume.against smaller than that")
         return value
 
     @field_validator("tune")

@@ -67,7 +67,7 @@ FIRST_NIGHT = 6
 def airflow(new_airflow: Callable[..., LiveAirflow], tmp_path: Any) -> LiveAirflow:
     """With a pipeline whose every night is worth a version: ten of them fit into the data."""
     text = (REPOSITORY / "tests/fixtures/events/events.pipeline.yaml").read_text()
-    text = text.replace("pipeline: events", f"pipeline: {STRUCK}").replace("window_days: 7", "window_days: 5")
+    text = text.replace("pipeline: events", f"pipeline: {STRUCK}").replace("window: 7", "window: 5")
     text = text.replace("start_date: 2024-01-08", "start_date: 2024-01-05").partition("evaluate:")[0]
     path = tmp_path / f"{STRUCK}.pipeline.yaml"
     path.write_text(text + PIPELINE)

@@ -48,7 +48,7 @@ def document(step: str, night: datetime, parent: Ref | None) -> StepInput:
     start, end = (moment.astimezone(ZoneInfo("UTC")) for moment in (night - timedelta(days=1), night))
     config = PIPELINE.model_dump(mode="json", by_alias=True)[step]
     if step == "validate":
-        config["volume"] = {"tolerance": 0.5, "against_days": 7}  # Saturdays are no crashes
+        config["volume"] = {"tolerance": 0.5, "against": 7}  # Saturdays are no crashes
     identity = RunIdentity(
         pipeline="flight_ranking",
         run_key=f"{end:%Y%m%dT%H%M%SZ}-000000000000",

@@ -69,7 +69,7 @@ def home(tmp_path: Path) -> Path:
 
 def set_engine(home: Path, engine: str) -> None:
     path = home / "dags/events.pipeline.yaml"
-    path.write_text(path.read_text().replace("\n  window_days: 7\n", f"\n  window_days: 7\n  engine: {engine}\n"))
+    path.write_text(path.read_text().replace("\n  window: 7\n", f"\n  window: 7\n  engine: {engine}\n"))
 
 
 @on_turn(1, 2)

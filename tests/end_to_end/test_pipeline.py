@@ -145,7 +145,7 @@ def test_trigger_form_overrides_one_run(airflow: LiveAirflow, first_night: str) 
     mistyped = airflow.trigger(16, conf={"epoch": 1})
     assert airflow.client.wait("events", mistyped, NIGHT_SECONDS) == "failed"
     assert airflow.client.tasks("events", mistyped)["ingest"]["try_number"] == 1, "no retry makes it right"
-    run_id = airflow.trigger(11, conf={"epochs": 1, "window_days": 5, "learning_rate": 0.02})
+    run_id = airflow.trigger(11, conf={"epochs": 1, "window": 5, "learning_rate": 0.02})
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
     dataset = DatasetRef.from_wire(airflow.client.xcom("events", run_id, "ingest"))
     assert dataset.num_rows == 500

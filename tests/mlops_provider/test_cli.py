@@ -261,8 +261,8 @@ start_date: 2024-01-01
 ingest:
   sources: {visits: {path: data/visits.csv, event_time: at}}
   event_time: at
-  window_days: 7
-  split: {validation_days: 2, test_days: 2}
+  window: 7
+  split: {validation: 2, test: 2}
 validate: {schema_path: include/visits/schema.pbtxt, unique: [[visit]]}
 features: {feature_set: "include.visits.features:FEATURES"}
 train: {learner: lightgbm, objective: binary, metric: auc}

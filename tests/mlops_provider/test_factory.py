@@ -41,7 +41,7 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
     """The form refuses what the run would refuse an hour later."""
     params = build_dag(load_pipeline(PIPELINE)).params
     assert {name: params[name] for name in params} == {
-        "window_days": 30,
+        "window": 30,
         "learning_rate": 0.0003,
         "epochs": 3,
         "seed": 2013,

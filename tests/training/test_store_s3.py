@@ -182,8 +182,8 @@ def night(postgres: str, store: Store, tmp_path: Path, monkeypatch: pytest.Monke
         "sources": {"orders": source},
         "transform": None,
         "event_time": "at",
-        "window_days": 4,
-        "split": {"validation_days": 1, "test_days": 1},
+        "window": 4,
+        "split": {"validation": 1, "test": 1},
         "engine": "polars",
     }
 

@@ -16,11 +16,12 @@ from typing import Any, Final
 import polars as pl
 
 from benchmarks.data.programs.drift import flights
-from mlops.contract.sections.validate import NewestDay
+from mlops.contract.grain import Periods
+from mlops.contract.sections.validate import Newest
 from mlops.validation.anomalies import ColumnDistance
 from mlops.validation.chance import deviations_for
 from mlops.validation.columns import is_instant
-from mlops.validation.newest_day import Days, day_distance
+from mlops.validation.newest_period import Judged, period_distance
 from mlops.validation.rows import Rows
 
 WINDOW_DAYS: Final = 30
@@ -89,11 +90,11 @@ def examined(window: Mapping[str, pl.DataFrame], columns: Sequence[str] | None =
         table=pl.concat(parts).lazy(),
         num_rows={day: part.height for day, part in window.items()},
         event_time="time_hour",
-        timezone=ZONE,
+        kind=Periods("day", ZONE),
     )
-    days, deviations = Days.of(rows.days, (), rows.days[-1]), deviations_for(next(iter(window.values())).width)
+    days, deviations = Judged.of(rows.periods, (), rows.periods[-1]), deviations_for(next(iter(window.values())).width)
     found = [
-        day_distance(column, column.describe()[0], days, NewestDay(), deviations)
+        period_distance(column, column.describe()[0], days, Newest(), deviations)
         for column in rows.columns()
         if not is_instant(column.dtype)
     ]

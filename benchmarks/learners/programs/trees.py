@@ -89,8 +89,8 @@ class Steps:
             },
             "transform": "include.flight_arrival.dataset:flights",
             "event_time": "scheduled_departure",
-            "window_days": 365,
-            "split": {"validation_days": 30, "test_days": 30},
+            "window": 365,
+            "split": {"validation": 30, "test": 30},
         }
         dataset = self.run("ingest", check_section(Ingest, ingest, "ingest"), None, "year")
         section = check_section(Features, {"feature_set": "include.flight_arrival.features:FEATURES"}, "features")

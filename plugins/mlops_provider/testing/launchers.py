@@ -90,7 +90,7 @@ def launch(home: Path, statement: str, name: str) -> Launch:
             "sources": {"events": {"path": "data/events.csv", "event_time": "at"}},
             "transform": f"include.{name}.dataset:rows",
             "event_time": "at",
-            "window_days": 7,
+            "window": 7,
         }
     )
     identity = RunIdentity(

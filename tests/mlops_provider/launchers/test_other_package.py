@@ -55,7 +55,7 @@ def test_its_settings_reach_the_step(home: Path) -> None:
 
 
 def test_its_settings_are_checked_where_the_task_is_made() -> None:
-    common = {"task_id": "ingest", "pipeline": "p", "sources": {"a": {"path": "a.csv"}}, "window_days": 28}
+    common = {"task_id": "ingest", "pipeline": "p", "sources": {"a": {"path": "a.csv"}}, "window": 28}
     common["event_time"] = "at"
     operator = IngestOperator(**common, launcher="nice", launcher_settings={"niceness": 3})
     assert operator.launcher_settings == {"niceness": 3}

@@ -84,7 +84,7 @@ def test_any_step_can_be_mapped_over_its_settings() -> None:
     """Broken: Airflow would know none of a step's settings, for they are not in its signature."""
     sources = {"events": {"path": "x.csv", "event_time": "at"}}
     with DAG(dag_id="mapped", schedule=None, start_date=datetime(2024, 1, 1)):
-        mapped = IngestOperator.partial(task_id="ingest", sources=sources, event_time="at").expand(window_days=[8, 9])
+        mapped = IngestOperator.partial(task_id="ingest", sources=sources, event_time="at").expand(window=[8, 9])
         with pytest.raises(TypeError, match="unexpected keyword argument 'window_day'"):
             IngestOperator.partial(task_id="wrong", sources=sources, window_day=3)
-    assert mapped.unmap({"window_days": 9}).settings["window_days"] == 9  # type: ignore[union-attr]
+    assert mapped.unmap({"window": 9}).settings["window"] == 9  # type: ignore[union-attr]

@@ -84,7 +84,7 @@ def test_output_of_a_plain_task_is_left_to_run_time(dag: DAG) -> None:
     [
         pytest.param({"sources": {}, "event_time": "at"}, "sources must have at least 1 item, has 0", id="no source"),
         pytest.param({"sources": SOURCES}, "the key 'event_time' is missing", id="missing"),
-        pytest.param({"sources": SOURCES, "event_time": "at", "window_days": 0}, "window_days must be >= 1, got 0",
+        pytest.param({"sources": SOURCES, "event_time": "at", "window": 0}, "window must be >= 1, got 0",
                      id="range"),
     ],
 )  # fmt: skip

@@ -104,9 +104,11 @@ def test_diff_counts_rows_per_day_and_shows_what_changed(mlops: Run, nights: tup
         assert row in lines
     assert "seconds: 3.5 -> 99.5" in done.stdout
 
-    days = {day["day"]: day for day in document(mlops("diff", "visits@2024-01-03", "visits", "--json"))["days"]}
+    days = {
+        each["period"]: each for each in document(mlops("diff", "visits@2024-01-03", "visits", "--json"))["periods"]
+    }
     assert days["2024-01-03"]["columns"] == {"seconds": 1}
-    keyed = document(mlops("diff", "visits@2024-01-03", "visits", "--json", "--key", "visitor,page"))["days"][2]
+    keyed = document(mlops("diff", "visits@2024-01-03", "visits", "--json", "--key", "visitor,page"))["periods"][2]
     assert keyed["examples"] == [
         {"key": {"visitor": 301, "page": "/home"}, "before": {"seconds": 3.5}, "after": {"seconds": 99.5}}
     ]

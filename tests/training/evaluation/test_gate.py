@@ -275,5 +275,5 @@ def test_a_rule_about_what_is_not_measured_is_refused() -> None:
 def test_a_champion_that_knows_the_held_out_days_is_pointed_out() -> None:
     """An old night run again is judged against a model that was trained on its test days."""
     rules, data = [rule_of(IMPROVEMENT)], measured(estimated(0.7, 0.8, 0.01))
-    assert "trained on 4 of the held-out days" in judge(rules, data, days_seen=4).reason
+    assert "trained on 4 of the held-out periods" in judge(rules, data, periods_seen=4).reason
     assert "held-out days" not in judge(rules, data).reason

@@ -56,7 +56,7 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
     (recipe / "features.py").write_text(RECIPE)
     manifest = write_snapshot(
         store, nw.from_native(rows.lazy()), name="visits", event_time="at", window=Window.before(END, 10, "UTC"),
-        sources={}, split=TimeSplit(validation_days=2, test_days=2), creator={}, engine="polars", scratch=tmp_path,
+        sources={}, split=TimeSplit(validation=2, test=2), creator={}, engine="polars", scratch=tmp_path,
     )  # fmt: skip
     dataset = DatasetRef(
         place="ingest", artifacts={"manifest": store.put_artifact("ingest", "manifest.json", manifest.to_json())},

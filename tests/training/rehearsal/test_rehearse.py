@@ -99,7 +99,7 @@ DOCUMENT: dict[str, Any] = {
     },
     "validate": {
         "schema_path": "include/shops/schema.pbtxt", "unique": [["at", "visit"]], "slices": ["shop"],
-        "newest_day": {"leave_out": ["minutes"]}, "drift": {"columns": {"spent": 0.3}},
+        "newest": {"leave_out": ["minutes"]}, "drift": {"columns": {"spent": 0.3}},
     },
     "features": {"feature_set": "include.shops.features:FEATURES"},
     "train": {
@@ -175,7 +175,7 @@ def test_all_mistakes_are_said_at_once(tried: Tried) -> None:
         tried(
             ingest={"split": {"key": "customer"}},
             validate={
-                "unique": [["at", "visti"]], "slices": ["shp"], "newest_day": {"leave_out": ["minuets"]},
+                "unique": [["at", "visti"]], "slices": ["shp"], "newest": {"leave_out": ["minuets"]},
                 "drift": {"columns": {"spend": 0.3}},
             },
             features={"feature_set": "include.shops.features:TYPED_WRONG"},
@@ -191,7 +191,7 @@ def test_all_mistakes_are_said_at_once(tried: Tried) -> None:
     assert {keys: message.split("; ")[1] for keys, message in found.items()} == {
         "validate.unique.0.1": "did you mean 'visit'?",
         "validate.slices.0": "did you mean 'shop'?",
-        "validate.newest_day.leave_out.0": "did you mean 'minutes'?",
+        "validate.newest.leave_out.0": "did you mean 'minutes'?",
         "validate.drift.columns.spend": "did you mean 'spent'?",
         "evaluate.slices.1": "did you mean 'shop'?",
     }
@@ -269,6 +269,6 @@ def test_a_snapshot_is_used_where_these_settings_would_make_the_same(tried: Trie
     rehearsal = tried()
     assert told(rehearsal) == {}
     assert rehearsal.done[1].startswith("tried on 600 rows of the snapshot shops@")
-    assert list(told(tried(ingest={"event_time": "at", "window_days": 29}))) == ["ingest.sources.visits"]
+    assert list(told(tried(ingest={"event_time": "at", "window": 29}))) == ["ingest.sources.visits"]
     (home / "include/shops/dataset.py").write_text(DATASET + "# other code\n")
     assert list(told(tried())) == ["ingest.sources.visits"]

@@ -59,7 +59,7 @@ def snapshot(store: Store, scratch: Path, days: int = 8, seed: int = 0) -> Valid
     window = Window.before(START + timedelta(days=days), days, "UTC")
     manifest = write_snapshot(
         store, nw.from_native(pl.DataFrame(rows).lazy()), name="toy", window=window, event_time="at", sources={},
-        split=TimeSplit(validation_days=2, test_days=2), creator={}, engine="polars", scratch=scratch,
+        split=TimeSplit(validation=2, test=2), creator={}, engine="polars", scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
         place=f"ingest/toy-{seed}-{manifest.version[:12]}",

@@ -45,11 +45,11 @@ INGEST = {
             "key": [], "history_days": None, "types": {},
         }
     },
-    "transform": "include.events.dataset:results", "event_time": "at", "window_days": 7,
-    "split": {"validation_days": 1, "test_days": 2}, "engine": "polars",
+    "transform": "include.events.dataset:results", "event_time": "at", "window": 7,
+    "split": {"validation": 1, "test": 2}, "engine": "polars",
 }  # fmt: skip
 VALIDATE = {
-    "schema_path": "include/events/schema.pbtxt", "volume": {"tolerance": 0.2, "against_days": 1},
+    "schema_path": "include/events/schema.pbtxt", "volume": {"tolerance": 0.2, "against": 1},
     "drift": {"numbers": 0.1, "values": 0.1, "columns": {}}, "unique": [], "max_age_hours": None, "slices": [],
     "slice_tolerance": 0.25, "serving_log": None,
 }  # fmt: skip

@@ -168,7 +168,7 @@ CASES = {
         ingest={"split": {"key": "shop", "validation": 0.3, "test": 0.3}},
     ),
     "a column of the name of its as_of": Case(
-        source={"event_time": None, "as_of": "at"}, ingest={"window_days": 1, "split": {"rows": "hash"}}
+        source={"event_time": None, "as_of": "at"}, ingest={"window": 1, "split": {"rows": "hash"}}
     ),
     "two thousand columns": Case(lambda rows: rows.with_columns(pl.lit(n % 7).alias(f"c{n}") for n in range(2_000))),
     "a value for each row": Case(lambda rows: rows.with_columns(shop=pl.format("shop {}", "visit"))),
@@ -218,8 +218,8 @@ def told(
             case.change(visits()).write_csv(path)
         source = {"path": f"data/{case.name}", "event_time": "at", **case.source}
         settings = {
-            "sources": {"visits": source}, "event_time": "at", "window_days": 10,
-            "split": {"validation_days": 3, "test_days": 3}, **case.ingest,
+            "sources": {"visits": source}, "event_time": "at", "window": 10,
+            "split": {"validation": 3, "test": 3}, **case.ingest,
         }  # fmt: skip
         try:
             dataset = ingest.run(context("ingest", settings))

@@ -62,7 +62,7 @@ def snapshot(
         window=Window.before(end, days, "UTC"),
         event_time="at",
         sources={},
-        split=TimeSplit(validation_days=2, test_days=3),
+        split=TimeSplit(validation=2, test=3),
         creator={},
         engine="polars",
         scratch=scratch,

@@ -102,7 +102,7 @@ def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
         manifest = write_snapshot(
             store, nw.from_native(rows.lazy()), name="toy", event_time="at",
             window=Window.before(datetime(2024, 1, 11, tzinfo=UTC), 10, "UTC"),
-            sources={}, split=split or TimeSplit(validation_days=2, test_days=3), creator={},
+            sources={}, split=split or TimeSplit(validation=2, test=3), creator={},
             engine="polars", scratch=tmp_path,
         )  # fmt: skip
         dataset = DatasetRef(
@@ -161,7 +161,7 @@ def test_again_gives_the_same_ref(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "split",
-    [TimeSplit(validation_days=2, test_days=3), KeySplit(key="query", validation=0.2, test=0.3)],
+    [TimeSplit(validation=2, test=3), KeySplit(key="query", validation=0.2, test=0.3)],
     ids=["time", "key"],
 )
 def test_what_is_held_out_cannot_influence_the_training_split(

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from turns import on_turn
 
 from mlops.contract.refs import DatasetRef
 from mlops.contract.section import SpecError, check_section
@@ -88,8 +89,8 @@ def context(home: Path, store: Path, interval_end: str, config: dict[str, Any], 
 
 def config(**changes: Any) -> dict[str, Any]:
     source = file_source(changes.pop("path", "events.csv"), changes.pop("source_event_time", "at"))
-    split = {"validation_days": 1, "test_days": 1}
-    settings = {"sources": {"events": source}, "transform": None, "event_time": "at", "window_days": 3, "split": split}
+    split = {"validation": 1, "test": 1}
+    settings = {"sources": {"events": source}, "transform": None, "event_time": "at", "window": 3, "split": split}
     return {**settings, "engine": "polars", **changes}
 
 
@@ -142,10 +143,14 @@ def test_the_transform_never_sees_the_future(run: Ingest, tmp_path: Path) -> Non
 
 def test_the_window_is_counted_in_days_of_the_zone(run: Ingest, tmp_path: Path) -> None:
     """Otherwise a window over the change of clocks, or west of Greenwich, would begin within a day."""
-    ref = run("2024-01-05T05:00:00+00:00", timezone="America/New_York", window_days=3)
+    ref = run("2024-01-05T05:00:00+00:00", timezone="America/New_York", window=3)
 
     assert ref.interval_start == "2024-01-02T05:00:00+00:00"
-    assert Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).days == ["2024-01-02", "2024-01-03", "2024-01-04"]
+    assert Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).periods == [
+        "2024-01-02",
+        "2024-01-03",
+        "2024-01-04",
+    ]
 
 
 SQL = "-- twice\nSELECT at, value * 2 AS double FROM events WHERE value % 2 = 0"
@@ -189,9 +194,9 @@ def test_the_manifest_says_who_made_it_of_what(run: Ingest, tmp_path: Path) -> N
     manifest = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), run()).manifest
 
     assert manifest.creator == {"dag_id": "toy", "run_id": "r", "task_id": "ingest", "try_number": 1}
-    assert (manifest.engine, manifest.format, manifest.interval_end) == ("polars", 2, "2024-01-05T00:00:00+00:00")
-    assert manifest.split == {"validation_days": 1, "test_days": 1}
-    assert manifest.splits["test"].days == ("2024-01-04",)
+    assert (manifest.engine, manifest.format, manifest.interval_end) == ("polars", 3, "2024-01-05T00:00:00+00:00")
+    assert manifest.split == {"validation": 1, "test": 1}
+    assert manifest.splits["test"].periods == ("2024-01-04",)
     assert manifest.sources["events"]["num_rows"] == 40
 
 
@@ -206,9 +211,9 @@ def with_rows_on(home: Path, *days: int) -> None:
     ("days", "calendar", "message"),
     [
         pytest.param([1, 2, 3, 4, 5], "business_days", None, id="Friday is the newest on a Sunday"),
-        pytest.param([1, 2, 3, 4], "business_days", "no rows for 2024-01-05, the last day on which .* expects any",
+        pytest.param([1, 2, 3, 4], "business_days", "no rows for 2024-01-05, the last day in which .* expects any",
                      id="Friday is late"),
-        pytest.param([1, 2, 3, 4, 6], "business_days", "no rows for 2024-01-05, the last day on which",
+        pytest.param([1, 2, 3, 4, 6], "business_days", "no rows for 2024-01-05, the last day in which",
                      id="whatever Saturday has"),
         pytest.param([1, 2, 3, 4, 5, 6], "business_days", None, id="Saturday may have rows"),
         pytest.param([1, 2, 3, 4, 5], "every_day", "no rows for 2024-01-07, the last day of the interval",
@@ -225,23 +230,109 @@ def test_the_last_day_that_the_calendar_expects_must_be_there(
 ) -> None:
     """A model would be trained without the newest day, and nobody would know; nor must a weekend fail each week."""
     with_rows_on(home, *days)
-    settings = {"calendar": calendar, "window_days": 7}
+    settings = {"calendar": calendar, "window": 7}
     if message is not None:
         with pytest.raises(BadDataError, match=message):
             run("2024-01-08T00:00:00+00:00", **settings)
         return
     ref = run("2024-01-08T00:00:00+00:00", **settings)
-    assert Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).days == [f"2024-01-0{day}" for day in days]
+    assert Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).periods == [f"2024-01-0{day}" for day in days]
+
+
+RANDOM = {"rows": "hash", "validation": 0.3, "test": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("grain", "window", "end", "zone", "calendar", "names"),
+    [
+        pytest.param("hour", 6, "2024-01-05T07:30:00Z", "UTC", {"gaps": 1},
+                     ["2024-01-05T02:00Z", "2024-01-05T04:00Z", "2024-01-05T06:00Z"], id="hours that are over"),
+        pytest.param("hour", 6, "2024-01-05T07:30:00Z", "Asia/Kolkata", {"gaps": 1},
+                     ["2024-01-05T01:30Z", "2024-01-05T03:30Z", "2024-01-05T05:30Z"], id="hours of India"),
+        pytest.param("day", 3, "2024-01-05T06:00:00Z", "UTC", "every_day",
+                     ["2024-01-02", "2024-01-03", "2024-01-04"], id="days that are over"),
+        pytest.param("day", 3, "2024-01-05T06:00:00Z", "America/New_York", "every_day",
+                     ["2024-01-02", "2024-01-03", "2024-01-04"], id="days of New York"),
+        pytest.param("week", 1, "2024-01-12T00:00:00Z", "UTC", "every_day", ["2024-W01"], id="weeks that are over"),
+        pytest.param("month", 1, "2024-02-15T00:00:00Z", "UTC", "business_days", ["2024-01"], id="whole months"),
+    ],
+)  # fmt: skip
+def test_partitions_are_of_the_grain(
+    run: Ingest, tmp_path: Path, grain: str, window: int, end: str, zone: str, calendar: Any, names: list[str]
+) -> None:
+    """One that is not over has a part of its rows, and would be held against whole ones."""
+    split = RANDOM if window == 1 else {"validation": 1, "test": 1}
+    ref = run(end, timezone=zone, grain=grain, window=window, calendar=calendar, split=split)
+    snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref)
+    assert snapshot.periods == names
+    assert len(snapshot.manifest.window) == window
+    assert snapshot.manifest.window[-1] >= names[-1]
+    assert snapshot.read()["at"].is_sorted()
+    assert snapshot.read(names[-1:]).height == snapshot.manifest.partitions[-1].num_rows
+
+
+def by_source(home: Path) -> dict[str, Any]:
+    """Settings of a table without any time, in a file for each split."""
+    for name, start in (("train", 0), ("test", 1_000)):
+        (home / f"{name}.csv").write_text("x,grade\n" + "".join(f"{start + n},{n % 3}\n" for n in range(300)))
+    read = {"kind": "files", "as_of": "read_at"}
+    return {
+        "sources": {"a": {**read, "path": "train.csv"}, "b": {**read, "path": "test.csv"}}, "event_time": "read_at",
+        "window": 1, "split": {"sources": {"train": "a", "test": "b"}, "validation": 0.3},
+    }  # fmt: skip
+
+
+@on_turn(0, 2)
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"grain": "hour", "window": 6, "calendar": {"gaps": 1}}, id="hours"),
+        pytest.param({"grain": "day", "window": 3}, id="days"),
+        pytest.param({"grain": "week", "window": 1, "calendar": {"gaps": 1}, "split": RANDOM}, id="weeks"),
+        pytest.param({"grain": "month", "window": 1, "calendar": {"gaps": 1}, "split": RANDOM}, id="months"),
+        pytest.param(by_source, id="a source for each split"),
+    ],
+)
+def test_spark_makes_the_same_snapshot(run: Ingest, home: Path, tmp_path: Path, settings: Any) -> None:
+    """A pipeline that outgrows its machine would train on other rows, or hold out others."""
+    pytest.importorskip("pyspark", reason="PySpark is not in this environment")
+    given = settings(home) if callable(settings) else settings
+    # Weeks and months over a year's end, of which one is still to come.
+    start = datetime(2024, 12, 23, 5, 30, tzinfo=UTC)
+    instants = [start + timedelta(hours=2 * n) for n in range(200)]
+    rows = {"at": [t.isoformat() for t in instants], "value": range(200), "text": [f"t{n % 7}" for n in range(200)]}
+    pl.DataFrame(rows).write_csv(home / "events.csv")
+    zone, end = "Asia/Kolkata", "2025-01-06T20:00:00Z"
+    refs = [run(end, timezone=zone, **{**given, "engine": engine}) for engine in ("polars", "spark")]
+    assert refs[0].version == refs[1].version
+    snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), refs[0])
+    assert snapshot.manifest.num_rows > 0
+
+
+def test_an_hour_without_rows_stops_an_hourly_run(run: Ingest) -> None:
+    with pytest.raises(
+        BadDataError, match=r"no rows for 2024-01-05T07:00Z, the last hour of the interval \(newest: .*T06"
+    ):
+        run("2024-01-05T08:00:00Z", grain="hour", window=6, split=RANDOM)
+    with pytest.raises(BadDataError, match="the snapshot has 3 hours with rows, too few for a validation of 3, a test"):
+        run("2024-01-05T07:00:00Z", grain="hour", window=6, calendar={"gaps": 2}, split={"validation": 3, "test": 2})
+
+
+def test_shares_of_time_are_refused_with_what_is_meant() -> None:
+    given = {"sources": {"a": {"path": "a.csv"}}, "event_time": "at", "split": {"validation": 0.2, "test": 3}}
+    with pytest.raises(SpecError, match=r"split.validation must be a number of days, .* shares go with key, rows"):
+        check_section(IngestSection, given, "ingest")
 
 
 def test_the_manifest_says_which_days_were_expected(run: Ingest, home: Path, tmp_path: Path) -> None:
     """Validation has no package of holidays, and another version of it must not change what was expected then."""
     with_rows_on(home, 1, 2, 3, 4, 5)
-    ref = run("2024-01-08T00:00:00+00:00", calendar={"holidays": "US"}, window_days=7)
+    ref = run("2024-01-08T00:00:00+00:00", calendar={"holidays": "US"}, window=7)
     manifest = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref).manifest
-    assert manifest.expected_days == ("2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05")
+    assert manifest.expected == ("2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05")
     assert manifest.calendar["holidays"] == "US"
-    assert run("2024-01-08T00:00:00+00:00", calendar="business_days", window_days=7).version == ref.version
+    assert run("2024-01-08T00:00:00+00:00", calendar="business_days", window=7).version == ref.version
 
 
 def test_undated_data_is_a_snapshot_of_the_day_it_is_read_on(run: Ingest, home: Path, tmp_path: Path) -> None:
@@ -249,14 +340,14 @@ def test_undated_data_is_a_snapshot_of_the_day_it_is_read_on(run: Ingest, home: 
     (home / "wines.csv").write_text("acid,good\n" + "".join(f"{n / 10},{n % 2}\n" for n in range(200)))
     undated = {
         "sources": {"wines": {"kind": "files", "path": "wines.csv", "as_of": "read_at"}},
-        "event_time": "read_at", "window_days": 1, "split": {"rows": "hash", "validation": 0.2, "test": 0.2},
+        "event_time": "read_at", "window": 1, "split": {"rows": "hash", "validation": 0.2, "test": 0.2},
     }  # fmt: skip
     held_out = []
     for night in ("2024-01-05", "2024-01-06"):
         ref = run(interval_end=f"{night}T00:00:00+00:00", **undated)
         snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), ref)
         assert snapshot.manifest.num_rows == 200
-        assert len(snapshot.days) == 1
+        assert len(snapshot.periods) == 1
         held_out.append(sorted(snapshot.read_split("test")["acid"].to_list()))
     assert held_out[0] == held_out[1]
     assert 20 < len(held_out[0]) < 60
@@ -270,7 +361,7 @@ def test_a_source_for_each_split(run: Ingest, home: Path, tmp_path: Path) -> Non
     read = {"kind": "files", "as_of": "read_at"}
     given = {
         "sources": {"a": {**read, "path": "train.csv"}, "b": {**read, "path": "test.csv"}},
-        "event_time": "read_at", "window_days": 1,
+        "event_time": "read_at", "window": 1,
         "split": {"sources": {"train": "a", "test": "b"}, "validation": 0.3, "key": "query"},
     }  # fmt: skip
     snapshot = Snapshot.open(Store(f"file://{tmp_path / 'store'}"), run(**given))
@@ -287,10 +378,10 @@ def test_a_source_for_each_split(run: Ingest, home: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"split": {"rows": "hash"}}, "content with window_days: 1, as all rows of 'events' are of the day"),
-        ({"window_days": 1}, "split must be by key, rows, column or sources where the window is one day"),
+        ({"split": {"rows": "hash"}}, "content with window: 1, as all rows of 'events' are of the day"),
+        ({"window": 1}, "split must be by key, rows, column or sources where the window is one day"),
         (
-            {"window_days": 1, "split": {"sources": {"train": "events", "test": "tests"}, "validation": 0.1}},
+            {"window": 1, "split": {"sources": {"train": "events", "test": "tests"}, "validation": 0.1}},
             "split must be of sources that there are: events",
         ),
     ],
@@ -302,8 +393,8 @@ def test_settings_that_undated_data_cannot_have(changes: dict[str, Any], message
 
 
 def test_a_split_that_leaves_nothing_is_refused(run: Ingest) -> None:
-    with pytest.raises(BadDataError, match="4 days with rows, too few for validation_days=2"):
-        run(split={"validation_days": 2, "test_days": 2}, window_days=6)
+    with pytest.raises(BadDataError, match="4 days with rows, too few for a validation of 2"):
+        run(split={"validation": 2, "test": 2}, window=6)
     with pytest.raises(BadDataError, match="no row is in the split '.*': there are too few"):
         run(split={"key": "text", "validation": 0.001, "test": 0.001})
 
@@ -395,8 +486,8 @@ FLIGHTS = {
     },
     "transform": "include.flight_ranking.dataset:documents",
     "event_time": "scheduled_departure",
-    "window_days": 30,
-    "split": {"validation_days": 3, "test_days": 5},
+    "window": 30,
+    "split": {"validation": 3, "test": 5},
     "engine": "polars",
 }
 
@@ -418,8 +509,8 @@ def test_two_nights_of_real_flights_share_all_but_one_day(tmp_path: Path) -> Non
     )
 
     store = Store(f"file://{tmp_path / 'store'}")
-    partitions = {p.day: p for p in Snapshot.open(store, second).manifest.partitions}
-    shared = {p.day: p for p in Snapshot.open(store, first).manifest.partitions}
+    partitions = {p.period: p for p in Snapshot.open(store, second).manifest.partitions}
+    shared = {p.period: p for p in Snapshot.open(store, first).manifest.partitions}
     assert (len(partitions), len(shared)) == (30, 30)
     assert set(partitions) - set(shared) == {"2013-02-09"}
     assert all(partitions[day] == shared[day] for day in set(partitions) & set(shared))

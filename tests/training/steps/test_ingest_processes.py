@@ -35,7 +35,7 @@ def ingest_input(try_number: int = 1) -> StepInput:
         "history_days": None, "types": {}, "null_values": [],
     }  # fmt: skip
     config = {
-        "sources": {"events": source}, "transform": None, "event_time": "at", "window_days": NUM_DAYS,
+        "sources": {"events": source}, "transform": None, "event_time": "at", "window": NUM_DAYS,
         "split": {"key": "user", "validation": 0.1, "test": 0.1}, "engine": "polars",
     }  # fmt: skip
     return StepInput(step="ingest", run=run, config=config)

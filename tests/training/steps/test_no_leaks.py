@@ -77,8 +77,8 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ingest:
     }  # fmt: skip
     config: dict[str, Any] = {
         "sources": {name: {**source, "path": f"{name}.csv"} for name in ("flights", "weather")},
-        "transform": "include.flight_delays.dataset:flights", "event_time": "scheduled_departure", "window_days": 7,
-        "split": {"validation_days": 1, "test_days": 1}, "engine": "polars",
+        "transform": "include.flight_delays.dataset:flights", "event_time": "scheduled_departure", "window": 7,
+        "split": {"validation": 1, "test": 1}, "engine": "polars",
     }  # fmt: skip
 
     def run(later: timedelta) -> pl.DataFrame:

@@ -43,7 +43,7 @@ NEW_COLUMN = 'feature { name: "gate" type: INT }'
 TIMEZONE = "UTC"
 CONFIG = {
     "schema_path": SCHEMA_PATH,
-    "volume": {"tolerance": 0.2, "against_days": 1},
+    "volume": {"tolerance": 0.2, "against": 1},
     "drift": {"numbers": 0.1, "values": 0.1, "columns": {}},
     "unique": [],
     "max_age_hours": None,

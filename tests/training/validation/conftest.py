@@ -8,14 +8,15 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.grain import Periods
 from mlops.contract.sections.validate import Drift, Validate, Volume
 from mlops.validation.baselines import Reference
 from mlops.validation.examination import Examined, ValidationResult, examine
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
-from mlops.validation.window_days import WindowDays
+from mlops.validation.window_periods import WindowPeriods
 
-DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against=1)
 DAYS = ["2013-02-05", "2013-02-06", "2013-02-07", "2013-02-08", "2013-02-09"]
 
 SCHEMA = """
@@ -81,7 +82,7 @@ def rows_of(frames: Mapping[str, pl.DataFrame]) -> Rows:
         table=pl.concat(frame.lazy() for frame in frames.values()) if frames else pl.LazyFrame(),
         num_rows={day: frame.height for day, frame in frames.items()},
         event_time="departure",
-        timezone="UTC",
+        kind=Periods("day", "UTC"),
     )
 
 
@@ -106,7 +107,7 @@ def examined() -> Callable[..., ValidationResult]:
     ) -> ValidationResult:
         data = Examined(
             rows=rows_of(frames),
-            days=WindowDays(calendar=days, expected=days, looked_at=days),
+            periods=WindowPeriods(grain="day", all=days, expected=days, looked_at=days),
             interval_start=days[-1],
             interval_end="2013-02-10T00:00:00+00:00",
             references=references,

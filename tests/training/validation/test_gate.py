@@ -27,7 +27,7 @@ def test_unknown_values_are_shown_with_their_days(examined, frames, days, schema
     assert anomaly.found == "unknown values in 3 of 500 rows, on 2013-02-06"
     assert anomaly.expected == "one of AA, UA"
     assert anomaly.examples == ("'ZZ' 3x",)
-    assert anomaly.days == ("2013-02-06",)
+    assert anomaly.periods == ("2013-02-06",)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_an_instant_that_became_something_else_is_found(examined, frames, days, 
 def test_an_empty_day_is_found(examined, frames, days, schema):
     frames[days[1]] = frames[days[1]].clear()
     (anomaly,) = examined(frames, days, schema).anomalies
-    assert (anomaly.kind, anomaly.days) == ("EMPTY_DAY", (days[1],))
+    assert (anomaly.kind, anomaly.periods) == ("EMPTY_PERIOD", (days[1],))
 
 
 def test_an_empty_snapshot_is_found(examined, days, schema):
     """TFDV finds nothing wrong with no data."""
     verdict = examined({}, days, schema)
-    assert [anomaly.kind for anomaly in verdict.anomalies] == ["EMPTY_DAY"]
+    assert [anomaly.kind for anomaly in verdict.anomalies] == ["EMPTY_PERIOD"]
     assert not verdict.statistics.datasets
 
 
@@ -127,7 +127,7 @@ def test_bounds_on_the_number_of_rows_are_for_the_window(examined, frames, days,
 def test_a_key_that_occurs_twice_is_found(examined, frames, days, schema):
     frames[days[1]] = pl.concat([frames[days[1]], frames[days[1]].head(2)])
     (anomaly,) = examined(frames, days, schema, unique=[["departure", "carrier"]]).anomalies
-    assert (anomaly.column, anomaly.kind, anomaly.days) == ("departure + carrier", "DUPLICATES", ("2013-02-06",))
+    assert (anomaly.column, anomaly.kind, anomaly.periods) == ("departure + carrier", "DUPLICATES", ("2013-02-06",))
     assert anomaly.found == "2 keys occur more than once, in 4 of 502 rows, on 2013-02-06"
     assert anomaly.examples[0] == "2013-02-06 12:00:00+00:00, UA 2x"
 

@@ -9,7 +9,7 @@ from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation import slice_checks
 
-VOLUME = Volume(tolerance=0.25, against_days=1)
+VOLUME = Volume(tolerance=0.25, against=1)
 CARRIERS = {"AA": 60, "UA": 30, "HA": 2}
 
 

@@ -10,10 +10,10 @@ import pytest
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import RunIdentity
 from mlops.validation.anomalies import Anomaly, ColumnDistance, Distribution, ReferenceComparison
-from mlops.validation.charts import MAX_PAIRS, day_bars, distance_bars, format_number, pairs, percent
+from mlops.validation.charts import MAX_PAIRS, distance_bars, format_number, pairs, percent, period_bars
 from mlops.validation.data_report import Subject, render
 
-DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against=1)
 ATTACK = "<script>alert('x')</script>"
 
 
@@ -23,6 +23,7 @@ def subject(frames, schema) -> Subject:
         dataset="flights",
         version="0" * 64,
         timezone="UTC",
+        grain="day",
         types={name: str(dtype) for name, dtype in next(iter(frames.values())).schema.items()},
         schema_path=schema.path,
         schema_sha256=schema.sha256,
@@ -175,7 +176,7 @@ def test_equal_verdicts_give_equal_pages(frames, days, schema, subject, examined
 
 
 def test_the_offending_day_is_marked():
-    bars = day_bars({"2013-02-08": 100, "2013-02-09": 50}, ["2013-02-08", "2013-02-09"], {"2013-02-09"})
+    bars = period_bars({"2013-02-08": 100, "2013-02-09": 50}, ["2013-02-08", "2013-02-09"], {"2013-02-09"})
     assert [(bar.height, bar.marked) for bar in bars] == [(100, False), (50, True)]
 
 

@@ -5,26 +5,27 @@ from datetime import date
 
 import pytest
 
+from mlops.contract.grain import Grain, Periods, number_of
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.volume import (
-    DAY_CHANGED,
-    EMPTY_DAY,
+    EMPTY_PERIOD,
     NOT_COMPARABLE,
+    PERIOD_CHANGED,
     VOLUME_CHANGED,
     check_against_previous,
-    check_days,
+    check_periods,
     check_volume,
 )
-from mlops.validation.window_days import WindowDays, calendar_days
+from mlops.validation.window_periods import WindowPeriods
 
 DAYS = ["2013-02-07", "2013-02-08", "2013-02-09"]
-DAY_BEFORE = Volume(tolerance=0.2, against_days=1)
+DAY_BEFORE = Volume(tolerance=0.2, against=1)
 
 
-def every(days: Sequence[str]) -> WindowDays:
+def every(days: Sequence[str]) -> WindowPeriods:
     """Days each of which must have rows."""
-    return WindowDays(calendar=days, expected=days, looked_at=days)
+    return WindowPeriods(grain="day", all=days, expected=days, looked_at=days)
 
 
 def february(first: int, last: int) -> list[str]:
@@ -37,7 +38,7 @@ def test_a_drop_is_put_plainly():
     (anomaly,) = check_volume(every(DAYS), {"2013-02-08": 930, "2013-02-09": 684}, DAY_BEFORE)
     assert anomaly.found == "2013-02-09 has 684 rows, 2013-02-08 had 930: ratio 0.735 is outside 0.8 .. 1.2"
     assert anomaly.kind == "COMPARATOR_LOW_NUM_EXAMPLES"
-    assert anomaly.days == ("2013-02-09",)
+    assert anomaly.periods == ("2013-02-09",)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_a_drop_that_comes_every_week_is_said_to_be_one(week_before, advised):
     """Every Saturday has a quarter fewer flights than its Friday: whoever is on call should not look for a fault."""
     num_rows = {"2013-02-02": week_before, "2013-02-08": 930, "2013-02-09": 684}
     (anomaly,) = check_volume(every(february(2, 9)), num_rows, DAY_BEFORE)
-    assert ("2013-02-02 had 682 rows: it may be the weekday" in anomaly.fix) == advised
+    assert ("2013-02-02, which is of its kind, had 682 rows: it may be the weekday" in anomaly.fix) == advised
 
 
 def test_the_day_compared_with_is_against_days_before():
-    config = Volume(tolerance=0.2, against_days=2)
+    config = Volume(tolerance=0.2, against=2)
     num_rows = {"2013-02-07": 100, "2013-02-08": 500, "2013-02-09": 100}
     assert check_volume(every(DAYS), num_rows, config) == []
 
@@ -78,8 +79,8 @@ def test_an_empty_day_to_compare_with_is_no_silence():
 
 
 def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
-    with pytest.raises(BadConfigError, match=r"against_days is 7.*window has 3 day\(s\).*at least 8"):
-        check_volume(every(DAYS), {"2013-02-09": 684}, Volume(tolerance=0.2, against_days=7))
+    with pytest.raises(BadConfigError, match=r"against is 7.*window has 3 days.*at least 8"):
+        check_volume(every(DAYS), {"2013-02-09": 684}, Volume(tolerance=0.2, against=7))
 
 
 @pytest.mark.parametrize(
@@ -95,21 +96,21 @@ def test_a_day_before_the_window_is_a_mistake_of_the_pipeline():
     ],
 )
 def test_days_without_rows_are_found(num_rows, found):
-    anomalies = check_days(every(DAYS), num_rows)
+    anomalies = check_periods(every(DAYS), num_rows)
     assert [anomaly.found for anomaly in anomalies] == found
-    assert {anomaly.kind for anomaly in anomalies} <= {EMPTY_DAY}
+    assert {anomaly.kind for anomaly in anomalies} <= {EMPTY_PERIOD}
 
 
-def business(first: int, last: int, holidays: Sequence[str] = (), also: Sequence[str] = ()) -> WindowDays:
+def business(first: int, last: int, holidays: Sequence[str] = (), also: Sequence[str] = ()) -> WindowPeriods:
     """Monday to Friday; ``also``: days off that have rows."""
     days = february(first, last)
     off = {*(day for day in days if date.fromisoformat(day).weekday() > 4), *holidays}
     expected = [day for day in days if day not in off]
-    return WindowDays(calendar=days, expected=expected, looked_at=sorted({*expected, *also}))
+    return WindowPeriods(grain="day", all=days, expected=expected, looked_at=sorted({*expected, *also}))
 
 
 @pytest.mark.parametrize(
-    ("days", "against_days", "compared"),
+    ("days", "against", "compared"),
     [
         pytest.param(every(february(1, 9)), None, "2013-02-02", id="the weekday before"),
         pytest.param(every(february(3, 9)), None, "2013-02-08", id="a window of a week has the day before"),
@@ -125,17 +126,44 @@ def business(first: int, last: int, holidays: Sequence[str] = (), also: Sequence
         pytest.param(every(february(9, 9)), None, None, id="a window of a day"),
     ],
 )
-def test_the_newest_day_is_compared_with_one_of_its_kind(days: WindowDays, against_days: int | None, compared: str):
+def test_the_newest_day_is_compared_with_one_of_its_kind(days: WindowPeriods, against: int | None, compared: str):
     """Saturdays with Fridays, or Mondays after a holiday with it, would fail every week."""
-    assert days.compared(Volume(against_days=against_days)) == compared
+    assert days.compared(Volume(against=against)) == compared
+
+
+@pytest.mark.parametrize(
+    ("grain", "newest", "length", "compared"),
+    [
+        pytest.param("hour", "2013-02-09T14:00Z", 200, "2013-02-02T14:00Z", id="the hour of the weekday"),
+        pytest.param("hour", "2013-02-09T14:00Z", 48, "2013-02-08T14:00Z", id="the hour of the day before"),
+        pytest.param("hour", "2013-02-09T14:00Z", 6, "2013-02-09T13:00Z", id="the hour before"),
+        pytest.param("week", "2013-W06", 8, "2013-W05", id="the week before"),
+        pytest.param("month", "2013-02", 24, "2012-02", id="the month of the year before"),
+        pytest.param("month", "2013-02", 6, "2013-01", id="the month before"),
+    ],
+)
+def test_periods_of_any_grain_are_compared_with_their_kind(grain: Grain, newest: str, length: int, compared: str):
+    """The hour after midnight would be too few of yesterday evening's rows, each night."""
+    periods = Periods(grain, "UTC")
+    last = number_of(newest, grain)
+    names = [periods.name(number) for number in range(last - length + 1, last + 1)]
+    window = WindowPeriods(grain=grain, all=names, expected=names, looked_at=names)
+    assert window.compared(Volume()) == compared
+    (anomaly,) = check_volume(window, {newest: 10, compared: 100}, Volume())
+    assert anomaly.found.startswith(f"{newest} has 10 rows, {compared} had 100")
+    assert f"load the {grain} again" in anomaly.fix
+    (anomaly, *_) = check_periods(window, dict.fromkeys(names[2:], 1))
+    assert (anomaly.title, anomaly.found) == (
+        f"{grain.capitalize()}s without rows", f"2 {grain}s have no rows: {names[0]}, {names[1]}",
+    )  # fmt: skip
 
 
 def test_a_day_off_needs_no_rows_and_any_other_does():
     days = business(1, 12, holidays=["2013-02-12"])
     open_days = dict.fromkeys(days.expected, 100)
-    assert check_days(days, open_days) == []
-    (anomaly,) = check_days(days, {day: 100 for day in open_days if day != "2013-02-06"})
-    assert anomaly.days == ("2013-02-06",)
+    assert check_periods(days, open_days) == []
+    (anomaly,) = check_periods(days, {day: 100 for day in open_days if day != "2013-02-06"})
+    assert anomaly.periods == ("2013-02-06",)
     assert anomaly.expected == "rows on every day that ingest.calendar names from 2013-02-01 to 2013-02-12"
 
 
@@ -154,23 +182,10 @@ def test_a_day_off_needs_no_rows_and_any_other_does():
 def test_gaps_may_be_so_long_and_no_longer(with_rows: list[int], empty: list[int]):
     """A weekly delivery that fails would not be missed for as long as the window has an older one."""
     found = [f"2013-02-{day:02}" for day in with_rows]
-    days = WindowDays(calendar=february(1, 9), expected=found, looked_at=found or february(9, 9), gaps=3)
-    anomalies = check_days(days, dict.fromkeys(found, 10))
-    assert [day for anomaly in anomalies for day in anomaly.days] == [f"2013-02-{day:02}" for day in empty]
+    days = WindowPeriods(grain="day", all=february(1, 9), expected=found, looked_at=found or february(9, 9), gaps=3)
+    anomalies = check_periods(days, dict.fromkeys(found, 10))
+    assert [day for anomaly in anomalies for day in anomaly.periods] == [f"2013-02-{day:02}" for day in empty]
     assert {anomaly.expected for anomaly in anomalies} <= {"at most 3 days without rows in a row (ingest.calendar)"}
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "days"),
-    [
-        pytest.param("2013-02-08T05:00:00Z", "2013-02-10T05:00:00Z", ["2013-02-08", "2013-02-09"], id="winter"),
-        pytest.param("2013-03-10T05:00:00Z", "2013-03-11T04:00:00Z", ["2013-03-10"], id="day of 23 hours"),
-        pytest.param("2013-11-03T04:00:00Z", "2013-11-04T05:00:00Z", ["2013-11-03"], id="day of 25 hours"),
-    ],
-)
-def test_calendar_days_are_those_of_the_zone(start, end, days):
-    """In UTC days a New York evening would count for the next day."""
-    assert calendar_days(start, end, "America/New_York") == days
 
 
 BEFORE = {"2013-02-06": 100, "2013-02-07": 100, "2013-02-08": 100}
@@ -180,17 +195,19 @@ BEFORE = {"2013-02-06": 100, "2013-02-07": 100, "2013-02-08": 100}
     ("num_rows", "kinds"),
     [
         pytest.param({"2013-02-07": 100, "2013-02-08": 100, "2013-02-09": 110}, [], id="as before"),
-        pytest.param({"2013-02-07": 100, "2013-02-08": 79, "2013-02-09": 110}, [DAY_CHANGED], id="a day has changed"),
+        pytest.param(
+            {"2013-02-07": 100, "2013-02-08": 79, "2013-02-09": 110}, [PERIOD_CHANGED], id="a day has changed"
+        ),
         pytest.param({"2013-02-07": 100, "2013-02-08": 100, "2013-02-09": 900}, [VOLUME_CHANGED], id="many rows"),
         pytest.param({"2013-02-09": 100}, [VOLUME_CHANGED], id="few rows"),
         pytest.param({}, [], id="none"),
     ],
 )
 def test_the_previous_snapshot_had_about_as_many_rows(num_rows, kinds):
-    found = check_against_previous(DAYS, num_rows, BEFORE, DAY_BEFORE)
+    found = check_against_previous(every(DAYS), num_rows, BEFORE, DAY_BEFORE)
     assert [anomaly.kind for anomaly in found] == kinds
 
 
 def test_a_longer_window_has_more_rows():
     """Its rows a day are what is compared."""
-    assert check_against_previous(DAYS, dict.fromkeys(DAYS, 100), {"2013-02-05": 100}, DAY_BEFORE) == []
+    assert check_against_previous(every(DAYS), dict.fromkeys(DAYS, 100), {"2013-02-05": 100}, DAY_BEFORE) == []

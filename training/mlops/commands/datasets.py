@@ -24,7 +24,7 @@ from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.snapshots.catalog import CommittedSnapshot, find_snapshot, read_catalog
 from mlops.data.snapshots.deprecation import deprecate
 from mlops.data.snapshots.garbage import collect
-from mlops.data.snapshots.snapshot_diff import compare_columns, compare_day, differing_days
+from mlops.data.snapshots.snapshot_diff import compare_columns, compare_period, differing_periods
 from mlops.data.snapshots.snapshot_verification import find_damage
 
 _SNAPSHOT = "NAME, NAME@VERSION (its first 6 characters do, where no other begins so) or NAME@YYYY-MM-DD (last day)"
@@ -80,18 +80,18 @@ def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
 
 def _table_of(name: str, snapshots: list[CommittedSnapshot]) -> Table:
     table = Table(title=name, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for header in ("last day", "version"):
+    for header in ("last", "version"):
         table.add_column(header, no_wrap=True)
-    for header in ("days", "rows", "size"):
+    for header in ("periods", "rows", "size"):
         table.add_column(header, no_wrap=True, justify="right")
     table.add_column("committed", no_wrap=True)
     table.add_column("by", overflow="fold")
     for item in reversed(snapshots):
-        days, version = str(len(item.manifest.partitions)), item.ref.version[:12]
+        periods, version = str(len(item.manifest.partitions)), item.ref.version[:12]
         by = item.manifest.creator.get("run_id", "unknown")
         by = f"DEPRECATED: {item.deprecation.reason}" if item.deprecation else by
         table.add_row(
-            item.last_day, version, days, f"{item.ref.num_rows:,}", decimal(item.ref.num_bytes),
+            item.last, version, periods, f"{item.ref.num_rows:,}", decimal(item.ref.num_bytes),
             f"{item.committed:%Y-%m-%d}", escape(by), style="dim" if item.deprecation else "",
         )  # fmt: skip
     return table
@@ -109,20 +109,20 @@ def _show(options: argparse.Namespace, places: Places, console: Console) -> int:
 def _diff(options: argparse.Namespace, places: Places, console: Console) -> int:
     before, after = find_snapshot(places.store, options.before), find_snapshot(places.store, options.after)
     columns = compare_columns(before.manifest, after.manifest)
-    days = differing_days(before.manifest, after.manifest)
+    periods = differing_periods(before.manifest, after.manifest)
     old, new = before.open(places.store), after.open(places.store)
     rows = []
-    with _progress(console, "days", MofNCompleteColumn()) as bar:
-        task = bar.add_task("comparing", total=len(days))
-        for day in days:
-            rows.append(compare_day(old, new, day, options.key))
+    with _progress(console, "periods", MofNCompleteColumn()) as bar:
+        task = bar.add_task("comparing", total=len(periods))
+        for period in periods:
+            rows.append(compare_period(old, new, period, options.key))
             bar.advance(task)
     if options.json:
         document = {"before": before.name, "after": after.name, "columns": asdict(columns)}
-        _print_json(console, {**document, "days": [asdict(day) for day in rows]})
+        _print_json(console, {**document, "periods": [asdict(each) for each in rows]})
     else:
         show_difference(before, after, columns, rows, console)
-    return 1 if columns or days else 0
+    return 1 if columns or periods else 0
 
 
 def _deprecate(options: argparse.Namespace, places: Places, console: Console) -> int:

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from mlops.contract.grain import counted
 from mlops.data.snapshots.catalog import CommittedSnapshot
 from mlops.data.snapshots.snapshot_diff import ColumnsDiff, RowsDiff
 
@@ -20,8 +21,9 @@ def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:
     console.print(f"[bold]{escape(snapshot.ref.name)}[/bold]  {snapshot.ref.version}", soft_wrap=True)
     if mark := snapshot.deprecation:
         console.print(f"DEPRECATED since {mark.at} by {mark.by}: {mark.reason}", style="red", markup=False)
+    kind = f"{manifest.grain}s of {manifest.timezone}"
     facts = {
-        "interval": f"{snapshot.ref.interval_start} to {snapshot.ref.interval_end}, days of {manifest.timezone}",
+        "interval": f"{snapshot.ref.interval_start} to {snapshot.ref.interval_end}, {kind}",
         "rows": f"{snapshot.ref.num_rows:,}",
         "size": f"{decimal(snapshot.ref.num_bytes)} in {len(manifest.blobs)} blobs",
         "committed": f"{snapshot.committed:%Y-%m-%d %H:%M:%S} UTC",
@@ -43,19 +45,19 @@ def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:
         columns.add_row(escape(name), escape(dtype))
     console.print("\n[bold]columns[/bold]", columns)
 
-    if manifest.splits:
-        splits = _grid("split", "rows", "days", "first day", "last day")
-        for name, part in manifest.splits.items():
-            first, last = (part.days[0], part.days[-1]) if part.days else ("", "")
-            splits.add_row(name, f"{part.num_rows:,}", str(len(part.days)), first, last)
-        console.print("\n[bold]splits[/bold]", splits)
+    splits = _grid("split", "rows", f"{manifest.grain}s", "first", "last")
+    for name, part in manifest.splits.items():
+        first, last = (part.periods[0], part.periods[-1]) if part.periods else ("", "")
+        splits.add_row(name, f"{part.num_rows:,}", str(len(part.periods)), first, last)
+    console.print("\n[bold]splits[/bold]", splits)
 
-    days = _grid("day", "rows", "size", "blobs", "rows of a blob")
+    periods = _grid(manifest.grain, "rows", "size", "blobs", "rows of a blob")
     for partition in manifest.partitions:
         rows = [blob.num_rows for blob in partition.blobs]
         spread = f"{min(rows):,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
-        days.add_row(partition.day, f"{partition.num_rows:,}", decimal(partition.num_bytes), str(len(rows)), spread)
-    console.print("\n[bold]days[/bold]", days)
+        size = decimal(partition.num_bytes)
+        periods.add_row(partition.period, f"{partition.num_rows:,}", size, str(len(rows)), spread)
+    console.print(f"\n[bold]{manifest.grain}s[/bold]", periods)
 
     for name, source in manifest.sources.items():
         console.print(f"\n[bold]source {escape(name)}[/bold]")
@@ -66,11 +68,11 @@ def show_difference(
     before: CommittedSnapshot,
     after: CommittedSnapshot,
     columns: ColumnsDiff,
-    days: Sequence[RowsDiff],
+    periods: Sequence[RowsDiff],
     console: Console,
 ) -> None:
     console.print(f"[bold]{escape(before.name)}[/bold] to [bold]{escape(after.name)}[/bold]", soft_wrap=True)
-    if not columns and not days:
+    if not columns and not periods:
         console.print("no difference")
         return
     if columns:
@@ -82,20 +84,21 @@ def show_difference(
         for name, (old, new) in columns.retyped.items():
             table.add_row(escape(name), "retyped", escape(f"{old} to {new}"))
         console.print("\n[bold]columns[/bold]", table)
-    # A column more or less is other bytes for each day, and no news of its rows.
-    days = [day for day in days if day.added or day.removed or day.changed]
-    held = {part.day for part in before.manifest.partitions} | {part.day for part in after.manifest.partitions}
-    console.print(f"\n[bold]rows[/bold] ({len(held) - len(days)} of {len(held)} days have equal rows)")
-    if not days:
+    # A column more or less is other bytes for each period, and no news of its rows.
+    periods = [each for each in periods if each.added or each.removed or each.changed]
+    held = {part.period for manifest in (before.manifest, after.manifest) for part in manifest.partitions}
+    number = f"{len(held) - len(periods)} of {counted(len(held), after.manifest.grain)}"
+    console.print(f"\n[bold]rows[/bold] ({number} have equal rows)")
+    if not periods:
         return
-    table = _grid("day", "added", "removed", "changed", "columns that changed")
-    for day in days:
-        changed = ", ".join(f"{name} ({count:,})" for name, count in day.columns.items())
-        table.add_row(day.day, f"{day.added:,}", f"{day.removed:,}", f"{day.changed:,}", escape(changed))
+    table = _grid(after.manifest.grain, "added", "removed", "changed", "columns that changed")
+    for each in periods:
+        changed = ", ".join(f"{name} ({count:,})" for name, count in each.columns.items())
+        table.add_row(each.period, f"{each.added:,}", f"{each.removed:,}", f"{each.changed:,}", escape(changed))
     console.print(table)
-    for day in days:
-        for example in day.examples:
-            console.print(f"\n{day.day}  {_inline(example['key'])}", markup=False)
+    for each in periods:
+        for example in each.examples:
+            console.print(f"\n{each.period}  {_inline(example['key'])}", markup=False)
             for name, value in example["before"].items():
                 console.print(f"  {name}: {value!r} -> {example['after'][name]!r}", markup=False)
 
@@ -104,7 +107,7 @@ def _grid(*headers: str) -> Table:
     """Make a table with numbers to the right, whose last column takes the remaining room."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(headers))
     for header in headers or ("", ""):
-        numeric = header in ("rows", "days", "size", "blobs", "added", "removed", "changed")
+        numeric = header in ("rows", "hours", "days", "weeks", "months", "size", "blobs", "added", "removed", "changed")
         table.add_column(header, justify="right" if numeric else "left", overflow="fold")
     return table
 

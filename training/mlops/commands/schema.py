@@ -45,9 +45,9 @@ class _Described:
 
     rows: Rows
     window: str
-    """Days and rows of the window, in words."""
+    """Periods and rows of the window, in words."""
     datasets: dict[tuple[str, ...], statistics_pb2.DatasetFeatureStatistics]
-    """Statistics by days: of the whole window, and of its newest day, which must both fit the schema."""
+    """Statistics by periods: of the whole window, and of its newest period, which must both fit the schema."""
 
 
 def _propose(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -120,7 +120,7 @@ def _describe(snapshot: CommittedSnapshot, store: Store, scratch: Path) -> _Desc
     rows = Rows.of(snapshot.open(store), scratch)
     if not rows.total:
         raise BadDataError(f"{snapshot.name} has no rows to propose a schema from")
-    days, last = tuple(rows.days), rows.days[-1]
+    periods, last = tuple(rows.periods), rows.periods[-1]
     window = statistics_pb2.DatasetFeatureStatistics(name="window", num_examples=rows.total)
     newest = statistics_pb2.DatasetFeatureStatistics(name=last, num_examples=rows.num_rows[last])
     for column in rows.columns():
@@ -128,17 +128,17 @@ def _describe(snapshot: CommittedSnapshot, store: Store, scratch: Path) -> _Desc
         newest.features.append(column.describe(last)[0])
     return _Described(
         rows=rows,
-        window=f"{days[0]} to {last}, {rows.total:,} rows",
-        datasets={days: window, days[-1:]: newest},
+        window=f"{periods[0]} to {last}, {rows.total:,} rows",
+        datasets={periods: window, periods[-1:]: newest},
     )
 
 
 def _anomalies(schema: Schema, described: _Described) -> list[str]:
     """Return what validation would find wrong with the columns, a line each."""
     found: dict[tuple[str | None, str], str] = {}
-    for days, statistics in described.datasets.items():
+    for periods, statistics in described.datasets.items():
         for anomaly in check_columns(
-            statistics, schema, described.rows, days, whole=len(days) == len(described.rows.num_rows)
+            statistics, schema, described.rows, periods, whole=len(periods) == len(described.rows.num_rows)
         ):
             found.setdefault((anomaly.column, anomaly.kind), anomaly.line)
     return list(found.values())

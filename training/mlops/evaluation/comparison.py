@@ -141,7 +141,7 @@ def compare(
     serving: ServingBenchmark,
     *,
     own: Callable[[str], object],
-    days_seen: int = 0,
+    periods_seen: int = 0,
 ) -> Comparison:
     """
     Measure, resample, slice and decide.
@@ -150,7 +150,7 @@ def compare(
     :param metrics: those of :func:`load_metrics`
     :param rows: the raw held-out rows that ``scored.rows`` points into
     :param own: loads code of a recipe by its import path
-    :param days_seen: held-out days that the champion was trained on
+    :param periods_seen: held-out periods that the champion was trained on
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
     """
@@ -180,7 +180,7 @@ def compare(
         candidate=of_candidate,
         champion=of_champion,
         measured=measured,
-        verdict=judge(config.rules, measured, own, days_seen=days_seen),
+        verdict=judge(config.rules, measured, own, periods_seen=periods_seen),
         importance=model.importance(),
         num_apart=num_rows - len(scored.rows),
     )

@@ -27,13 +27,15 @@ from mlops.evaluation.slice_metrics import MIN_SAMPLES
 from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
 
 
-def judge(rules: Sequence[Section], measured: Measured, own: Callable[[str], object], *, days_seen: int = 0) -> Verdict:
+def judge(
+    rules: Sequence[Section], measured: Measured, own: Callable[[str], object], *, periods_seen: int = 0
+) -> Verdict:
     """
     Judge a candidate: all rules must hold. The reason names those that fail; if all hold, the first, and how many there
     are.
 
     :param own: loads code of a recipe by its import path
-    :param days_seen: held-out days that the champion was trained on, as when an old night is run again
+    :param periods_seen: held-out periods that the champion was trained on, as when an old night is run again
     :raises BadConfigError: where a rule is about something that is not measured, or its code fails
     """
     outcomes = [_outcome(rule, measured, own) for rule in rules]
@@ -41,8 +43,8 @@ def judge(rules: Sequence[Section], measured: Measured, own: Callable[[str], obj
     reason = " ".join(each.sentence for each in failed or outcomes[:1])
     if not failed and len(outcomes) > 1:
         reason += f" All {len(outcomes)} rules hold."
-    if days_seen:
-        reason += f" The champion was trained on {days_seen} of the held-out days, which favours it."
+    if periods_seen:
+        reason += f" The champion was trained on {periods_seen} of the held-out periods, which favours it."
     return Verdict(passed=not failed, reason=reason, outcomes=outcomes)
 
 

@@ -49,8 +49,8 @@ def check_columns(
 def _of_validate(validate: Validate) -> Iterator[tuple[tuple[str, ...], str]]:
     lists: dict[tuple[str, ...], Any] = {("slices",): validate.slices}
     lists |= {("unique", str(number)): key for number, key in enumerate(validate.unique)}
-    if validate.newest_day is not None:
-        lists["newest_day", "leave_out"] = validate.newest_day.leave_out
+    if validate.newest is not None:
+        lists["newest", "leave_out"] = validate.newest.leave_out
     for place, columns in lists.items():
         for number, column in enumerate(columns):
             yield ("validate", *place, str(number)), column

@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.grain import Grain
 from mlops.contract.refs import INPUT, DatasetRef
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.ingest import Ingest, SourceSplit
@@ -24,8 +25,8 @@ from mlops.store import REF_FILE, Store
 
 MOST_ROWS: Final = 20_000
 """Rows of a sample, the newest that there are."""
-_ALL_DAYS: Final = 36_500
-"""Window in which rows are looked for where the pipeline's own, as of now, has none: the data may be older."""
+_ALL: Final[Mapping[Grain, int]] = {"hour": 876_000, "day": 36_500, "week": 5_200, "month": 1_200}
+"""Window in which rows are looked for where the pipeline's own, as of now, has none: of a hundred years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ def of_snapshot(store: Store, pipeline: str, ingest: Ingest, home: Path) -> Samp
         if told.code != code_digest([home / path for path in told.code_paths]) or not _same(told, ingest):
             return None
         snapshot = Snapshot.open(store, ref)
-        days, num_rows = [], 0
+        periods, num_rows = [], 0
         for partition in reversed(snapshot.manifest.partitions):
-            days.append(partition.day)
+            periods.append(partition.period)
             num_rows += partition.num_rows
             if num_rows >= MOST_ROWS:
                 break
-        rows = snapshot.read(sorted(days)).tail(MOST_ROWS)
+        rows = snapshot.read(sorted(periods)).tail(MOST_ROWS)
         return Sample(rows, f"{rows.height:,} rows of the snapshot {ref.name}@{ref.version[:12]}")
     return None
 
@@ -74,9 +75,9 @@ def of_sources(
 
     :param scratch: folder for what is fetched
     """
-    for days in (ingest.window_days, _ALL_DAYS):
-        window = Window.before(now, days, timezone)
-        tables = _read(ingest, home=home, scratch=scratch / f"{days}", window=window, problems=problems)
+    for length in (ingest.window, _ALL[ingest.grain]):
+        window = Window.before(now, length, timezone, ingest.grain, begun=True)
+        tables = _read(ingest, home=home, scratch=scratch / f"{length}", window=window, problems=problems)
         if tables is None:
             return None
         rows = _newest(ingest, tables, home, window, problems)

@@ -14,7 +14,7 @@ from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
 from mlops.contract.step import replaced_settings
 from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.snapshot_diff import compare_columns, differing_days
+from mlops.data.snapshots.snapshot_diff import compare_columns, differing_periods
 from mlops.reproduction.environments import CODE, EnvironmentDifference, compare_environments
 from mlops.reproduction.original import Original
 from mlops.store import Store
@@ -73,7 +73,7 @@ def _data(store: Store, a: Run, b: Run) -> DiffPart:
         equal = f"snapshot {name}, {datasets[0].num_rows:,} rows, and the same features of it"
         return DiffPart(name="data", equal=equal, differences=found)
     before, after = (Snapshot.open(store, dataset).manifest for dataset in datasets)
-    columns, days = compare_columns(before, after), differing_days(before, after)
+    columns, periods = compare_columns(before, after), differing_periods(before, after)
     found = [
         *_unequal(
             {
@@ -86,8 +86,8 @@ def _data(store: Store, a: Run, b: Run) -> DiffPart:
         *(RunDiff(what=f"column {name}", a=dtype, b="not there") for name, dtype in columns.removed.items()),
         *(RunDiff(what=f"column {name}", a=old, b=new) for name, (old, new) in columns.retyped.items()),
         *(
-            RunDiff(what=f"rows of {day}", a=_rows(before, day), b=_rows(after, day))
-            for day in days
+            RunDiff(what=f"rows of {period}", a=_rows(before, period), b=_rows(after, period))
+            for period in periods
         ),
         *found,
     ]  # fmt: skip
@@ -208,8 +208,8 @@ def _unified(a: Mapping[str, list[str]], b: Mapping[str, list[str]], names: tupl
             yield line if line.endswith("\n") else f"{line}\n"
 
 
-def _rows(manifest: Manifest, day: str) -> str:
-    return f"{sum(part.num_rows for part in manifest.partitions if part.day == day):,}"
+def _rows(manifest: Manifest, period: str) -> str:
+    return f"{sum(part.num_rows for part in manifest.partitions if part.period == period):,}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -11,9 +11,9 @@ from mlops.contract.step import BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.champion_scoring import score_champion
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
-from mlops.evaluation.days_seen import days_seen
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
 from mlops.evaluation.model_report import Background, render
+from mlops.evaluation.periods_seen import periods_seen
 from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
 from mlops.predictor.packing import open_checkpoint
@@ -95,9 +95,9 @@ def _compared(
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
         champion_scores = score_champion(store, champion, config.registered_model, candidate, metrics, rows, scratch)
-        seen = days_seen(store, champion.checkpoint, checkpoint)
+        seen = periods_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
-        drifts = column_drifts(before.read_split("test"), rows) if before.manifest.splits else []
+        drifts = column_drifts(before.read_split("test"), rows)
     comparison = compare(
         config,
         candidate,
@@ -108,6 +108,6 @@ def _compared(
         champion.version if champion else None,
         measure_serving(candidate, rows),
         own=context.own,
-        days_seen=seen,
+        periods_seen=seen,
     )
     return comparison, drifts

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 def run(context: StepContext) -> DatasetRef:
     config = context.section(Ingest)
     run, home = context.run, context.deployment.home
-    window = Window.before(datetime.fromisoformat(run.interval_end), config.window_days, run.timezone)
+    end = datetime.fromisoformat(run.interval_end)
+    window = Window.before(end, config.window, run.timezone, config.grain, begun=bool(config.undated))
     definitions = Definitions.of(context.input.sections, home)
     with definitions.beside():
         sources = {

@@ -117,7 +117,5 @@ def checked_manifest(context: StepContext, config: Train) -> dict[str, Any]:
     check_address(context.deployment.tracking_uri)
     for name in ("train", "validation"):
         if not manifest["splits"][name]["num_samples"]:
-            raise BadDataError(
-                f"the {name} split of {features.place} is empty; widen ingest.window_days or ingest.split"
-            )
+            raise BadDataError(f"the {name} split of {features.place} is empty; widen ingest.window or ingest.split")
     return manifest

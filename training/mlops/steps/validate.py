@@ -8,8 +8,8 @@ import logging
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import NoReturn
-from zoneinfo import ZoneInfo
 
+from mlops.contract.grain import Periods, counted
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity
@@ -22,7 +22,7 @@ from mlops.validation.proposal import propose_schema, write_schema
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, read_schema
 from mlops.validation.serving_skew import read_serving_log
-from mlops.validation.window_days import WindowDays
+from mlops.validation.window_periods import WindowPeriods
 
 logger = logging.getLogger("mlops")
 
@@ -49,6 +49,7 @@ def run(context: StepContext) -> ValidationRef:
         dataset=snapshot.manifest.name,
         version=dataset.version,
         timezone=snapshot.manifest.timezone,
+        grain=snapshot.manifest.grain,
         types=snapshot.manifest.schema,
         schema_path=config.schema_path,
         schema_sha256=schema.sha256,
@@ -60,7 +61,7 @@ def run(context: StepContext) -> ValidationRef:
     if not verdict.passed:
         lines = [anomaly.line for anomaly in verdict.anomalies]
         raise BadDataError(
-            f"the data of {verdict.days[-1]} does not fit; nothing was trained:\n"
+            f"the data of {verdict.periods[-1]} does not fit; nothing was trained:\n"
             + "".join(f"- {line}\n" for line in lines)
             + f"Report: {report.key}",
             anomalies=[asdict(anomaly) for anomaly in verdict.anomalies],
@@ -68,7 +69,8 @@ def run(context: StepContext) -> ValidationRef:
             report_sha256=report.sha256,
             report_num_bytes=report.num_bytes,
         )
-    logger.info("%d rows of %d days passed %d checks", rows.total, len(verdict.days), verdict.num_checks)
+    number = counted(len(verdict.periods), snapshot.manifest.grain)
+    logger.info("%d rows of %s passed %d checks", rows.total, number, verdict.num_checks)
     return ValidationRef(
         place=context.place,
         artifacts={"report": report, "statistics": statistics},
@@ -88,19 +90,19 @@ def _examined(context: StepContext, config: Validate, snapshot: Snapshot, rows: 
         )
     return Examined(
         rows=rows,
-        days=WindowDays.of(manifest),
-        interval_start=_first_day(context.run, manifest.timezone),
+        periods=WindowPeriods.of(manifest),
+        interval_start=_first_period(context.run, Periods(manifest.grain, manifest.timezone)),
         interval_end=manifest.interval_end,
-        references=find_references(context.store, context.run, context.input.baselines),
+        references=find_references(context.store, context.run, context.input.baselines, manifest.grain),
         serving=serving,
         notes=notes,
     )
 
 
-def _first_day(run: RunIdentity, timezone: str) -> str:
-    """Return the first calendar day of the run's own data interval; the last one where it has no length."""
+def _first_period(run: RunIdentity, periods: Periods) -> str:
+    """Return the first period of the run's own data interval; the last one where it has no length."""
     start, end = (datetime.fromisoformat(each) for each in (run.interval_start, run.interval_end))
-    return str(min(start, end - timedelta(microseconds=1)).astimezone(ZoneInfo(timezone)).date())
+    return periods.name(periods.at(min(start, end - timedelta(microseconds=1))))
 
 
 def _log_unchecked(verdict: ValidationResult) -> None:
@@ -117,7 +119,7 @@ def _propose(context: StepContext, config: Validate, rows: Rows) -> NoReturn:
             f"there is no schema {config.schema_path}, and the snapshot has no rows to propose one from: "
             "check the ingest's sources and data interval"
         )
-    window = f"{rows.days[0]} to {rows.days[-1]}, {rows.total:,} rows"
+    window = f"{rows.periods[0]} to {rows.periods[-1]}, {rows.total:,} rows"
     text = write_schema(propose_schema(rows.statistics(WINDOW), rows.schema), window)
     proposal = context.publish("schema.pbtxt", text.encode())
     raise BadConfigError(

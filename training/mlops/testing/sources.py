@@ -92,7 +92,7 @@ class SourceConformance:
         """Broken: a typing mistake would be found at night."""
         if ":" in kind:
             pytest.skip("the scheduler does not import it")
-        pipeline = {"sources": {"a": {"kind": kind, **settings}}, "event_time": "at", "window_days": 28}
+        pipeline = {"sources": {"a": {"kind": kind, **settings}}, "event_time": "at", "window": 28}
         config = check_section(Ingest, pipeline, "ingest")
         dumped = config.model_dump(mode="json")
         assert Ingest.model_validate(dumped).model_dump(mode="json") == dumped

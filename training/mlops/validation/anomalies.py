@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
+from mlops.contract.grain import Grain, counted
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema
 from mlops.validation.statistics import COUNT, in_rank
@@ -48,15 +49,16 @@ class Anomaly:
     """Column with the anomaly; None if it concerns the rows as a whole."""
     kind: str
     """
-    TFDV's name of the anomaly, e.g. ``ENUM_TYPE_UNEXPECTED_STRING_VALUES``; ``EMPTY_DAY`` and ``TIME_TYPE`` are ours.
+    TFDV's name of the anomaly, e.g. ``ENUM_TYPE_UNEXPECTED_STRING_VALUES``; ``EMPTY_PERIOD`` and ``TIME_TYPE`` are
+    ours.
     """
     title: str
     expected: str
     found: str
     examples: tuple[str, ...] = ()
     """Offending values, the most frequent first."""
-    days: tuple[str, ...] = ()
-    """Calendar days with offending rows."""
+    periods: tuple[str, ...] = ()
+    """Periods with offending rows."""
     fix: str = ""
     """Suggested fix: for a row count in whole sentences, for a column how the schema changes if the data is right."""
     distribution: Distribution | None = None
@@ -99,16 +101,16 @@ class ReferenceComparison:
 
 
 def describe(
-    info: anomalies_pb2.AnomalyInfo, column: str, schema: Schema, rows: Rows, days: Sequence[str]
+    info: anomalies_pb2.AnomalyInfo, column: str, schema: Schema, rows: Rows, periods: Sequence[str]
 ) -> list[Anomaly]:
     """
-    Put TFDV's finding about a column into words, with the offending values and their days.
+    Put TFDV's finding about a column into words, with the offending values and their periods.
 
-    :param days: the calendar days with the finding
+    :param periods: the periods with the finding
     """
     # What TFDV says of the values of another type than expected follows from that.
     types = [reason for reason in info.reason if reason.type == _Kind.UNEXPECTED_DATA_TYPE]
-    return [_describe_reason(reason, column, schema, rows, days) for reason in types or info.reason]
+    return [_describe_reason(reason, column, schema, rows, periods) for reason in types or info.reason]
 
 
 def _describe_reason(
@@ -118,10 +120,11 @@ def _describe_reason(
     offends = _offends(kind, column, schema)
     # Read only now: most data has nothing to show.
     offending = rows.matching(column, offends, examined) if offends is not None and column in rows.schema else {}
-    days = tuple(day for day, values in offending.items() if not values.is_empty())
+    periods = tuple(period for period, values in offending.items() if not values.is_empty())
     values = pl.concat(offending.values()) if offending else pl.Series(column, [], pl.Null)
-    num_rows = sum(rows.num_rows[day] for day in examined)
-    where = f"{values.len():,} of {num_rows:,} rows, {on_days(days, len(examined))}" if days else ""
+    num_rows = sum(rows.num_rows[period] for period in examined)
+    on = on_periods(periods, len(examined), rows.kind.grain)
+    where = f"{values.len():,} of {num_rows:,} rows, {on}" if periods else ""
     expected, found = _expectation(kind, column, schema, reason.description.strip())
     if where:
         found = f"{found} in {where}" if kind not in _MISSING_VALUES else f"no value in {where}"
@@ -133,7 +136,7 @@ def _describe_reason(
         expected=expected,
         found=found,
         examples=shown,
-        days=days if len(days) < len(examined) else (),
+        periods=periods if len(periods) < len(examined) else (),
         fix=_fix(kind, column, schema, shown),
     )
 
@@ -236,13 +239,13 @@ def _most_frequent(values: pl.Series) -> tuple[str, ...]:
     return tuple(f"{value!r} {count:,}x" if count > 1 else repr(value) for value, count in ranked.iter_rows())
 
 
-def on_days(days: Sequence[str], num_days: int) -> str:
-    """Return days as text: ``on 2013-02-09``, ``on every day``, ``on 3 days, first 2013-02-01, last 2013-02-09``."""
-    if num_days > 1 and len(days) == num_days:
-        return "on every day"
-    if len(days) <= 2:
-        return f"on {' and '.join(days)}"
-    return f"on {len(days)} days, first {days[0]}, last {days[-1]}"
+def on_periods(periods: Sequence[str], num_periods: int, grain: Grain) -> str:
+    """Return periods as text: ``on 2013-02-09``, ``on every day``, ``on 3 days, first 2013-02-01, last 2013-02-09``."""
+    if num_periods > 1 and len(periods) == num_periods:
+        return f"on every {grain}"
+    if len(periods) <= 2:
+        return f"on {' and '.join(periods)}"
+    return f"on {counted(len(periods), grain)}, first {periods[0]}, last {periods[-1]}"
 
 
 def shorten(values: Sequence[str]) -> str:

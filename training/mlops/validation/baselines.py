@@ -9,13 +9,14 @@ from typing import Final
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.grain import Grain
 from mlops.contract.refs import Ref, ValidationRef
 from mlops.contract.step import RunIdentity
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import REF_FILE, Store
 from mlops.store_errors import DamagedObjectError
 from mlops.validation.statistics import GENERATOR, generator
-from mlops.validation.window_days import calendar_days
+from mlops.validation.window_periods import WindowPeriods
 
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous snapshot"
@@ -33,7 +34,7 @@ class Reference:
     statistics: statistics_pb2.DatasetFeatureStatistics | None = None
     """Statistics of the whole window; None if there is nothing to compare with."""
     num_rows: Mapping[str, int] | None = None
-    """Number of rows by calendar day; None if there is nothing to compare with."""
+    """Number of rows by period; None if there is nothing to compare with."""
 
     @property
     def words(self) -> str:
@@ -41,22 +42,23 @@ class Reference:
         return "the champion's snapshot" if self.name == CHAMPION else "the previous snapshot"
 
 
-def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]) -> list[Reference]:
+def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref], grain: Grain) -> list[Reference]:
     """
     Return the champion's snapshot and the previous one, in this order.
 
+    :param grain: of the snapshot that is compared with them
     :param baselines: what the operator found: the champion's ValidationRef, where a model is in production
     :raises DamagedObjectError: where one of their files is not what was written
     """
     champion, previous = baselines.get(CHAMPION), previous_validation(store, run)
     return [
-        _open(store, CHAMPION, champion, run)
+        _open(store, CHAMPION, champion, run, grain)
         if isinstance(champion, ValidationRef)
         else Reference(
             name=CHAMPION,
             description="No model is in production yet, or the validate task was not told which (registered_model)",
         ),
-        _open(store, PREVIOUS, previous, run)
+        _open(store, PREVIOUS, previous, run, grain)
         if previous is not None
         else Reference(
             name=PREVIOUS,
@@ -83,11 +85,11 @@ def previous_validation(store: Store, run: RunIdentity) -> ValidationRef | None:
     return ref
 
 
-def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Reference:
+def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity, grain: Grain) -> Reference:
     dataset = ref.parent
     manifest = Snapshot.open(store, dataset).manifest
-    days = calendar_days(dataset.interval_start, dataset.interval_end, manifest.timezone)
-    which = f"{days[0]} to {days[-1]}, version {dataset.version[:12]}"
+    window = WindowPeriods.of(manifest)
+    which = f"{window.all[0]} to {window.all[-1]}, version {dataset.version[:12]}"
     stored = statistics_pb2.DatasetFeatureStatisticsList.FromString(store.read(ref.artifacts["statistics"]))
     statistics = next((dataset for dataset in stored.datasets if dataset.name == WINDOW), None)
     if statistics is None or (made_by := generator(statistics)) != GENERATOR:
@@ -98,12 +100,12 @@ def _open(store: Store, name: str, ref: ValidationRef, run: RunIdentity) -> Refe
             "are not comparable. The next snapshot that passes can be compared with",
         )
     # Days of two time zones are other hours: their rows cannot be compared.
-    same_days = manifest.timezone == run.timezone
-    if not same_days:
-        which += f" (days of {manifest.timezone}: their rows were not compared)"
+    same_periods = (manifest.timezone, manifest.grain) == (run.timezone, grain)
+    if not same_periods:
+        which += f" ({manifest.grain}s of {manifest.timezone}: their rows were not compared)"
     return Reference(
         name=name,
         description=which,
         statistics=statistics,
-        num_rows={partition.day: partition.num_rows for partition in manifest.partitions} if same_days else None,
+        num_rows={partition.period: partition.num_rows for partition in manifest.partitions} if same_periods else None,
     )

@@ -1,4 +1,4 @@
-"""What chance may do to the rows of a day: how far they may be from what is expected of them and still be as usual."""
+"""What chance may do to the rows of a period: how far they may be from what is expected and still be as usual."""
 
 from __future__ import annotations
 

@@ -120,15 +120,15 @@ def slice_bars(slices: Sequence[SliceSummary], anomalies: Mapping[str | None, in
     }
 
 
-def day_bars(num_rows: Mapping[str, int], days: Sequence[str], marked: set[str]) -> list[Bar]:
+def period_bars(num_rows: Mapping[str, int], periods: Sequence[str], marked: set[str]) -> list[Bar]:
     """
-    Return the bars of rows per day.
+    Return the bars of rows per period.
 
-    :param days: the calendar days, oldest first; those without rows are not in ``num_rows``
+    :param periods: the periods, oldest first; those without rows are not in ``num_rows``
     """
     highest = max(num_rows.values(), default=0) or 1
-    counts = {day: num_rows.get(day, 0) for day in days}
-    return [Bar(day, f"{count:,}", 100 * count / highest, day in marked) for day, count in counts.items()]
+    counts = {period: num_rows.get(period, 0) for period in periods}
+    return [Bar(period, f"{count:,}", 100 * count / highest, period in marked) for period, count in counts.items()]
 
 
 def value_bars(stats: statistics_pb2.StringStatistics, num_rows: int) -> list[Bar]:

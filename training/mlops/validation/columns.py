@@ -20,7 +20,7 @@ def check_columns(
     statistics: statistics_pb2.DatasetFeatureStatistics,
     schema: Schema,
     rows: Rows,
-    days: Sequence[str],
+    periods: Sequence[str],
     *,
     whole: bool = True,
     environment: str = TRAINING,
@@ -29,9 +29,9 @@ def check_columns(
     Return what TFDV's validator finds, and what it does not check: it accepts that a column without ``presence`` is
     gone, and that an instant has become a plain number.
 
-    :param days: the days that the statistics describe
+    :param periods: the periods that the statistics describe
     :param whole: True if the schema's bounds on the number of rows apply to them, and its shares of missing values as
-        they stand; a day's are allowed what chance does to so few rows
+        they stand; a period's are allowed what chance does to so few rows
     """
     proto = schema_pb2.Schema()
     proto.CopyFrom(schema.proto)
@@ -54,7 +54,7 @@ def check_columns(
         for reason in verdict.dataset_anomaly_info.reason
     ]
     for info in sorted(verdict.anomaly_info.values(), key=lambda info: list(info.path.step)):
-        anomalies += describe(info, ".".join(info.path.step), schema, rows, days)
+        anomalies += describe(info, ".".join(info.path.step), schema, rows, periods)
     already = {anomaly.column for anomaly in anomalies}
     anomalies += _unseen_by_tfdv(schema, rows.schema, already, environment)
     return anomalies + _no_numbers(statistics, schema, proto, {anomaly.column for anomaly in anomalies}, environment)

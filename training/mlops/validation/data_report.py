@@ -9,16 +9,17 @@ from pathlib import Path
 import jinja2
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.grain import Grain
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import RunIdentity
 from mlops.validation.charts import (
     Bar,
-    day_bars,
     distance_bars,
     format_number,
     histogram_bars,
     pairs,
     percent,
+    period_bars,
     slice_bars,
     value_bars,
 )
@@ -32,6 +33,7 @@ class Subject:
     dataset: str
     version: str
     timezone: str
+    grain: Grain
     types: Mapping[str, str]
     """Polars type by column, as in the snapshot's manifest."""
     schema_path: str
@@ -60,7 +62,7 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
     """
     Return the report page. Equal verdicts give equal bytes: there is no clock in it.
 
-    :param volume: the setting by which the newest day was to be compared
+    :param volume: the setting by which the newest period was to be compared
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -75,7 +77,7 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
     of_column = {anomaly.column: number for number, anomaly in numbered}
     of_slice = {anomaly.slice: number for number, anomaly in numbered}
     about_rows = [anomaly for anomaly in verdict.anomalies if anomaly.column is None and anomaly.slice is None]
-    marked = {day for anomaly in about_rows for day in anomaly.days}
+    marked = {period for anomaly in about_rows for period in anomaly.periods}
     return environment.get_template("report.html.j2").render(
         verdict=verdict,
         subject=subject,
@@ -83,7 +85,8 @@ def render(verdict: ValidationResult, subject: Subject, volume: Volume | None) -
         num_rows=sum(verdict.num_rows.values()),
         unchecked=len(verdict.notes) + sum(not comparison.compared for comparison in verdict.comparisons),
         compared=verdict.compared,
-        days=day_bars(verdict.num_rows, verdict.days, marked),
+        grain=subject.grain,
+        periods=period_bars(verdict.num_rows, verdict.periods, marked),
         columns=[
             summarise(feature, subject.types, of_column.get(feature.path.step[0]))
             for feature in (window.features if window else ())

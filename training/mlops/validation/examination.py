@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.grain import Grain, counted
 from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import Anomaly, ColumnDistance, ReferenceComparison, shorten
@@ -16,14 +17,14 @@ from mlops.validation.chance import deviations_for
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
 from mlops.validation.freshness import check_freshness
-from mlops.validation.newest_day import EARLIER_DAYS, FARTHEST, MIN_DAYS, Days, day_distance, unlike_earlier_days
+from mlops.validation.newest_period import FARTHEST, MIN_PERIODS, Judged, period_distance, unlike_earlier_periods
 from mlops.validation.rows import Rows
 from mlops.validation.schema import Schema, count_checks
 from mlops.validation.serving_skew import check_serving_log
 from mlops.validation.slice_checks import SliceSummary, check_slices
 from mlops.validation.uniqueness import check_unique
-from mlops.validation.volume import check_against_previous, check_days, check_volume
-from mlops.validation.window_days import WindowDays
+from mlops.validation.volume import check_against_previous, check_periods, check_volume
+from mlops.validation.window_periods import WindowPeriods
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +33,14 @@ class ValidationResult:
 
     anomalies: tuple[Anomaly, ...]
     num_checks: int
-    days: tuple[str, ...]
-    """Days of the window on which there must be rows, or are some, oldest first."""
+    periods: tuple[str, ...]
+    """Those of the window in which there must be rows, or are some, oldest first."""
     compared: str | None
-    """The day that the newest one's rows were compared with; None if they were not."""
+    """The period that the newest one's rows were compared with; None if they were not."""
     num_rows: Mapping[str, int]
-    """Number of rows by day; days without rows are missing."""
+    """Number of rows by period; periods without rows are missing."""
     statistics: statistics_pb2.DatasetFeatureStatisticsList
-    """Statistics of the whole window and of the newest day; empty if there are no rows."""
+    """Statistics of the whole window and of the newest period; empty if there are no rows."""
     comparisons: tuple[ReferenceComparison, ...] = ()
     """The references that the distributions were compared with, or could not be."""
     slices: tuple[SliceSummary, ...] = ()
@@ -57,14 +58,14 @@ class Examined:
     """A snapshot to be examined, and the data that it is compared with."""
 
     rows: Rows
-    days: WindowDays
+    periods: WindowPeriods
     interval_start: str
-    """First calendar day of the data interval, which may be the last one of several ``days``."""
+    """First period of the data interval, which may be the last one of several ``periods``."""
     interval_end: str
     """End of the data interval, ISO 8601."""
     references: Sequence[Reference]
     serving: Rows | None
-    """The serving log's requests of these days; None if there is no log, or it has none."""
+    """The serving log's requests of these periods; None if there is no log, or it has none."""
     notes: Sequence[str]
     """Checks that are known beforehand to be impossible, a sentence each."""
 
@@ -75,37 +76,40 @@ class _Described:
 
     window: statistics_pb2.DatasetFeatureStatistics
     newest: statistics_pb2.DatasetFeatureStatistics | None
-    """Statistics of the newest day; None if it is the only day, or has no rows."""
+    """Statistics of the newest period; None if it is the only period, or has no rows."""
     distances: Mapping[str, Sequence[ColumnDistance]]
     """Distances of the columns, by the reference's name."""
     uncompared: Mapping[str, Sequence[str]]
     """Columns that a reference lacks or has in another type, by the reference in words."""
-    day_distances: Sequence[ColumnDistance]
-    """Distances of the new days' columns from those of the days before them."""
+    period_distances: Sequence[ColumnDistance]
+    """Distances of the new periods' columns from those of the periods before them."""
 
 
 def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResult:
     """
-    Check a snapshot against its schema, its earlier days, the references and the serving log.
+    Check a snapshot against its schema, its earlier periods, the references and the serving log.
 
-    :raises BadConfigError: where the settings ask for days or columns that are not there
+    :raises BadConfigError: where the settings ask for periods or columns that are not there
     """
     anomalies = _check_volume(data, config)
-    compared = data.days.compared(config.volume) if config.volume is not None else None
-    num_checks = count_checks(schema) + len(data.days.looked_at) + (compared is not None)
+    grain = data.periods.grain
+    compared = data.periods.compared(config.volume) if config.volume is not None else None
+    num_checks = count_checks(schema) + len(data.periods.looked_at) + (compared is not None)
     comparisons: list[ReferenceComparison] = []
     slices: list[SliceSummary] = []
     notes = list(data.notes)
     if config.volume is not None and compared is None:
-        which = "has one day" if len(data.days.calendar) == 1 else "has none that is like it"
-        notes.append(f"The rows of {data.days.newest} were not compared with an earlier day's: the window {which}.")
+        which = f"has one {grain}" if len(data.periods.all) == 1 else "has none that is like it"
+        notes.append(
+            f"The rows of {data.periods.newest} were not compared with an earlier {grain}'s: the window {which}."
+        )
     described = _describe(data, config) if data.rows.total else None
     if described is not None:
         _check_names(config, data.rows, schema)
         volume_fits = not anomalies
         anomalies += _check_schema(described, data, schema)
         told = {anomaly.column for anomaly in anomalies}
-        found, comparison, blind = _check_new_days(described, data, config)
+        found, comparison, blind = _check_new_periods(described, data, config)
         notes += blind
         anomalies += [anomaly for anomaly in found if anomaly.column not in told]
         if config.max_age_hours is not None:
@@ -125,7 +129,9 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
         anomalies += found
         comparisons = [comparison, *references]
         if data.serving is not None:
-            found, skew = check_serving_log(data.serving, described.window, schema, config.drift, data.days.looked_at)
+            found, skew = check_serving_log(
+                data.serving, described.window, schema, config.drift, data.periods.looked_at
+            )
             anomalies += found
             comparisons.append(skew)
         num_checks += len(config.unique) + (config.max_age_hours is not None) + len(slices)
@@ -133,7 +139,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
     return ValidationResult(
         anomalies=tuple(anomalies),
         num_checks=num_checks,
-        days=tuple(data.days.looked_at),
+        periods=tuple(data.periods.looked_at),
         compared=compared,
         num_rows=data.rows.num_rows,
         statistics=statistics_pb2.DatasetFeatureStatisticsList(
@@ -146,42 +152,42 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
 
 
 def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
-    """Check that every day has rows, as many as on an earlier day, and as many as in the previous snapshot."""
+    """Check that every period has rows, as many as an earlier one, and as many as in the previous snapshot."""
     num_rows = data.rows.num_rows
-    anomalies = check_days(data.days, num_rows)
+    anomalies = check_periods(data.periods, num_rows)
     if config.volume is not None:
-        anomalies += check_volume(data.days, num_rows, config.volume)
+        anomalies += check_volume(data.periods, num_rows, config.volume)
         previous = next((reference for reference in data.references if reference.name == PREVIOUS), None)
         if previous is not None and previous.num_rows is not None:
-            anomalies += check_against_previous(data.days.looked_at, num_rows, previous.num_rows, config.volume)
+            anomalies += check_against_previous(data.periods, num_rows, previous.num_rows, config.volume)
     return anomalies
 
 
 def _describe(data: Examined, config: Validate) -> _Described:
-    """Read every column once: describe it, and count it in the bins of each reference, and by day."""
-    rows, newest, drift = data.rows, data.days.newest, config.drift
+    """Read every column once: describe it, and count it in the bins of each reference, and by period."""
+    rows, newest, drift = data.rows, data.periods.newest, config.drift
     window = statistics_pb2.DatasetFeatureStatistics(name=WINDOW, num_examples=rows.total)
     last = statistics_pb2.DatasetFeatureStatistics(name=newest, num_examples=rows.num_rows.get(newest, 0))
     alone = len(rows.num_rows) == 1 or not last.num_examples
     references = [(reference, _features(reference.statistics)) for reference in data.references if reference.statistics]
     distances: dict[str, list[ColumnDistance]] = {reference.name: [] for reference, _ in references}
     uncompared: dict[str, list[str]] = {reference.words: [] for reference, _ in references}
-    days = _new_days(data)
-    by_day = config.newest_day if days.are_enough else None
-    day_distances: list[ColumnDistance] = []
+    periods = _new_periods(data)
+    by_period = config.newest if periods.are_enough else None
+    period_distances: list[ColumnDistance] = []
     deviations = deviations_for(len(rows.schema))
     for column in rows.columns():
         feature, numbers = column.describe()
         window.features.append(feature)
         if not alone:
             last.features.append(column.describe(newest)[0])
-        if by_day is not None and not is_instant(column.dtype) and column.name not in by_day.leave_out:
-            distance = day_distance(column, feature, days, by_day, deviations)
-            day_distances += [distance] if distance is not None else []
+        if by_period is not None and not is_instant(column.dtype) and column.name not in by_period.leave_out:
+            distance = period_distance(column, feature, periods, by_period, deviations)
+            period_distances += [distance] if distance is not None else []
         for reference, columns in references:
             names = (
                 f"{reference.words}, {reference.description}",
-                f"this snapshot, {data.days.looked_at[0]} to {newest}",
+                f"this snapshot, {data.periods.looked_at[0]} to {newest}",
             )
             if drift is None or is_instant(column.dtype) or drift.allowed(column.name, is_text=numbers is None) is None:
                 continue
@@ -193,56 +199,60 @@ def _describe(data: Examined, config: Validate) -> _Described:
                 distances[reference.name].append(distance)
             else:
                 uncompared[reference.words].append(column.name)
-    return _Described(window, None if alone else last, distances, uncompared, day_distances)
+    return _Described(window, None if alone else last, distances, uncompared, period_distances)
 
 
-def _new_days(data: Examined) -> Days:
-    """Return the days that are judged by themselves, and those that say what is usual."""
+def _new_periods(data: Examined) -> Judged:
+    """Return the periods that are judged by themselves, and those that say what is usual."""
     previous = next((reference.num_rows for reference in data.references if reference.name == PREVIOUS), None)
-    return Days.of(data.rows.days, previous or (), data.interval_start)
+    return Judged.of(data.rows.periods, previous or (), data.interval_start)
 
 
 def _check_schema(described: _Described, data: Examined, schema: Schema) -> list[Anomaly]:
     """
-    Check the window, and the newest day on its own, because in a window of 30 days its rows alone would move no share.
+    Check the window, and the newest period on its own, because in a window of 30 its rows alone would move no share.
     """
     anomalies = check_columns(described.window, schema, data.rows, list(data.rows.num_rows))
     if described.newest is not None:
         known = {(anomaly.column, anomaly.kind) for anomaly in anomalies}
-        found = check_columns(described.newest, schema, data.rows, [data.days.newest], whole=False)
+        found = check_columns(described.newest, schema, data.rows, [data.periods.newest], whole=False)
         anomalies += [anomaly for anomaly in found if (anomaly.column, anomaly.kind) not in known]
     return anomalies
 
 
-def _check_new_days(
+def _check_new_periods(
     described: _Described, data: Examined, config: Validate
 ) -> tuple[list[Anomaly], ReferenceComparison, list[str]]:
-    """Check that the new days are about as far from the days before them as these are from each other."""
-    days = _new_days(data)
-    compared = config.newest_day is not None and days.are_enough
+    """Check that the new periods are about as far from those before them as these are from each other."""
+    periods, grain = _new_periods(data), data.periods.grain
+    compared = config.newest is not None and periods.are_enough
     if compared:
-        description = f"{_listed(days.new)} beside the {len(days.usual)} days from {days.usual_name}"
-    elif config.newest_day is None:
-        description = "validate.newest_day is null"
+        usual = f"{counted(len(periods.usual), grain)} from {periods.usual_name}"
+        description = f"{_listed(periods.new, grain)} beside the {usual}"
+    elif config.newest is None:
+        description = "validate.newest is null"
     else:
         description = (
-            f"{len(days.usual)} of them have rows, and it takes {MIN_DAYS} to say how far days usually are apart"
+            f"{len(periods.usual)} of them have rows, and it takes {MIN_PERIODS} to say how far {grain}s usually are "
+            "apart"
         )
-    columns = [column for column in described.day_distances if column.threshold < FARTHEST]
-    anomalies = [unlike_earlier_days(column) for column in columns if column.distance > column.threshold]
+    columns = [column for column in described.period_distances if column.threshold < FARTHEST]
+    anomalies = [unlike_earlier_periods(column, grain) for column in columns if column.distance > column.threshold]
     comparison = ReferenceComparison(
-        reference=EARLIER_DAYS, description=description, compared=compared, columns=tuple(columns)
+        reference=f"{grain}s before", description=description, compared=compared, columns=tuple(columns)
     )
-    blind = [column.column for column in described.day_distances if column.threshold >= FARTHEST]
+    blind = [column.column for column in described.period_distances if column.threshold >= FARTHEST]
     notes = [
-        "Not held against the days before, which are so few or so far from each other that any day would pass: "
+        f"Not held against the {grain}s before, which are so few or so far from each other that any would pass: "
         f"{shorten(blind)}."
     ]
     return anomalies, comparison, notes if blind else []
 
 
-def _listed(days: Sequence[str]) -> str:
-    return days[0] if len(days) == 1 else f"{len(days)} days from {days[0]} to {days[-1]}, each by itself,"
+def _listed(periods: Sequence[str], grain: Grain) -> str:
+    if len(periods) == 1:
+        return periods[0]
+    return f"{counted(len(periods), grain)} from {periods[0]} to {periods[-1]}, each by itself,"
 
 
 def _check_slices(
@@ -255,13 +265,17 @@ def _check_slices(
     """
     if not config.slices:
         return [], [], []
-    newest = data.days.newest
+    newest = data.periods.newest
     if len(data.rows.num_rows) < 2 or newest not in data.rows.num_rows:
-        return [], [], [f"The slices were not checked: there are no rows of {newest} and of a day before it."]
+        return (
+            [],
+            [],
+            [f"The slices were not checked: there are no rows of {newest} and of a {data.periods.grain} before it."],
+        )
     anomalies, slices = [], []
     for column in config.slices:
         found, summaries = check_slices(
-            data.rows, data.days, column, config.volume if volume_fits else None, config.slice_tolerance
+            data.rows, data.periods, column, config.volume if volume_fits else None, config.slice_tolerance
         )
         anomalies += found
         slices += summaries
@@ -301,7 +315,7 @@ def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
     known = dict.fromkeys([*rows.schema, *schema.columns])
     named = [("unique", column) for key in config.unique for column in key]
     named += [("slices", column) for column in config.slices]
-    named += [("newest_day.leave_out", column) for column in (config.newest_day.leave_out if config.newest_day else ())]
+    named += [("newest.leave_out", column) for column in (config.newest.leave_out if config.newest else ())]
     named += [("drift.columns", column) for column in (config.drift.columns if config.drift else ())]
     for setting, column in named:
         if column not in known:

@@ -13,6 +13,8 @@ from typing import Final
 import polars as pl
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.grain import Periods
+from mlops.data.snapshots.partitions import start_of_period
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.validation.bins import Numbers
 from mlops.validation.statistics import (
@@ -31,16 +33,16 @@ _VALUE_BYTES: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of a window, day after day."""
+    """Rows of a window, period after period."""
 
     table: pl.LazyFrame
-    """The rows, in the order of the days of ``num_rows``."""
+    """The rows, in the order of the periods of ``num_rows``."""
     num_rows: Mapping[str, int]
-    """Number of rows by calendar day, oldest first; days without rows are missing."""
+    """Number of rows by period, oldest first; those without rows are missing."""
     event_time: str
-    """Column with the instant that decides to which day a row belongs."""
-    timezone: str
-    """IANA name of the time zone of the days."""
+    """Column with the instant that decides to which period a row belongs."""
+    kind: Periods
+    """What the periods are."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, cache: Path) -> Rows:
@@ -52,9 +54,9 @@ class Rows:
         manifest = snapshot.manifest
         return cls(
             table=snapshot.scan(cache=cache) if manifest.partitions else pl.LazyFrame(),
-            num_rows={partition.day: partition.num_rows for partition in manifest.partitions},
+            num_rows={partition.period: partition.num_rows for partition in manifest.partitions},
             event_time=manifest.event_time,
-            timezone=manifest.timezone,
+            kind=Periods(manifest.grain, manifest.timezone),
         )
 
     @cached_property
@@ -62,8 +64,8 @@ class Rows:
         return self.table.collect_schema()
 
     @property
-    def days(self) -> list[str]:
-        """Days that have rows, oldest first."""
+    def periods(self) -> list[str]:
+        """Periods that have rows, oldest first."""
         return list(self.num_rows)
 
     @property
@@ -71,9 +73,10 @@ class Rows:
         return sum(self.num_rows.values())
 
     @property
-    def day(self) -> pl.Expr:
-        """Expression for the day of each row, ``YYYY-MM-DD``."""
-        return pl.col(self.event_time).dt.convert_time_zone(self.timezone).dt.date().cast(pl.String)
+    def period(self) -> pl.Expr:
+        """Expression for the name of each row's period."""
+        start = start_of_period(pl.col(self.event_time), self.kind)
+        return start.cast(pl.String) if self.kind.grain == "day" else start.dt.strftime(self.kind.name_format)
 
     def columns(self) -> Iterator[Column]:
         """Iterate over every column, in order; of columns of numbers as many are read at a time as fit."""
@@ -89,33 +92,33 @@ class Rows:
                 batch.extend(self.table.select(names[start : start + at_once]).collect())
             yield Column(self, name, batch.popleft())
 
-    def counts(self, column: str, day: str | None = None) -> pl.DataFrame:
+    def counts(self, column: str, period: str | None = None) -> pl.DataFrame:
         """
         Return a column's values as strings, each once, and the number of times they occur, without holding the column
         in memory.
 
-        :param day: None for all days
+        :param period: None for all periods
         """
         table = self.table
-        if day is not None:
-            start = sum(num_rows for other, num_rows in self.num_rows.items() if other < day)
-            table = table.slice(start, self.num_rows[day])
+        if period is not None:
+            start = sum(num_rows for other, num_rows in self.num_rows.items() if other < period)
+            table = table.slice(start, self.num_rows[period])
         return table.group_by(pl.col(column).cast(pl.String)).agg(pl.len().alias(COUNT)).collect(engine="streaming")
 
-    def counts_by_day(self, column: str, told: Sequence[str], days: Sequence[str]) -> pl.DataFrame:
+    def counts_by_period(self, column: str, told: Sequence[str], periods: Sequence[str]) -> pl.DataFrame:
         """
-        Return days, values of a column as strings, whether there is one, and how many rows have them, without holding
-        the column in memory.
+        Return periods, values of a column as strings, whether there is one, and how many rows have them, without
+        holding the column in memory.
 
         :param told: values that are told from each other; any other is null
         """
         value = pl.col(column).cast(pl.String)
         kept = pl.when(value.is_in(told)).then(value)
         starts = dict(zip(self.num_rows, accumulate(self.num_rows.values(), initial=0), strict=False))
-        # Days lie one after the other: those before the first that is asked for are not read.
-        table = self.table.slice(starts[min(days)])
-        by = table.group_by(self.day.alias("day"), kept.alias("value"), value.is_not_null().alias("is there"))
-        counted = by.agg(pl.len().alias(COUNT)).filter(pl.col("day").is_in(days))
+        # Periods lie one after the other: those before the first that is asked for are not read.
+        table = self.table.slice(starts[min(periods)])
+        by = table.group_by(self.period.alias("period"), kept.alias("value"), value.is_not_null().alias("is there"))
+        counted = by.agg(pl.len().alias(COUNT)).filter(pl.col("period").is_in(periods))
         return counted.collect(engine="streaming")
 
     def statistics(self, name: str) -> statistics_pb2.DatasetFeatureStatistics:
@@ -124,23 +127,23 @@ class Rows:
         dataset.features.extend(column.describe()[0] for column in self.columns())
         return dataset
 
-    def by_day(self, column: pl.Series) -> dict[str, pl.Series]:
-        """Cut a column of all rows into days, without a copy."""
+    def by_period(self, column: pl.Series) -> dict[str, pl.Series]:
+        """Cut a column of all rows into periods, without a copy."""
         parts, start = {}, 0
-        for day, num_rows in self.num_rows.items():
-            parts[day] = column.slice(start, num_rows)
+        for period, num_rows in self.num_rows.items():
+            parts[period] = column.slice(start, num_rows)
             start += num_rows
         return parts
 
-    def matching(self, column: str, condition: pl.Expr, days: Sequence[str]) -> dict[str, pl.Series]:
+    def matching(self, column: str, condition: pl.Expr, periods: Sequence[str]) -> dict[str, pl.Series]:
         """
-        Return the values of a column that meet a condition on it as a number or string, by day.
+        Return the values of a column that meet a condition on it as a number or string, by period.
 
-        :param days: days to search
+        :param periods: periods to search
         """
         values = as_number(self.table.select(column).collect().to_series())
-        parts = self.by_day(values)
-        return {day: parts[day].to_frame().filter(condition).to_series() for day in days}
+        parts = self.by_period(values)
+        return {period: parts[period].to_frame().filter(condition).to_series() for period in periods}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +159,12 @@ class Column:
     def dtype(self) -> pl.DataType:
         return self.rows.schema[self.name]
 
-    def describe(self, day: str | None = None) -> tuple[statistics_pb2.FeatureNameStatistics, Numbers | None]:
+    def describe(self, period: str | None = None) -> tuple[statistics_pb2.FeatureNameStatistics, Numbers | None]:
         """
         Describe the column as :func:`mlops.validation.statistics.describe_column` does.
 
-        :param day: None for all days
+        :param period: None for all periods
         """
         if self.values is None:
-            return describe_strings(self.name, self.rows.counts(self.name, day)), None
-        return describe_column(self.values if day is None else self.rows.by_day(self.values)[day])
+            return describe_strings(self.name, self.rows.counts(self.name, period)), None
+        return describe_column(self.values if period is None else self.rows.by_period(self.values)[period])

@@ -12,6 +12,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from mlops.contract.grain import Periods, counted
 from mlops.contract.sections.validate import Drift, ServingLog
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.snapshots.manifest import Manifest
@@ -38,7 +39,7 @@ def read_serving_log(
     Read the requests of the snapshot's window, with the columns that the schema has for serving.
 
     :param training: the snapshot's rows
-    :param scratch: folder for the requests in order of their days
+    :param scratch: folder for the requests in order of their periods
     :return: the requests, None if none is of the window; and sentences on what is not checked
     :raises BadDataError: where there is no log, or it cannot be read
     :raises BadConfigError: where its format is not known
@@ -55,9 +56,14 @@ def read_serving_log(
         ).sink_parquet(file)
     except (PolarsError, FileNotFoundError) as error:
         raise BadDataError(f"validate.serving_log: cannot read {config.path}: {error}") from error
-    rows = Rows(table=pl.scan_parquet(file), num_rows={}, event_time=config.event_time, timezone=manifest.timezone)
-    by_day = rows.table.group_by(rows.day.alias("day")).len().sort("day").collect()
-    if by_day.is_empty():
+    rows = Rows(
+        table=pl.scan_parquet(file),
+        num_rows={},
+        event_time=config.event_time,
+        kind=Periods(manifest.grain, manifest.timezone),
+    )
+    by_period = rows.table.group_by(rows.period.alias("period")).len().sort("period").collect()
+    if by_period.is_empty():
         return None, [
             f"Skew between training and serving was not checked: {config.path} has no request "
             f"from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC."
@@ -66,7 +72,7 @@ def read_serving_log(
     notes = (
         [f"Columns of the serving log that the schema does not have for serving: {shorten(others)}."] if others else []
     )
-    rows = replace(rows, table=rows.table.select(kept), num_rows=dict(by_day.iter_rows()))
+    rows = replace(rows, table=rows.table.select(kept), num_rows=dict(by_period.iter_rows()))
     return replace(rows, table=_as_in_training(rows, training)), notes
 
 
@@ -75,15 +81,16 @@ def check_serving_log(
     training: statistics_pb2.DatasetFeatureStatistics,
     schema: Schema,
     drift: Drift | None,
-    days: Sequence[str],
+    periods: Sequence[str],
 ) -> tuple[list[Anomaly], ReferenceComparison]:
     """
     Check the log against the schema, in its environment SERVING, and compare its distributions with the snapshot's.
 
     :param training: statistics of the snapshot's window
-    :param days: days of the snapshot
+    :param periods: periods of the snapshot
     """
-    names = f"{TRAINING_SNAPSHOT}, {days[0]} to {days[-1]}", f"{log.total:,} requests of {len(log.num_rows)} days"
+    number = counted(len(log.num_rows), log.kind.grain)
+    names = f"{TRAINING_SNAPSHOT}, {periods[0]} to {periods[-1]}", f"{log.total:,} requests of {number}"
     reference = {feature.path.step[0]: feature for feature in training.features}
     described = statistics_pb2.DatasetFeatureStatistics(name=SERVING_LOG, num_examples=log.total)
     columns = []

@@ -1,6 +1,6 @@
 """
-The check of slices: each value of a column is a part of the rows, whose newest day is compared with its own earlier
-days.
+The check of slices: each value of a column is a part of the rows, whose newest period is compared with its own earlier
+ones.
 
 What breaks for one carrier is a small share of all rows, and passes every check on them as a whole.
 """
@@ -18,7 +18,7 @@ from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly
 from mlops.validation.rows import Rows
-from mlops.validation.window_days import WindowDays
+from mlops.validation.window_periods import WindowPeriods
 
 SLICE_VANISHED: Final = "SLICE_VANISHED"
 SLICE_APPEARED: Final = "SLICE_APPEARED"
@@ -27,8 +27,8 @@ SLICE_MISSING_VALUES: Final = "SLICE_MISSING_VALUES"
 MAX_SLICES: Final = 1_000
 _MIN_ROWS: Final = 10
 """
-Fewest rows on a day from which a slice is judged; one with fewer may have none on the next by chance: e ** -10 is 5 in
-100,000.
+Fewest rows of a period from which a slice is judged; one with fewer may have none in the next by chance: e ** -10 is 5
+in 100,000.
 """
 _DEVIATIONS: Final = 4.0
 """Standard deviations that chance may add: one-sided 3 in 100,000, for each slice."""
@@ -43,9 +43,9 @@ class SliceSummary:
     num_rows: int
     """Number of rows in the whole window."""
     newest: int
-    """Number of rows on the newest day."""
+    """Number of rows in the newest period."""
     compared: int | None
-    """Number of rows on the day that the newest is compared with; None if volumes are not compared."""
+    """Number of rows in the period that the newest is compared with; None if volumes are not compared."""
 
     @property
     def name(self) -> str:
@@ -53,43 +53,44 @@ class SliceSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Days:
-    """Rows and missing values of a slice by day."""
+class _Periods:
+    """Rows and missing values of a slice by period."""
 
     num_rows: Mapping[str, int]
     missing: Mapping[str, Mapping[str, int]]
-    """Number of missing values by column, then by day."""
+    """Number of missing values by column, then by period."""
 
-    def missing_share(self, column: str, day: str) -> float:
-        return self.missing[column][day] / self.num_rows[day]
+    def missing_share(self, column: str, period: str) -> float:
+        return self.missing[column][period] / self.num_rows[period]
 
     def worst_before(self, column: str, newest: str) -> str | None:
-        """Return the earlier day with the largest share of missing values; None if no day has enough rows to tell."""
-        days = [day for day, count in self.num_rows.items() if day != newest and count >= _MIN_ROWS]
-        return max(days, key=lambda day: self.missing_share(column, day), default=None)
+        """Return the earlier period with the largest share of missing values; None if none has enough rows to tell."""
+        periods = [period for period, count in self.num_rows.items() if period != newest and count >= _MIN_ROWS]
+        return max(periods, key=lambda period: self.missing_share(column, period), default=None)
 
     def missing_rises(self, column: str, newest: str, tolerance: float) -> bool:
         """
-        Return True if the missing share exceeds that of every earlier day by more than is tolerated, and more than by
-        chance.
+        Return True if the missing share exceeds that of every earlier period by more than is tolerated, and more than
+        by chance.
         """
         worst = self.worst_before(column, newest)
         if worst is None or self.num_rows.get(newest, 0) < _MIN_ROWS:
             return False
-        days = (newest, worst)
-        pooled = sum(self.missing[column][day] for day in days) / sum(self.num_rows[day] for day in days)
-        variance = pooled * (1 - pooled) * sum(1 / self.num_rows[day] for day in days)
+        periods = (newest, worst)
+        num_missing = sum(self.missing[column][period] for period in periods)
+        pooled = num_missing / sum(self.num_rows[period] for period in periods)
+        variance = pooled * (1 - pooled) * sum(1 / self.num_rows[period] for period in periods)
         rise = self.missing_share(column, newest) - self.missing_share(column, worst)
         return rise > tolerance + _DEVIATIONS * math.sqrt(variance)
 
 
 def check_slices(
-    rows: Rows, days: WindowDays, column: str, volume: Volume | None, tolerance: float
+    rows: Rows, periods: WindowPeriods, column: str, volume: Volume | None, tolerance: float
 ) -> tuple[list[Anomaly], list[SliceSummary]]:
     """
     Check each value of a column on its own.
 
-    :param days: of which at least two have rows, the newest among them
+    :param periods: of which at least two have rows, the newest among them
     :param volume: None where the volume is not to be checked, or has failed for the rows as a whole
     :param tolerance: most that a slice's missing share may rise
     :raises BadConfigError: where the column has too many values
@@ -97,17 +98,17 @@ def check_slices(
     if column not in rows.schema:
         return [], []
     slices = _by_slice(rows, column)
-    compared = days.compared(volume) if volume is not None else None
+    compared = periods.compared(volume) if volume is not None else None
     anomalies = []
-    for value, slice_days in slices.items():
-        anomalies += _check_rows(slice_days, f"{column}={value}", days, volume, compared)
-    anomalies += _check_missing(slices, column, days.newest, tolerance)
+    for value, slice_periods in slices.items():
+        anomalies += _check_rows(slice_periods, f"{column}={value}", periods, volume, compared)
+    anomalies += _check_missing(slices, column, periods, tolerance)
     summaries = [
         SliceSummary(
             column=column,
             value=value,
             num_rows=sum(found.num_rows.values()),
-            newest=found.num_rows.get(days.newest, 0),
+            newest=found.num_rows.get(periods.newest, 0),
             compared=found.num_rows.get(compared, 0) if compared is not None else None,
         )
         for value, found in slices.items()
@@ -115,24 +116,24 @@ def check_slices(
     return anomalies, sorted(summaries, key=lambda summary: (-summary.num_rows, summary.value))
 
 
-def _by_slice(rows: Rows, column: str) -> dict[str, _Days]:
+def _by_slice(rows: Rows, column: str) -> dict[str, _Periods]:
     others = [name for name in rows.schema if name != column]
-    by_day = (
-        rows.table.group_by(pl.col(column).cast(pl.String).alias("slice"), rows.day.alias("day"))
+    by_period = (
+        rows.table.group_by(pl.col(column).cast(pl.String).alias("slice"), rows.period.alias("period"))
         .agg(pl.len().alias("rows"), pl.struct(pl.col(others).null_count()).alias("missing"))
-        .sort("slice", "day", nulls_last=True)
+        .sort("slice", "period", nulls_last=True)
         .collect(engine="streaming")
     )
-    if by_day["slice"].n_unique() > MAX_SLICES:
+    if by_period["slice"].n_unique() > MAX_SLICES:
         raise BadConfigError(
-            f"validate.slices names the column {column!r}, which has {by_day['slice'].n_unique():,} different values: "
-            f"slices are for columns of at most {MAX_SLICES:,}"
+            f"validate.slices names the column {column!r}, which has {by_period['slice'].n_unique():,} different "
+            f"values: slices are for columns of at most {MAX_SLICES:,}"
         )
-    slices: dict[str, _Days] = {}
-    for (value,), found in by_day.group_by("slice", maintain_order=True):
-        on = found["day"].to_list()
+    slices: dict[str, _Periods] = {}
+    for (value,), found in by_period.group_by("slice", maintain_order=True):
+        on = found["period"].to_list()
         missing = found["missing"].struct.unnest()
-        slices["null" if value is None else str(value)] = _Days(
+        slices["null" if value is None else str(value)] = _Periods(
             num_rows=dict(zip(on, found["rows"], strict=True)),
             missing={name: dict(zip(on, missing[name], strict=True)) for name in others},
         )
@@ -140,11 +141,11 @@ def _by_slice(rows: Rows, column: str) -> dict[str, _Days]:
 
 
 def _check_rows(
-    found: _Days, name: str, days: WindowDays, volume: Volume | None, compared: str | None
+    found: _Periods, name: str, periods: WindowPeriods, volume: Volume | None, compared: str | None
 ) -> list[Anomaly]:
-    *earlier, newest = days.looked_at
+    *earlier, newest = periods.looked_at
     now = found.num_rows.get(newest, 0)
-    before = [found.num_rows.get(day, 0) for day in earlier]
+    before = [found.num_rows.get(period, 0) for period in earlier]
     usual = sum(before) / len(before)
     if not now and min(before) and usual >= _MIN_ROWS:
         return [
@@ -152,9 +153,9 @@ def _check_rows(
                 name,
                 SLICE_VANISHED,
                 "Slice vanished",
-                f"about {usual:,.0f} rows, as on every day before",
+                f"about {usual:,.0f} rows, as on every {periods.grain} before",
                 f"no rows on {newest}",
-                newest,
+                periods,
             )
         ]
     if not usual and now >= _MIN_ROWS:
@@ -165,7 +166,7 @@ def _check_rows(
                 "New slice",
                 "a slice that was there before",
                 f"{now:,} rows on {newest}, and none before",
-                newest,
+                periods,
             )
         ]
     if volume is None or compared is None:
@@ -178,39 +179,41 @@ def _check_rows(
         _about_rows(
             name, SLICE_VOLUME, "Too few rows" if now < then else "Too many rows",
             f"{then * volume.low:,.0f} to {then * volume.high:,.0f} rows, give or take chance",
-            f"{now:,} rows on {newest}, {then:,} on {compared}", newest,
+            f"{now:,} rows on {newest}, {then:,} on {compared}", periods,
         )
     ]  # fmt: skip
 
 
-def _about_rows(name: str, kind: str, title: str, expected: str, found: str, day: str) -> Anomaly:
+def _about_rows(name: str, kind: str, title: str, expected: str, found: str, periods: WindowPeriods) -> Anomaly:
     return Anomaly(
         column=None,
         kind=kind,
         title=title,
         expected=expected,
         found=found,
-        days=(day,),
-        fix=f"If the source delivered all of {day}, take the column of {name} out of validate.slices for this night; "
-        "else load the day again at the source and run the ingest again",
+        periods=(periods.newest,),
+        fix=f"If the source delivered all of {periods.newest}, take the column of {name} out of validate.slices for "
+        f"this night; else load the {periods.grain} again at the source and run the ingest again",
         slice=name,
     )
 
 
-def _check_missing(slices: Mapping[str, _Days], column: str, newest: str, tolerance: float) -> list[Anomaly]:
-    anomalies = []
+def _check_missing(
+    slices: Mapping[str, _Periods], column: str, periods: WindowPeriods, tolerance: float
+) -> list[Anomaly]:
+    anomalies, newest = [], periods.newest
     for name in next(iter(slices.values())).missing:
         risen = []
         for value, found in slices.items():
             if found.missing_rises(name, newest, tolerance) and (worst := found.worst_before(name, newest)):
                 risen.append((found.missing_share(name, newest), found.missing_share(name, worst), value))
         if risen:
-            anomalies.append(_about_missing(name, column, sorted(risen, reverse=True), len(slices), newest))
+            anomalies.append(_about_missing(name, column, sorted(risen, reverse=True), len(slices), periods))
     return anomalies
 
 
 def _about_missing(
-    name: str, column: str, risen: Sequence[tuple[float, float, str]], num_slices: int, newest: str
+    name: str, column: str, risen: Sequence[tuple[float, float, str]], num_slices: int, periods: WindowPeriods
 ) -> Anomaly:
     """Return one anomaly for a column that fails in many slices."""
     share, before, value = risen[0]
@@ -219,12 +222,12 @@ def _about_missing(
         column=name,
         kind=SLICE_MISSING_VALUES,
         title="Too many missing values",
-        expected=f"at most about {_percent(before)}, as on the worst day before",
-        found=f"no value in {_percent(share)} of the rows of {newest}{also}",
+        expected=f"at most about {_percent(before)}, as on the worst {periods.grain} before",
+        found=f"no value in {_percent(share)} of the rows of {periods.newest}{also}",
         examples=tuple(
             f"{column}={value}: {_percent(before)} -> {_percent(now)}" for now, before, value in risen[:NUM_EXAMPLES]
         ),
-        days=(newest,),
+        periods=(periods.newest,),
         fix="set validate.slice_tolerance to more",
         slice=f"{column}={value}",
     )

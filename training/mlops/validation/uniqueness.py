@@ -7,13 +7,13 @@ from typing import Final
 
 import polars as pl
 
-from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly, on_days
+from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly, on_periods
 from mlops.validation.rows import Rows
 
 DUPLICATES: Final = "DUPLICATES"
 # With a space, so that they are no column's names.
 _NUM_ROWS: Final = "rows of the key"
-_DAY: Final = "day of the row"
+_PERIOD: Final = "period of the row"
 
 
 def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
@@ -28,8 +28,8 @@ def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
     if repeated.is_empty():
         return []
     num_rows = int(repeated.select(pl.last().sum()).item())
-    days = (
-        rows.table.select(*key, rows.day.alias(_DAY))
+    periods = (
+        rows.table.select(*key, rows.period.alias(_PERIOD))
         .join(repeated.lazy().select(key), on=key, how="semi", nulls_equal=True)
         .select(pl.last().unique().sort())
         .collect()
@@ -45,9 +45,9 @@ def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
             title="Not unique",
             expected="every key once",
             found=f"{repeated.height:,} keys occur more than once, in {num_rows:,} of {rows.total:,} rows, "
-            f"{on_days(days, len(rows.num_rows))}",
+            f"{on_periods(periods, len(rows.num_rows), rows.kind.grain)}",
             examples=tuple(f"{', '.join(map(str, values))} {count:,}x" for *values, count in shown.iter_rows()),
-            days=tuple(days) if len(days) < len(rows.num_rows) else (),
+            periods=tuple(periods) if len(periods) < len(rows.num_rows) else (),
             fix=f"remove [{', '.join(key)}] from validate.unique",
         )
     ]

@@ -12,7 +12,7 @@ from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.calendar import AnyCalendar, Calendar
 from mlops.contract.sections.ingest import Ingest
 from mlops.contract.step import BadConfigError
-from mlops.data.snapshots.calendar import expected_days
+from mlops.data.snapshots.calendar import expected_periods
 from mlops.data.sources.window import Window
 
 
@@ -55,9 +55,9 @@ def window(first: str, last: str) -> Window:
 )  # fmt: skip
 def test_the_days_off_need_no_rows(settings: Any, first: str, last: str, off: list[str]) -> None:
     days = window(first, last)
-    every_day = expected_days(calendar("every_day"), days)
+    every_day = expected_periods(calendar("every_day"), days)
     assert (every_day[0], every_day[-1]) == (first, last)
-    assert [day for day in every_day if day not in expected_days(calendar(settings), days)] == off
+    assert [day for day in every_day if day not in expected_periods(calendar(settings), days)] == off
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_days_off_need_no_rows(settings: Any, first: str, last: str, off: li
 def test_holidays_that_nobody_knows_are_a_mistake_of_the_pipeline(code: str, message: str) -> None:
     """Without an error every day would be expected, and each holiday a failed night."""
     with pytest.raises(BadConfigError, match=f"ingest.calendar.holidays is .*{message}"):
-        expected_days(calendar({"holidays": code}), window("2013-02-15", "2013-02-19"))
+        expected_periods(calendar({"holidays": code}), window("2013-02-15", "2013-02-19"))
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_holidays_that_nobody_knows_are_a_mistake_of_the_pipeline(code: str, mes
         ({"calendar": {"gap": 3}}, "unknown key 'calendar.gap'; "),
         ({"calendar": 3}, "calendar must be .*got 3"),
         (
-            {"calendar": "business_days", "window_days": 8},
+            {"calendar": "business_days", "window": 8},
             "content with a window of 8 days, of which the calendar has at most 6: leave at least one to train on",
         ),
-        ({"window_days": 6}, "content with a window of 6 days: leave at least one to train on"),
+        ({"window": 6}, "content with a window of 6 days: leave at least one to train on"),
     ],
 )
 def test_a_mistyped_calendar_is_named(settings: dict[str, Any], message: str) -> None:
@@ -101,5 +101,5 @@ def test_a_mistyped_calendar_is_named(settings: dict[str, Any], message: str) ->
 
 
 def test_a_window_of_business_days_holds_as_many_as_it_may() -> None:
-    settings = {"calendar": "business_days", "window_days": 9}  # 9 days may hold 7 business days: 3, 3 and 1
+    settings = {"calendar": "business_days", "window": 9}  # 9 days may hold 7 business days: 3, 3 and 1
     check_section(Ingest, {"sources": {"events": {"path": "events.csv"}}, "event_time": "at", **settings}, "ingest")

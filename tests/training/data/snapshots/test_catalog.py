@@ -46,7 +46,7 @@ def test_snapshots_are_named_by_version_beginning_or_date(store: Store, nights: 
 def test_the_day_is_that_of_the_datasets_own_zone(store: Store, nights: list[DatasetRef]) -> None:
     """In UTC its interval ends a day later."""
     assert nights[0].interval_end == "2024-01-03T05:00:00+00:00"
-    assert find_snapshot(store, f"visits@{nights[0].version}").last_day == "2024-01-02"
+    assert find_snapshot(store, f"visits@{nights[0].version}").last == "2024-01-02"
 
 
 def test_a_deprecated_snapshot_is_found_only_by_its_version(store: Store, nights: list[DatasetRef]) -> None:
@@ -70,8 +70,8 @@ def test_the_first_deprecation_stays(store: Store, nights: list[DatasetRef]) -> 
         ("visit", "no dataset 'visit' in .*; did you mean 'visits'?"),
         ("sales", "no dataset 'sales' in .*; it holds visits$"),
         ("visits@2024-01-09", r"no snapshot 'visits@2024-01-09' .* the newest are visits@[0-9a-f]{12} \(2024-01-03\)"),
-        ("visits@abc", "'abc' in 'visits@abc' is neither a date .* nor the beginning of a version .at least 6"),
-        ("visits@", "is neither a date"),
+        ("visits@abc", "'abc' in 'visits@abc' is neither a period .* nor the beginning of a version .at least 6"),
+        ("visits@", "is neither a period"),
         ("visits@0000000", "there is no snapshot"),
     ],
 )

@@ -229,8 +229,8 @@ def test_the_ingest_step_looks_for_its_blobs_before_it_commits(
     config = {
         "sources": {"visits": {"path": "visits.csv", "event_time": "at"}},
         "event_time": "at",
-        "window_days": 3,
-        "split": {"validation_days": 1, "test_days": 1},
+        "window": 3,
+        "split": {"validation": 1, "test": 1},
     }
     run = RunIdentity(
         pipeline="visits", run_key="key", interval_start="2024-01-03T00:00:00+00:00",

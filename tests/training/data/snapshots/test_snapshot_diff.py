@@ -11,7 +11,7 @@ from committed_snapshots import store_snapshot, visits
 
 from mlops.contract.step import BadConfigError
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.snapshot_diff import compare_columns, compare_day, compare_rows, differing_days
+from mlops.data.snapshots.snapshot_diff import compare_columns, compare_period, compare_rows, differing_periods
 from mlops.store import Store
 
 DAY = "2024-01-01"
@@ -95,12 +95,12 @@ def test_only_days_with_other_blobs_are_read(tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
     before = store_snapshot(store, visits(1, 2, 3), last_day=3)
     after = store_snapshot(store, change(visits(2, 3, 4), 301, page="/new"), last_day=4)
-    days = differing_days(before, after)
+    days = differing_periods(before, after)
     assert days == ["2024-01-01", "2024-01-03", "2024-01-04"]
     for blob in before.partitions[1].blobs:
         Path(tmp_path, "store", blob.key).unlink()  # equal on both sides: not needed
 
-    found = [compare_day(Snapshot(store, before), Snapshot(store, after), day) for day in days]
+    found = [compare_period(Snapshot(store, before), Snapshot(store, after), day) for day in days]
 
     assert [(day.added, day.removed, day.changed) for day in found] == [(0, 4, 0), (0, 0, 1), (4, 0, 0)]
 
@@ -117,5 +117,5 @@ def test_columns_that_came_went_or_changed_their_type(tmp_path: Path) -> None:
     columns = compare_columns(before, after)
     assert (columns.added, columns.removed) == ({"lang": "String"}, {"page": "String"})
     assert columns.retyped == {"visitor": ("Int64", "String")}
-    day = compare_day(Snapshot(store, before), Snapshot(store, after), DAY)
+    day = compare_period(Snapshot(store, before), Snapshot(store, after), DAY)
     assert (day.added, day.removed, day.changed) == (0, 0, 0), "the columns that both have hold the same"

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mlops.contract.sections.ingest import AnySplit, KeySplit, Split, TimeSplit
 from mlops.contract.step import BadDataError
-from mlops.data.snapshots.splits import days_of, index_of
+from mlops.data.snapshots.splits import index_of, periods_of
 
 DAYS = [f"2024-01-{day:02}" for day in range(1, 11)]
 BY_USER = KeySplit(key="user", validation=0.2, test=0.1)
@@ -16,7 +16,7 @@ BY_USER = KeySplit(key="user", validation=0.2, test=0.1)
 
 def test_the_newest_days_are_held_out() -> None:
     """Otherwise the model would be fitted on the future of what it is judged on."""
-    parts = days_of(list(reversed(DAYS)), TimeSplit(validation_days=2, test_days=3))
+    parts = periods_of(list(reversed(DAYS)), TimeSplit(validation=2, test=3), "day")
 
     assert parts == {"train": DAYS[:5], "validation": DAYS[5:7], "test": DAYS[7:]}
 
@@ -24,7 +24,7 @@ def test_the_newest_days_are_held_out() -> None:
 @pytest.mark.parametrize("num_days", [0, 4, 5])
 def test_a_window_without_a_day_to_train_on_is_refused(num_days: int) -> None:
     with pytest.raises(BadDataError, match=f"{num_days} days with rows, too few"):
-        days_of(DAYS[:num_days], TimeSplit(validation_days=2, test_days=3))
+        periods_of(DAYS[:num_days], TimeSplit(validation=2, test=3), "day")
 
 
 def splits(users: pl.Series, split: KeySplit = BY_USER) -> list[str]:

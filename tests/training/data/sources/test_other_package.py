@@ -75,7 +75,7 @@ def test_its_own_errors_name_the_source(tmp_path: Path, read: Any) -> None:
 
 
 def ingest(**source: Any) -> Ingest:
-    settings = {"sources": {"commits": source}, "event_time": "committed_at", "window_days": 28}
+    settings = {"sources": {"commits": source}, "event_time": "committed_at", "window": 28}
     return check_section(Ingest, settings, "ingest")
 
 

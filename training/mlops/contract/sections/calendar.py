@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
+from mlops.contract.grain import Grain
 from mlops.contract.section import Holidays, Section
 
 DAYS_OF_A_WEEK: Final = 7
@@ -19,7 +20,10 @@ WEEKDAYS: Final[tuple[Weekday, ...]] = (
 
 
 class OpenDays(Section):
-    """Rows are expected on some weekdays, less the holidays. A day off may have rows; it need not."""
+    """
+    Rows are expected on some weekdays, less the holidays. A day off may have rows; it need not. Of weeks and months,
+    those are expected that are not off altogether.
+    """
 
     weekdays: list[Weekday] = Field(default=list(WEEKDAYS[:5]), min_length=1)
     """Default: Monday to Friday."""
@@ -34,22 +38,24 @@ class OpenDays(Section):
     def _in_order(cls, value: list[Weekday]) -> list[Weekday]:
         return [day for day in WEEKDAYS if day in value]
 
-    def most_days(self, window_days: int) -> int:
-        """Return the most expected days that a window of so many calendar days may have."""
-        weeks, rest = divmod(window_days, DAYS_OF_A_WEEK)
+    def most(self, window: int, grain: Grain) -> int:
+        """Return the most periods with rows that may be expected in a window of so many."""
+        if grain != "day":
+            return window
+        weeks, rest = divmod(window, DAYS_OF_A_WEEK)
         open_days = [day in self.weekdays for day in WEEKDAYS] * 2
         return weeks * len(self.weekdays) + max(sum(open_days[start : start + rest]) for start in range(DAYS_OF_A_WEEK))
 
 
 class GapDays(Section):
-    """Rows may come on any day, and need not; but not on too few."""
+    """Rows may come in any period, and need not; but not in too few."""
 
     gaps: int = Field(ge=1)
-    """The most days in a row without rows: 6 where rows come once a week."""
+    """The most periods in a row without rows: 6 days where rows come once a week."""
 
-    def most_days(self, window_days: int) -> int:
-        """Return the most days with rows that a window of so many calendar days may have."""
-        return window_days
+    def most(self, window: int, grain: Grain) -> int:
+        """Return the most periods with rows that may be expected in a window of so many."""
+        return window
 
 
 AnyCalendar = OpenDays | GapDays

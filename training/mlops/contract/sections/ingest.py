@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from mlops.contract.grain import Grain, counted
 from mlops.contract.section import Name, Section, Transform
 from mlops.contract.sections.calendar import EVERY_DAY, Calendar
-from mlops.contract.sources import AnySource
+from mlops.contract.sources import AnySource, TextSource
+
+
+def _no_share(value: object) -> object:
+    if isinstance(value, float) and 0 < value < 1:
+        raise ValueError(
+            "a number of days, or of what ingest.grain says; shares go with key, rows, column or sources, as in "
+            "{rows: hash, validation: 0.1, test: 0.1}"
+        )
+    return value
 
 
 class TimeSplit(Section):
-    """By time: the newest days for test, those before for validation, the rest for training."""
+    """By time: the newest periods for test, those before for validation, the rest for training."""
 
-    validation_days: int = Field(default=3, ge=1)
-    """Days before the test days; the best epoch is chosen on them."""
-    test_days: int = Field(default=3, ge=1)
-    """The newest days; candidate and champion are compared on them."""
+    validation: Annotated[int, Field(ge=1), BeforeValidator(_no_share)] = 3
+    """Periods before those of the test; the best epoch is chosen on them."""
+    test: Annotated[int, Field(ge=1), BeforeValidator(_no_share)] = 3
+    """The newest periods; candidate and champion are compared on them."""
 
 
 class Shares(Section):
@@ -140,31 +150,35 @@ class Ingest(Section):
     """``transform(sources: dict[str, narwhals.LazyFrame]) -> narwhals.LazyFrame``, or a file with one SELECT over the
     sources' names; not needed for a single source."""
     event_time: str
-    """Column of the resulting table, an instant; the snapshot has one partition per calendar day of it."""
-    window_days: int = Field(default=30, ge=1)
-    """Calendar days before the interval's end that the snapshot holds."""
+    """Column of the resulting table, an instant; the snapshot has one partition per period of it."""
+    grain: Grain = "day"
+    """The periods that data comes in: hours, calendar days, weeks from Monday on, or months, of the pipeline's time
+    zone."""
+    window: int = Field(default=30, ge=1)
+    """Periods before the interval's end that the snapshot holds; one that is not over then is left out."""
     calendar: Calendar = EVERY_DAY
-    """On which of them rows are expected: ``every_day``, ``business_days``, some weekdays less a country's holidays, or
-    any days with gaps of so many."""
+    """In which of them rows are expected: ``every_day``, ``business_days``, some weekdays less a country's holidays, or
+    any with gaps of so many."""
     split: Split = Field(default=TimeSplit(), validate_default=True)
-    """Which rows are held out: the newest days, the keys of some entities, any rows, or those that the data names."""
+    """Which rows are held out: the newest periods, the keys of some entities, any rows, or those that the data says."""
     engine: Literal["polars", "spark"] = "polars"
     """What reads and transforms the sources and fits the features: Polars on one machine, or Spark."""
 
     @field_validator("split")
     @classmethod
     def _split_within_window(cls, value: AnySplit, info: ValidationInfo) -> AnySplit:
-        days = info.data.get("window_days")
-        if days == 1 and isinstance(value, TimeSplit):
-            raise ValueError(
-                "by key, rows, column or sources where the window is one day, e.g. {rows: hash, test: 0.2}"
-            )
-        calendar = info.data.get("calendar")
-        if days is not None and calendar is not None and isinstance(value, TimeSplit):
-            most = calendar.most_days(days)
-            if value.validation_days + value.test_days >= most:
-                of_them = "" if most == days else f", of which the calendar has at most {most}"
-                raise ValueError(f"content with a window of {days} days{of_them}: leave at least one to train on")
+        window, grain, calendar = (info.data.get(name) for name in ("window", "grain", "calendar"))
+        if window is not None and grain is not None and calendar is not None and isinstance(value, TimeSplit):
+            if window == 1:
+                raise ValueError(
+                    f"by key, rows, column or sources where the window is one {grain}, e.g. {{rows: hash, test: 0.2}}"
+                )
+            most = calendar.most(window, grain)
+            if value.validation + value.test >= most:
+                of_them = "" if most == window else f", of which the calendar has at most {most}"
+                raise ValueError(
+                    f"content with a window of {counted(window, grain)}{of_them}: leave at least one to train on"
+                )
         if isinstance(value, SourceSplit):
             known, split = info.data.get("sources", {}), value.sources
             for name in (split.train, split.validation, split.test):
@@ -175,11 +189,19 @@ class Ingest(Section):
         return value
 
     @model_validator(mode="after")
-    def _undated_data_is_of_one_day(self) -> Ingest:
-        undated = [name for name, source in self.sources.items() if source.as_of == self.event_time]
-        if undated and self.window_days != 1:
+    def _undated_data_is_of_one_period(self) -> Ingest:
+        if self.undated and self.window != 1:
             raise ValueError(
-                f"content with window_days: 1, as all rows of {undated[0]!r} are of the day that they are read on "
-                "(event_time is its as_of)"
+                f"content with window: 1, as all rows of {self.undated[0]!r} are of the {self.grain} in which they are "
+                "read (event_time is its as_of)"
             )
         return self
+
+    @property
+    def undated(self) -> list[str]:
+        """Names of the sources whose rows have the time at which they are read, and no other."""
+        return [
+            name
+            for name, source in self.sources.items()
+            if self.event_time == (source.event_time if isinstance(source, TextSource) else source.as_of)
+        ]

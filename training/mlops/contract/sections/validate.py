@@ -10,14 +10,14 @@ from mlops.contract.section import Section
 
 
 class Volume(Section):
-    """The newest day must have about as many rows as an earlier one."""
+    """The newest period (hour, day, week or month) must have about as many rows as an earlier one."""
 
     tolerance: float = Field(default=0.2, gt=0, lt=1)
     """0.2: between 0.8 and 1.2 times."""
-    against_days: int | None = Field(default=None, ge=1)
-    """Compare with the day this many days before; where ``ingest.calendar`` expects no rows on it, with that twice as
-    many days before, and so on. null: with the last of the same weekday, and in a window of a week with the day
-    before."""
+    against: int | None = Field(default=None, ge=1)
+    """Compare with the period this many before; where ``ingest.calendar`` expects no rows in it, with that twice as
+    many before, and so on. null: with the last of its kind that the window has: hours with that hour of the weekday or
+    else of the day before, days with the same weekday, months with the same month; or else with the one before."""
 
     @property
     def low(self) -> float:
@@ -48,14 +48,14 @@ class Drift(Section):
         return self.columns.get(column, self.values if is_text else self.numbers)
 
 
-class NewestDay(Section):
+class Newest(Section):
     """
-    How far a column's distribution on the newest day may be from that of the days before it in the window, by the
+    How far a column's distribution in the newest period may be from that of those before it in the window, by the
     measures of :class:`Drift`. What chance would do to so many rows is allowed on top.
     """
 
     factor: float = Field(default=3.0, ge=1)
-    """At most so many times as far as the day before that is farthest from the other days."""
+    """At most so many times as far as the period before that is farthest from the others."""
     least: float = Field(default=0.15, gt=0, le=1)
     """As far as this it may be in any case."""
     leave_out: list[str] = []
@@ -80,19 +80,21 @@ class Validate(Section):
     schema_path: str
     """TFDV schema (schema.pbtxt), relative to the project folder."""
     volume: Volume | None = Volume()
-    """Also holds the snapshot against the previous one: its rows a day, and every day that both have."""
+    """Also holds the snapshot against the previous one: its rows a period, and every period that both have."""
     drift: Drift | None = Drift()
     """null: distributions are not compared."""
-    newest_day: NewestDay | None = NewestDay()
-    """null: the newest day is held against the schema alone, and not against the days before it."""
+    newest: Newest | None = Newest()
+    """null: the newest period is held against the schema alone, and not against those before it."""
     unique: list[Annotated[list[str], Field(min_length=1)]] = []
     """Keys: lists of columns which together occur at most once."""
     max_age_hours: float | None = Field(default=None, gt=0)
-    """The newest row may be at most so many hours older than the interval's end; None: any day with rows will do."""
+    """The newest row may be at most so many hours older than the interval's end; None: any in the newest period will
+    do."""
     slices: list[str] = []
-    """Columns of few values, each of which is looked at on its own: its newest day is held against its earlier days."""
+    """Columns of few values, each of which is looked at on its own: its newest period is held against its earlier
+    ones."""
     slice_tolerance: float = Field(default=0.25, gt=0, le=1)
-    """By how much a column's share of missing values may rise in a slice above that of its worst day before, beyond
+    """By how much a column's share of missing values may rise in a slice above that of its worst period before, beyond
     what chance would do."""
     serving_log: ServingLog | None = None
     """What the model was asked in production, to be held against what it is trained on."""

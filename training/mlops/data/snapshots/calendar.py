@@ -1,67 +1,71 @@
-"""The days of a window on which a calendar expects rows."""
+"""The periods of a window in which a calendar expects rows."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any
 
+from mlops.contract.grain import counted, number_of
 from mlops.contract.sections.calendar import WEEKDAYS, AnyCalendar, GapDays, OpenDays
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.window import Window
 
 
-def expected_days(calendar: AnyCalendar, window: Window) -> list[str]:
+def expected_periods(calendar: AnyCalendar, window: Window) -> list[str]:
     """
-    Return the days of a window on which there must be rows.
+    Return the periods of a window in which there must be rows.
 
-    :return: ``YYYY-MM-DD``, oldest first; none where any day may be without
+    :return: their names, oldest first; none where any period may be without
     :raises BadConfigError: where nothing is known of the holidays
     """
     if isinstance(calendar, GapDays):
         return []
-    days = [window.first_day + timedelta(days=step) for step in range((window.last_day - window.first_day).days + 1)]
-    off = {*calendar.closed, *_holidays(calendar, window)}
-    return [str(day) for day in days if WEEKDAYS[day.weekday()] in calendar.weekdays and day not in off]
+    periods, numbers = window.periods, range(window.first, window.last + 1)
+    years = range(periods.first_day(window.first).year, periods.days(window.last)[-1].year + 1)
+    off = {*calendar.closed, *_holidays(calendar, years)}
+
+    def is_open(day: date) -> bool:
+        return WEEKDAYS[day.weekday()] in calendar.weekdays and day not in off
+
+    return [periods.name(number) for number in numbers if any(map(is_open, periods.days(number)))]
 
 
 def check_newest(
-    days: Sequence[str],
+    found: Sequence[str],
     calendar: AnyCalendar,
     expected: Sequence[str],
     window: Window,
     sources: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """
-    Check that the newest day that the calendar expects has rows.
+    Check that the newest period that the calendar expects has rows.
 
-    :param days: days with rows, oldest first
-    :param expected: those of :func:`expected_days`
+    :param found: names of the periods with rows, oldest first
+    :param expected: those of :func:`expected_periods`
     :param sources: provenance of each
     :raises BadDataError: where it has none: its delivery is late or lost
     """
-    if not days:
+    if not found:
         raise BadDataError(
-            f"no rows from {window.start.isoformat()} to {window.end.isoformat()}: the window is empty, and of the "
+            f"no rows from {window.start.isoformat()} to {window.stop.isoformat()}: the window is empty, and of the "
             f"sources {_read_of(sources)}; check that they reach this far, or the run's date"
         )
-    newest = days[-1]
+    grain, last = window.periods.grain, window.periods.name(window.last)
+    newest = found[-1]
     if isinstance(calendar, GapDays):
-        gap = (window.last_day - date.fromisoformat(newest)).days
+        gap = window.last - number_of(newest, grain)
         if gap > calendar.gaps:
             raise BadDataError(
-                f"no rows for the {gap} days up to {window.last_day} (newest: {newest}), and ingest.calendar allows "
+                f"no rows for the {counted(gap, grain)} up to {last} (newest: {newest}), and ingest.calendar allows "
                 f"gaps of {calendar.gaps}; a delivery is late or lost: run again when it is there"
             )
-    elif expected and expected[-1] not in days:
-        if expected[-1] == str(window.last_day):
-            which = "the last day of the interval"
-        else:
-            which = "the last day on which ingest.calendar expects any"
+    elif expected and expected[-1] not in found:
+        which = "of the interval" if expected[-1] == last else "in which ingest.calendar expects any"
         raise BadDataError(
-            f"no rows for {expected[-1]}, {which} (newest: {newest}); the day's delivery is late or lost: run again "
-            "when it is there"
+            f"no rows for {expected[-1]}, the last {grain} {which} (newest: {newest}); its delivery is late or lost: "
+            "run again when it is there"
         )
 
 
@@ -75,12 +79,11 @@ def _read_of(sources: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _holidays(calendar: OpenDays, window: Window) -> Collection[date]:
+def _holidays(calendar: OpenDays, years: Iterable[int]) -> Collection[date]:
     if calendar.holidays is None:
         return ()
     import holidays  # the validation's runtime, which reads snapshots, has no such package
 
-    years = range(window.first_day.year, window.last_day.year + 1)
     code, _, part = calendar.holidays.partition("-")
     markets, countries = holidays.list_supported_financial(), holidays.list_supported_countries()
     try:

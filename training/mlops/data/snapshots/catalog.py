@@ -8,10 +8,9 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from mlops.contract.refs import Artifact, DatasetRef
 from mlops.contract.step import BadConfigError, deprecation_key
@@ -23,7 +22,7 @@ from mlops.store_errors import DamagedObjectError
 
 SHORTEST_PREFIX: Final = 6
 _REQUESTS: Final = 16
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_PERIOD: Final = re.compile(r"\d{4}-(W?\d\d)(-\d\d(T\d\d:\d\dZ)?)?")
 _VERSION: Final = re.compile(rf"[0-9a-f]{{{SHORTEST_PREFIX},64}}")
 
 
@@ -43,10 +42,9 @@ class CommittedSnapshot:
         return f"{self.ref.name}@{self.ref.version[:12]}"
 
     @property
-    def last_day(self) -> str:
-        """Last whole day of the snapshot's interval, ``YYYY-MM-DD``, in its own time zone."""
-        end = datetime.fromisoformat(self.ref.interval_end).astimezone(ZoneInfo(self.manifest.timezone))
-        return (end - timedelta(microseconds=1)).date().isoformat()
+    def last(self) -> str:
+        """Name of the last period of the snapshot's window."""
+        return self.manifest.window[-1]
 
     def open(self, store: Store) -> Snapshot:
         return Snapshot(store, self.manifest)
@@ -61,7 +59,7 @@ class CommittedSnapshot:
         return {
             "name": self.ref.name,
             "version": self.ref.version,
-            "last_day": self.last_day,
+            "last": self.last,
             "num_rows": self.ref.num_rows,
             "num_bytes": self.ref.num_bytes,
             "committed": self.committed.isoformat(),
@@ -125,25 +123,25 @@ def read_catalog(store: Store, name: str | None = None) -> Catalog:
 
 def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
     """
-    Find the snapshot that people mean by ``NAME``, ``NAME@VERSION`` or ``NAME@YYYY-MM-DD``.
+    Find the snapshot that people mean by ``NAME``, ``NAME@VERSION`` or ``NAME@PERIOD``, such as ``flights@2013-02-08``.
 
-    A version may be shortened to a beginning of at least 6 characters that only it has. A date is the last day of the
-    interval; of several snapshots of it, or where only the name is given, the newest counts, as it does for sensors:
+    A version may be shortened to a beginning of at least 6 characters that only it has. A period is the last one of the
+    window; of several snapshots of it, or where only the name is given, the newest counts, as it does for sensors:
     the latest interval, the last commit, no deprecated one where there is another.
 
     :raises BadConfigError: where none or several are meant, with what there is
     """
     name, at, which = text.partition("@")
     catalog = read_catalog(store, name)
-    if at and not _DATE.fullmatch(which) and not _VERSION.fullmatch(which):
+    if at and not _PERIOD.fullmatch(which) and not _VERSION.fullmatch(which):
         raise BadConfigError(
-            f"{which!r} in {text!r} is neither a date (YYYY-MM-DD) nor the beginning of a version (at least "
+            f"{which!r} in {text!r} is neither a period (such as 2013-02-08) nor the beginning of a version (at least "
             f"{SHORTEST_PREFIX} of its hexadecimal digits); {_newest(catalog)}"
         )
     found = [
         item
         for item in catalog.snapshots
-        if not at or item.last_day == which or ("-" not in which and item.ref.version.startswith(which))
+        if not at or item.last == which or ("-" not in which and item.ref.version.startswith(which))
     ]
     if not found:
         if catalog.damaged:
@@ -160,7 +158,7 @@ def _newest(catalog: Catalog) -> str:
     if not catalog.snapshots:
         return "the dataset has none yet"
     newest = catalog.snapshots[-3:][::-1]
-    return "the newest are " + ", ".join(f"{item.name} ({item.last_day})" for item in newest)
+    return "the newest are " + ", ".join(f"{item.name} ({item.last})" for item in newest)
 
 
 def _instead(name: str, names: Sequence[str]) -> str:

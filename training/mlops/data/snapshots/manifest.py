@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from mlops.contract.grain import Grain
 from mlops.contract.refs import Artifact, DatasetRef, canonical_json, digest_of
 
-FORMAT: Final = 2
-"""Version of the manifest's format. Format 1 had no splits, creator nor engine; its snapshots stay readable."""
-_NEW_IN_2: Final[Mapping[str, Any]] = {
-    "format": 1, "split": {}, "split_hash": "", "splits": {}, "calendar": {}, "expected_days": [], "creator": {},
-    "engine": "polars",
-}  # fmt: skip
-"""What a manifest of format 1 lacks, and what that means."""
+FORMAT: Final = 3
+"""Version of the manifest's format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,17 +30,17 @@ class Blob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """The rows of one calendar day."""
+    """The rows of one period: an hour, calendar day, week or month."""
 
-    day: str
-    """The calendar day, ``YYYY-MM-DD`` in the snapshot's time zone."""
+    period: str
+    """Its name, such as ``2013-02-09``; see :mod:`mlops.contract.grain`."""
     num_rows: int
     num_bytes: int
     blobs: tuple[Blob, ...]
     """Blobs that hold the rows, in order; as long as each other, give or take one row."""
     index: Blob | None = None
     """
-    Parquet file whose column ``split`` names the split of each of the day's rows; None if the split is not by key.
+    Parquet file whose column ``split`` names the split of each of the period's rows; None if the split is by time.
     """
 
 
@@ -52,8 +48,8 @@ class Partition:
 class SplitPart:
     """One split of a snapshot."""
 
-    days: tuple[str, ...]
-    """Days on which the split has rows, oldest first."""
+    periods: tuple[str, ...]
+    """Periods in which the split has rows, oldest first."""
     num_rows: int
 
 
@@ -68,23 +64,27 @@ class Manifest:
     interval_end: str
     """As-of time, ISO 8601, UTC."""
     timezone: str
+    grain: Grain
+    """What the partitions are."""
+    window: tuple[str, ...]
+    """All periods of the window, whether they have rows or not, oldest first."""
     event_time: str
-    """Column that decides to which day a row belongs."""
+    """Column that decides to which period a row belongs."""
     schema: Mapping[str, str]
     """Column name to polars type, in column order."""
     schema_hash: str
     partitions: tuple[Partition, ...]
-    """Partitions in order of their days; a day without rows has none."""
+    """Partitions in order of their periods; one without rows has none."""
     split: Mapping[str, Any]
-    """The setting ``ingest.split``; empty in format 1."""
+    """The setting ``ingest.split``."""
     split_hash: str
     """SHA-256 of ``split``."""
     splits: Mapping[str, SplitPart]
-    """``train``, ``validation`` and ``test``; empty in format 1."""
+    """``train``, ``validation`` and ``test``."""
     calendar: Mapping[str, Any]
-    """The setting ``ingest.calendar``; empty in format 1: rows every day."""
-    expected_days: tuple[str, ...]
-    """Days of the window on which the calendar expects rows, oldest first; none where any day may be without."""
+    """The setting ``ingest.calendar``."""
+    expected: tuple[str, ...]
+    """Periods of the window in which the calendar expects rows, oldest first; none where any may be without."""
     sources: Mapping[str, Mapping[str, Any]]
     """Per source: its kind, the position that was read, rows read."""
     creator: Mapping[str, Any]
@@ -109,14 +109,14 @@ class Manifest:
     @property
     def version(self) -> str:
         """
-        Return SHA-256 over all but calendar, sources, creator and engine: equal rows of equal intervals give equal
-        versions.
+        Return SHA-256 over all but window, calendar, sources, creator and engine: equal rows of equal intervals give
+        equal versions.
 
         A file that grew by rows from the future is the same source as of this interval, and a holiday that was not
-        known before changes no rows.
+        known before changes no rows. What the window is follows from interval and grain.
         """
         document = self.to_document()
-        for field in ("calendar", "expected_days", "sources", "creator", "engine"):
+        for field in ("window", "calendar", "expected", "sources", "creator", "engine"):
             document.pop(field, None)
         return digest_of(document)
 
@@ -143,11 +143,6 @@ class Manifest:
         document = asdict(self)
         # A list, for JSON objects lose their order when keys are sorted.
         document["schema"] = list(self.schema.items())
-        if self.format == 1:
-            for field in _NEW_IN_2:
-                del document[field]
-            for partition in document["partitions"]:
-                del partition["index"]
         return document
 
     def to_json(self) -> bytes:
@@ -158,22 +153,23 @@ class Manifest:
         """
         Parse a manifest.
 
-        :raises ValueError: where a newer release wrote it
+        :raises ValueError: where another release wrote it
         """
         document = json.loads(data)
-        if document.get("format", 1) > FORMAT:
+        if (found := document.get("format")) != FORMAT:
             raise ValueError(
-                f"a manifest of format {document['format']}; this release reads up to {FORMAT}: upgrade it"
+                f"a manifest of format {found}, and this release reads {FORMAT}: upgrade it, or ingest the snapshot "
+                "again"
             )
-        document = {**_NEW_IN_2, **document}
         return cls(
             **{
                 **document,
                 "schema": dict(document["schema"]),
                 "partitions": tuple(_partition(partition) for partition in document["partitions"]),
-                "expected_days": tuple(document["expected_days"]),
+                "window": tuple(document["window"]),
+                "expected": tuple(document["expected"]),
                 "splits": {
-                    name: SplitPart(days=tuple(part["days"]), num_rows=part["num_rows"])
+                    name: SplitPart(periods=tuple(part["periods"]), num_rows=part["num_rows"])
                     for name, part in document["splits"].items()
                 },
             }

@@ -1,7 +1,7 @@
 """
-Immutable snapshots: a manifest of content-addressed Parquet blobs, one partition per calendar day.
+Immutable snapshots: a manifest of content-addressed Parquet blobs, one partition per hour, day, week or month.
 
-Blobs are canonical (equal rows give equal bytes), so nightly snapshots share the days that did not change: a window
+Blobs are canonical (equal rows give equal bytes), so nightly snapshots share the periods that did not change: a window
 of 30 days costs one new day. The validation runtime reads snapshots too, so no pyarrow here.
 """
 
@@ -17,15 +17,16 @@ from typing import Any, Final
 
 import polars as pl
 
+from mlops.contract.grain import Grain, counted
 from mlops.contract.refs import DatasetRef, digest_of
 from mlops.contract.sections.calendar import EVERY_DAY, AnyCalendar
 from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Engine, Table, as_table, on_spark, spark_session
-from mlops.data.snapshots.calendar import check_newest, expected_days
+from mlops.data.snapshots.calendar import check_newest, expected_periods
 from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
-from mlops.data.snapshots.partitions import DayWriter, StoredDay, write_days
-from mlops.data.snapshots.splits import INDEX, SPLITS, days_of
+from mlops.data.snapshots.partitions import PeriodWriter, StoredPeriod, write_periods
+from mlops.data.snapshots.splits import INDEX, SPLITS, periods_of
 from mlops.data.sources.window import Window
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError
@@ -60,65 +61,62 @@ class Snapshot:
             raise DamagedObjectError(f"{artifact.key} in {store.uri}: {error}") from error
 
     @property
-    def days(self) -> list[str]:
-        """Days that have rows, oldest first."""
-        return [partition.day for partition in self.manifest.partitions]
+    def periods(self) -> list[str]:
+        """Names of the periods that have rows, oldest first."""
+        return [partition.period for partition in self.manifest.partitions]
 
-    def split_days(self, name: str) -> list[str]:
+    def split_periods(self, name: str) -> list[str]:
         """
-        Return the days on which a split has rows, oldest first.
+        Return the names of the periods in which a split has rows, oldest first.
 
         :raises BadDataError: where the snapshot has no such split
         """
         if name not in self.manifest.splits:
-            known = ", ".join(SPLITS if self.manifest.splits else ()) or (
-                "none: it was made before snapshots had splits; ingest it again"
-            )
-            raise BadDataError(f"snapshot {self.manifest.name} has no split {name!r}; its splits: {known}")
-        return list(self.manifest.splits[name].days)
+            raise BadDataError(f"snapshot {self.manifest.name} has no split {name!r}; its splits: {', '.join(SPLITS)}")
+        return list(self.manifest.splits[name].periods)
 
-    def read(self, days: Sequence[str] | None = None) -> pl.DataFrame:
+    def read(self, periods: Sequence[str] | None = None) -> pl.DataFrame:
         """
         Read rows in canonical order.
 
-        :param days: ``YYYY-MM-DD``, in the order wanted; None for all
-        :raises BadDataError: where the snapshot has no such day
+        :param periods: names, in the order wanted; None for all
+        :raises BadDataError: where the snapshot has no such period
         :raises DamagedObjectError: naming the blob
         """
-        wanted = self._partitions(self.days if days is None else days)
+        wanted = self._partitions(self.periods if periods is None else periods)
         if not wanted:
             return self._no_rows()
         return self._read_blobs(blob for partition in wanted for blob in partition.blobs)
 
-    def scan(self, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
+    def scan(self, periods: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
         """
         Return the rows of :meth:`read`, read as they are needed.
 
         :param cache: folder for blobs of a remote store; must stay as long as the frame is in use
         """
-        wanted = self._partitions(self.days if days is None else days)
+        wanted = self._partitions(self.periods if periods is None else periods)
         if not wanted:
             return self._no_rows().lazy()
         return self._scan_blobs((blob for partition in wanted for blob in partition.blobs), cache)
 
-    def read_split(self, name: str, days: Sequence[str] | None = None) -> pl.DataFrame:
+    def read_split(self, name: str, periods: Sequence[str] | None = None) -> pl.DataFrame:
         """
         Read the rows of a split in canonical order.
 
         :param name: ``train``, ``validation`` or ``test``
-        :param days: only these days of the split; None for all
-        :raises BadDataError: where the snapshot has no such split, or the split no such day
+        :param periods: only these of the split; None for all
+        :raises BadDataError: where the snapshot has no such split, or the split no such period
         """
-        wanted = self._split_partitions(name, days)
-        rows = self.read([partition.day for partition in wanted])
+        wanted = self._split_partitions(name, periods)
+        rows = self.read([partition.period for partition in wanted])
         if not (indexes := [partition.index for partition in wanted if partition.index]):
             return rows
         return rows.filter(self._read_blobs(indexes)[INDEX] == name)
 
-    def scan_split(self, name: str, days: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
+    def scan_split(self, name: str, periods: Sequence[str] | None = None, *, cache: Path) -> pl.LazyFrame:
         """Return the rows of :meth:`read_split`, read as they are needed; see :meth:`scan`."""
-        wanted = self._split_partitions(name, days)
-        rows = self.scan([partition.day for partition in wanted], cache=cache)
+        wanted = self._split_partitions(name, periods)
+        rows = self.scan([partition.period for partition in wanted], cache=cache)
         if not (indexes := [partition.index for partition in wanted if partition.index]):
             return rows
         index = self._scan_blobs(indexes, cache).rename({INDEX: _INDEX})
@@ -133,22 +131,23 @@ class Snapshot:
         """
         if self.manifest.engine == "polars":
             return as_table(self.scan_split(split, cache=cache))
-        return on_spark([_Day(self, split, day) for day in self.split_days(split)], spark_session())
+        return on_spark([_Period(self, split, name) for name in self.split_periods(split)], spark_session())
 
-    def _partitions(self, days: Sequence[str]) -> list[Partition]:
-        known = {partition.day: partition for partition in self.manifest.partitions}
-        if missing := [day for day in days if day not in known]:
-            held = f"{len(known)} days, {self.days[0]} to {self.days[-1]}" if known else "no rows at all"
+    def _partitions(self, periods: Sequence[str]) -> list[Partition]:
+        known = {partition.period: partition for partition in self.manifest.partitions}
+        if missing := [name for name in periods if name not in known]:
+            number = counted(len(known), self.manifest.grain)
+            held = f"{number}, {self.periods[0]} to {self.periods[-1]}" if known else "no rows at all"
             raise BadDataError(f"snapshot {self.manifest.name} has no rows for {', '.join(missing)}; it holds {held}")
-        return [known[day] for day in days]
+        return [known[name] for name in periods]
 
-    def _split_partitions(self, name: str, days: Sequence[str] | None) -> list[Partition]:
-        split_days = self.split_days(name)
-        if days is not None and (missing := [day for day in days if day not in split_days]):
+    def _split_partitions(self, name: str, periods: Sequence[str] | None) -> list[Partition]:
+        of_split = self.split_periods(name)
+        if periods is not None and (missing := [each for each in periods if each not in of_split]):
             raise BadDataError(
                 f"the split {name!r} of snapshot {self.manifest.name} has no rows for {', '.join(missing)}"
             )
-        return self._partitions(split_days if days is None else days)
+        return self._partitions(of_split if periods is None else periods)
 
     def _no_rows(self) -> pl.DataFrame:
         """Return an empty table with the snapshot's columns, whose types are taken from a blob."""
@@ -169,15 +168,15 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Day:
-    """The rows of a split on one day of a snapshot, read in any process."""
+class _Period:
+    """The rows of a split in one period of a snapshot, read in any process."""
 
     snapshot: Snapshot
     split: str
-    day: str
+    period: str
 
     def __call__(self) -> pl.LazyFrame:
-        return self.snapshot.read_split(self.split, [self.day]).lazy()
+        return self.snapshot.read_split(self.split, [self.period]).lazy()
 
 
 def write_snapshot(
@@ -196,67 +195,70 @@ def write_snapshot(
     max_blob_bytes: int = MAX_BLOB_BYTES,
 ) -> Manifest:
     """
-    Store a table's rows by calendar day; blobs that the store already has are not written again.
+    Store a table's rows by period; blobs that the store already has are not written again.
 
-    :param table: the window's rows; more of them than fit in memory are no trouble, as long as each day does
-    :param event_time: column of ``table`` with the instants (UTC) that give a row its day in the window's time zone
+    :param table: the window's rows; more of them than fit in memory are no trouble, as long as each period does
+    :param event_time: column of ``table`` with the instants (UTC) that give a row its period
     :param sources: provenance, kept in the manifest as it is
     :param split: the setting ``ingest.split``
     :param creator: the Airflow task that made it; kept in the manifest as it is
     :param scratch: folder for rows that do not fit in memory
     :param calendar: the setting ``ingest.calendar``
     :return: the manifest, which is not stored yet: the caller commits it
-    :raises BadDataError: where the last day that the calendar expects has no rows, a split has none, or a column cannot
-        be stored
+    :raises BadDataError: where the last period that the calendar expects has no rows, a split has none, or a column
+        cannot be stored
     :raises BadConfigError: where the calendar's holidays are not known
     """
-    expected = expected_days(calendar, window)
-    writer = DayWriter(store_uri=store.uri, event_time=event_time, split=split, max_blob_bytes=max_blob_bytes)
-    stored = write_days(table, writer, timezone=window.timezone, scratch=scratch)
-    partitions = tuple(day.partition for day in stored)
-    check_newest([partition.day for partition in partitions], calendar, expected, window, sources)
+    expected = expected_periods(calendar, window)
+    writer = PeriodWriter(store_uri=store.uri, event_time=event_time, split=split, max_blob_bytes=max_blob_bytes)
+    stored = write_periods(table, writer, window.periods, scratch=scratch)
+    partitions = tuple(each.partition for each in stored)
+    check_newest([partition.period for partition in partitions], calendar, expected, window, sources)
+    grain = window.periods.grain
     schema = stored[-1].schema
     manifest = Manifest(
         name=name,
         interval_start=window.start.isoformat(),
         interval_end=window.end.isoformat(),
-        timezone=window.timezone,
+        timezone=window.periods.timezone,
+        grain=grain,
+        window=tuple(window.names),
         event_time=event_time,
         schema=dict(schema),
         schema_hash=digest_of(schema),
         partitions=partitions,
         split=split.model_dump(mode="json"),
         split_hash=digest_of(split.model_dump(mode="json")),
-        splits=_splits_by_time(partitions, split) if isinstance(split, TimeSplit) else _splits_by_index(stored),
+        splits=_splits_by_time(partitions, split, grain) if isinstance(split, TimeSplit) else _splits_by_index(stored),
         calendar=calendar.model_dump(mode="json"),
-        expected_days=tuple(expected),
+        expected=tuple(expected),
         sources=sources,
         creator=creator,
         engine=engine,
     )
     num_blobs = sum(len(partition.blobs) for partition in partitions)
     logger.info(
-        "snapshot %s: %d rows of %d days, %.1f MB in %d blobs; %d blobs and num_new_bytes=%d are new, the rest is "
+        "snapshot %s: %d rows of %s, %.1f MB in %d blobs; %d blobs and num_new_bytes=%d are new, the rest is "
         "shared with earlier snapshots",
-        name, manifest.num_rows, len(partitions), manifest.num_bytes / 1e6, num_blobs,
-        sum(day.num_new_blobs for day in stored), sum(day.num_new_bytes for day in stored),
+        name, manifest.num_rows, counted(len(partitions), grain), manifest.num_bytes / 1e6, num_blobs,
+        sum(each.num_new_blobs for each in stored), sum(each.num_new_bytes for each in stored),
     )  # fmt: skip
     return manifest
 
 
-def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit) -> dict[str, SplitPart]:
-    num_rows = {partition.day: partition.num_rows for partition in partitions}
+def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit, grain: Grain) -> dict[str, SplitPart]:
+    num_rows = {partition.period: partition.num_rows for partition in partitions}
     return {
-        name: SplitPart(days=tuple(days), num_rows=sum(num_rows[day] for day in days))
-        for name, days in days_of(list(num_rows), split).items()
+        name: SplitPart(periods=tuple(periods), num_rows=sum(num_rows[period] for period in periods))
+        for name, periods in periods_of(list(num_rows), split, grain).items()
     }
 
 
-def _splits_by_index(stored: Sequence[StoredDay]) -> dict[str, SplitPart]:
+def _splits_by_index(stored: Sequence[StoredPeriod]) -> dict[str, SplitPart]:
     splits = {
         name: SplitPart(
-            days=tuple(day.partition.day for day in stored if day.split_rows[name]),
-            num_rows=sum(day.split_rows[name] for day in stored),
+            periods=tuple(each.partition.period for each in stored if each.split_rows[name]),
+            num_rows=sum(each.split_rows[name] for each in stored),
         )
         for name in SPLITS
     }

@@ -1,4 +1,4 @@
-"""The differences between two snapshots: columns, days, rows, values."""
+"""The differences between two snapshots: columns, periods, rows, values."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ColumnsDiff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsDiff:
-    """Differences between the rows of one day in two snapshots, in the columns that both have with the same type."""
+    """Differences between the rows of one period in two snapshots, in the columns that both have with the same type."""
 
-    day: str
+    period: str
     added: int
     removed: int
     changed: int
@@ -64,42 +64,42 @@ def compare_columns(before: Manifest, after: Manifest) -> ColumnsDiff:
     )
 
 
-def differing_days(before: Manifest, after: Manifest) -> list[str]:
-    """Return the days whose blobs are not the same; all others have equal rows, and need not be read."""
-    old, new = ({part.day: [blob.sha256 for blob in part.blobs] for part in m.partitions} for m in (before, after))
-    return sorted(day for day in old.keys() | new.keys() if old.get(day) != new.get(day))
+def differing_periods(before: Manifest, after: Manifest) -> list[str]:
+    """Return the periods whose blobs are not the same; all others have equal rows, and need not be read."""
+    old, new = ({part.period: [blob.sha256 for blob in part.blobs] for part in m.partitions} for m in (before, after))
+    return sorted(period for period in old.keys() | new.keys() if old.get(period) != new.get(period))
 
 
-def compare_day(before: Snapshot, after: Snapshot, day: str, key: Sequence[str] = ()) -> RowsDiff:
+def compare_period(before: Snapshot, after: Snapshot, period: str, key: Sequence[str] = ()) -> RowsDiff:
     """
-    Compare the rows of one day of two snapshots.
+    Compare the rows of one period of two snapshots.
 
     :param key: columns that identify a row; where there are none they are inferred, see :func:`infer_key`
     :raises BadConfigError: if these columns do not identify a row
     """
-    if day not in before.days or day not in after.days:
+    if period not in before.periods or period not in after.periods:
         added, removed = (
-            sum(part.num_rows for part in snapshot.manifest.partitions if part.day == day)
+            sum(part.num_rows for part in snapshot.manifest.partitions if part.period == period)
             for snapshot in (after, before)
         )
-        return _unpaired(day, added, removed)
-    return compare_rows(day, before.read([day]), after.read([day]), key)
+        return _unpaired(period, added, removed)
+    return compare_rows(period, before.read([period]), after.read([period]), key)
 
 
-def compare_rows(day: str, old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str] = ()) -> RowsDiff:
-    """Compare two tables of one day's rows, as :func:`compare_day` does."""
+def compare_rows(period: str, old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str] = ()) -> RowsDiff:
+    """Compare two tables of one period's rows, as :func:`compare_period` does."""
     columns = [name for name in old.columns if new.schema.get(name) == old.schema[name]]
     if unknown := [name for name in key if name not in columns]:
         raise BadConfigError(f"the snapshots share no column {unknown[0]!r} of one type, only {', '.join(columns)}")
     if not columns:
-        return _unpaired(day, new.height, old.height)
+        return _unpaired(period, new.height, old.height)
     old, new = old.select(columns), new.select(columns)
     removed, added = _surplus(old, new), _surplus(new, old)
     if key and (removed.n_unique(key) < removed.height or added.n_unique(key) < added.height):
-        raise BadConfigError(f"{', '.join(key)} does not tell the rows of {day} apart: add columns to the key")
+        raise BadConfigError(f"{', '.join(key)} does not tell the rows of {period} apart: add columns to the key")
     chosen = list(key) or infer_key(old, new, removed, added)
     if not chosen:
-        return _unpaired(day, added.height, removed.height)
+        return _unpaired(period, added.height, removed.height)
     # Of rows that are wholly equal the first belongs to the first.
     old_rows, new_rows = (
         rows.with_columns(pl.int_range(pl.len()).over(chosen).alias(_COUNT)) for rows in (removed, added)
@@ -111,7 +111,7 @@ def compare_rows(day: str, old: pl.DataFrame, new: pl.DataFrame, key: Sequence[s
     differs = pairs.select(pl.col(name).ne_missing(pl.col(name + _AFTER)).alias(name) for name in values)
     counts = {name: int(differs[name].sum()) for name in values}
     return RowsDiff(
-        day=day,
+        period=period,
         added=added.height - pairs.height,
         removed=removed.height - pairs.height,
         changed=pairs.height,
@@ -165,8 +165,8 @@ def infer_key(old: pl.DataFrame, new: pl.DataFrame, removed: pl.DataFrame, added
     return key
 
 
-def _unpaired(day: str, added: int, removed: int) -> RowsDiff:
-    return RowsDiff(day=day, added=added, removed=removed, changed=0, columns={}, key=(), examples=())
+def _unpaired(period: str, added: int, removed: int) -> RowsDiff:
+    return RowsDiff(period=period, added=added, removed=removed, changed=0, columns={}, key=(), examples=())
 
 
 def _surplus(rows: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.grain import Grain, counted
 from mlops.contract.sections.ingest import (
     SPLIT_COLUMN,
     AnySplit,
@@ -30,23 +31,23 @@ INDEX: Final = "split"
 """Name of the column of an index: the name of each row's split."""
 
 
-def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
+def periods_of(periods: Sequence[str], split: TimeSplit, grain: Grain) -> dict[str, list[str]]:
     """
-    Deal out a snapshot's days.
+    Deal out a snapshot's periods.
 
-    :param days: ``YYYY-MM-DD``, those that have rows
-    :return: days of ``train``, ``validation`` and ``test``, oldest first; no day is in two of them
-    :raises BadDataError: where no day is left to train on
+    :param periods: names of those that have rows
+    :return: periods of ``train``, ``validation`` and ``test``, oldest first; none is in two of them
+    :raises BadDataError: where none is left to train on
     """
-    ordered = sorted(set(days))
-    num_train = len(ordered) - split.validation_days - split.test_days
+    ordered = sorted(set(periods))
+    num_train = len(ordered) - split.validation - split.test
     if num_train < 1:
         raise BadDataError(
-            f"the snapshot has {len(ordered)} days with rows, too few for validation_days={split.validation_days}, "
-            f"test_days={split.test_days} and one day to train on; raise ingest.window_days, or start the pipeline "
-            "where its sources reach further back"
+            f"the snapshot has {counted(len(ordered), grain)} with rows, too few for a validation of "
+            f"{split.validation}, a test of {split.test}, and one to train on; raise ingest.window, or start the "
+            "pipeline where its sources reach further back"
         )
-    test_start = len(ordered) - split.test_days
+    test_start = len(ordered) - split.test
     return {
         "train": ordered[:num_train],
         "validation": ordered[num_train:test_start],
@@ -54,7 +55,7 @@ def days_of(days: Sequence[str], split: TimeSplit) -> dict[str, list[str]]:
     }
 
 
-def index_of(rows: pl.DataFrame, split: AnySplit, day: str) -> pl.DataFrame:
+def index_of(rows: pl.DataFrame, split: AnySplit, period: str) -> pl.DataFrame:
     """
     Return the split of each row, which follows from the row alone: it is the same on any day and machine.
 
@@ -64,29 +65,29 @@ def index_of(rows: pl.DataFrame, split: AnySplit, day: str) -> pl.DataFrame:
     """
     match split:
         case KeySplit() | RowSplit():
-            keys = _texts(rows, split.key, "key", day) if isinstance(split, KeySplit) else _as_texts(rows)
+            keys = _texts(rows, split.key, "key", period) if isinstance(split, KeySplit) else _as_texts(rows)
             return _dealt(keys, {"test": split.test, "validation": split.validation})
         case GivenSplit():
-            said = _texts(rows, split.column, "column", day)
+            said = _texts(rows, split.column, "column", period)
             unknown = said.filter(~said.is_in(list(split.names)))
             if len(unknown):
                 raise BadDataError(
-                    f"ingest.split.column {split.column!r} is {unknown[0]!r} in {len(unknown)} of {day}'s "
+                    f"ingest.split.column {split.column!r} is {unknown[0]!r} in {len(unknown)} of {period}'s "
                     f"{rows.height} rows; say in ingest.split.names what that means, e.g. {{{unknown[0]}: validation}}"
                 )
             given = said.replace_strict(split.names, return_dtype=pl.String)
         case SourceSplit():
             given = rows[SPLIT_COLUMN]
         case _:
-            raise TypeError(f"{type(split).__name__} deals out whole days")
+            raise TypeError(f"{type(split).__name__} deals out whole periods")
     if split.validation is None:
         return given.alias(INDEX).to_frame()
-    keys = _as_texts(rows) if split.key is None else _texts(rows, split.key, "key", day)
+    keys = _as_texts(rows) if split.key is None else _texts(rows, split.key, "key", period)
     drawn = _dealt(keys, {"validation": split.validation})[INDEX]
     return pl.select(pl.when(given == "train").then(drawn).otherwise(given).alias(INDEX))
 
 
-def _texts(rows: pl.DataFrame, column: str, setting: str, day: str) -> pl.Series:
+def _texts(rows: pl.DataFrame, column: str, setting: str, period: str) -> pl.Series:
     """
     Return a column as text.
 
@@ -103,7 +104,7 @@ def _texts(rows: pl.DataFrame, column: str, setting: str, day: str) -> pl.Series
         )
     if num_nulls := values.null_count():
         raise BadDataError(
-            f"ingest.split.{setting} {column!r} is null in {num_nulls} of {day}'s {rows.height} rows; "
+            f"ingest.split.{setting} {column!r} is null in {num_nulls} of {period}'s {rows.height} rows; "
             f"leave them out in ingest.transform, or give them a {setting}"
         )
     return values.cast(pl.String)

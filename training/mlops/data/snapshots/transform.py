@@ -120,7 +120,7 @@ def rows_in_window(
         )
     if dtype.time_zone != "UTC":
         table = table.with_columns(nw.col(event_time).dt.convert_time_zone("UTC"))
-    return table.filter(nw.col(event_time) >= window.start, nw.col(event_time) < window.end)
+    return table.filter(nw.col(event_time) >= window.start, nw.col(event_time) < window.stop)
 
 
 def _select(path: str, tables: Mapping[str, Table], home: Path) -> Table:

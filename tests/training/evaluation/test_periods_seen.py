@@ -14,10 +14,10 @@ from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Validati
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
-from mlops.evaluation.days_seen import days_seen
+from mlops.evaluation.periods_seen import periods_seen
 from mlops.store import Store
 
-BY_TIME = TimeSplit(validation_days=1, test_days=2)
+BY_TIME = TimeSplit(validation=1, test=2)
 BY_KEY = KeySplit(key="user", validation=0.3, test=0.3)
 Trained = Callable[[int, TimeSplit | KeySplit], CheckpointRef]
 
@@ -68,4 +68,4 @@ def test_days_that_the_champion_has_seen_are_counted(
     store: Store, trained: Trained, champion: Any, candidate: Any, num_days: int
 ) -> None:
     """Otherwise a champion that was fitted on the test rows would look unbeatable, and nobody would know why."""
-    assert days_seen(store, trained(*champion), trained(*candidate)) == num_days
+    assert periods_seen(store, trained(*champion), trained(*candidate)) == num_days

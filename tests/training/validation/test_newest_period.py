@@ -13,11 +13,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from mlops.contract.sections.validate import Drift, NewestDay
+from mlops.contract.sections.validate import Drift, Newest
 from mlops.validation.anomalies import Anomaly
 from mlops.validation.baselines import PREVIOUS, Reference
 from mlops.validation.chance import most_by_chance
-from mlops.validation.newest_day import EARLIER_DAYS, NEWEST_DAY, Days
+from mlops.validation.newest_period import NEWEST_PERIOD, Judged
 from mlops.validation.schema import Schema
 
 FIRST = date(2026, 1, 20)
@@ -75,7 +75,7 @@ def unlike(schema_of: Callable[[str], Schema], examined: Any) -> Unlike:
             kind = "BYTES" if frames[NEWEST].schema[name] == pl.String else "INT"
             known += f'feature {{ name: "{name}" type: {kind} }}\n'
         verdict = examined(frames, DAYS, schema_of(known), **{"volume": None, **settings})
-        return [anomaly for anomaly in verdict.anomalies if anomaly.kind == NEWEST_DAY]
+        return [anomaly for anomaly in verdict.anomalies if anomaly.kind == NEWEST_PERIOD]
 
     return unlike
 
@@ -102,7 +102,7 @@ def test_a_broken_newest_day_is_seen(unlike: Unlike, fault: str, num_rows: int) 
     found = unlike(change, num_rows=num_rows, drift=None)
     assert column in {anomaly.column for anomaly in found}
     [anomaly] = [each for each in found if each.column == column]
-    assert anomaly.days == (NEWEST,)
+    assert anomaly.periods == (NEWEST,)
     assert anomaly.distribution is not None
     assert anomaly.distribution.found_name == NEWEST
 
@@ -110,7 +110,7 @@ def test_a_broken_newest_day_is_seen(unlike: Unlike, fault: str, num_rows: int) 
 @pytest.mark.parametrize("fault", ["all paid in cash", "fares in cents", "every label 1", "no distance"])
 def test_the_window_alone_would_not_show_it(unlike: Unlike, fault: str) -> None:
     """Why the check is there: without it these days passed."""
-    assert unlike(FAULTS[fault][1], newest_day=None, drift=Drift()) == []
+    assert unlike(FAULTS[fault][1], newest=None, drift=Drift()) == []
 
 
 @pytest.mark.parametrize("num_rows", [14, 100, 500, 5_000])
@@ -156,14 +156,14 @@ def test_columns_that_no_day_could_fail_are_said(schema_of: Callable[[str], Sche
     assert verdict.passed
     [note] = verdict.notes
     assert note == (
-        "Not held against the days before, which are so few or so far from each other that any day would pass: id."
+        "Not held against the days before, which are so few or so far from each other that any would pass: id."
     )
-    [comparison] = [each for each in verdict.comparisons if each.reference == EARLIER_DAYS]
+    [comparison] = [each for each in verdict.comparisons if each.reference == "days before"]
     assert {column.column for column in comparison.columns} == {"payment", "fare", "distance", "tip", "tipped"}
 
 
 def test_a_column_can_be_left_out(unlike: Unlike) -> None:
-    assert unlike(pl.col("fare") * 100, newest_day=NewestDay(leave_out=["fare"])) == []
+    assert unlike(pl.col("fare") * 100, newest=Newest(leave_out=["fare"])) == []
 
 
 def test_of_many_columns_none_alarms_by_chance(schema_of: Callable[[str], Schema], examined: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_small_day_may_lack_by_chance_more_than_the_window(
         frames[day] = trips(day, 14).select("departure", tip=pl.when(share).then(1.0), fare=1.0)
     lacks = pl.when(pl.int_range(pl.len()) >= missing).then(column).alias(column)
     frames[NEWEST] = frames[NEWEST].with_columns(tip=1.0).with_columns(lacks)
-    verdict = examined(frames, DAYS, schema_of(PRESENCE), volume=None, newest_day=None)
+    verdict = examined(frames, DAYS, schema_of(PRESENCE), volume=None, newest=None)
     assert verdict.passed == fits
     assert {anomaly.column for anomaly in verdict.anomalies} == (set() if fits else {column})
 
@@ -245,15 +245,15 @@ def test_a_day_that_failed_does_not_become_what_is_usual(
     frames |= {day: frames[day].with_columns(pl.col("fare") * 100) for day in broken}
     verdict = examined(frames, DAYS, schema_of(SCHEMA), volume=None, drift=None, references=[passed])
     [anomaly] = verdict.anomalies
-    assert (anomaly.column, anomaly.kind) == ("fare", NEWEST_DAY)
-    assert set(anomaly.days) <= set(broken)
+    assert (anomaly.column, anomaly.kind) == ("fare", NEWEST_PERIOD)
+    assert set(anomaly.periods) <= set(broken)
     mended = {day: trips(day, 500) if day in broken else frame for day, frame in frames.items()}
     mended[broken[0]] = frames[broken[0]]
     verdict = examined(mended, DAYS, schema_of(SCHEMA), volume=None, drift=None, references=[passed])
-    assert [anomaly.days for anomaly in verdict.anomalies] == [(broken[0],)]
+    assert [anomaly.periods for anomaly in verdict.anomalies] == [(broken[0],)]
 
 
 def test_of_a_week_the_newest_day_is_judged_and_of_weeks_that_failed_all() -> None:
-    assert Days.of(DAYS, DAYS[:23], DAYS[23]) == Days(DAYS[-1:], DAYS[:23])
-    assert Days.of(DAYS, DAYS[:16], DAYS[23]) == Days([*DAYS[16:23], DAYS[-1]], DAYS[:16])
-    assert Days.of(DAYS, (), DAYS[-1]) == Days(DAYS[-1:], DAYS[:-1])
+    assert Judged.of(DAYS, DAYS[:23], DAYS[23]) == Judged(DAYS[-1:], DAYS[:23])
+    assert Judged.of(DAYS, DAYS[:16], DAYS[23]) == Judged([*DAYS[16:23], DAYS[-1]], DAYS[:16])
+    assert Judged.of(DAYS, (), DAYS[-1]) == Judged(DAYS[-1:], DAYS[:-1])
