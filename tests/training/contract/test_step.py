@@ -120,3 +120,9 @@ def test_first_result_wins(tmp_path: Path) -> None:
 def test_unknown_errors_are_retryable() -> None:
     assert Failure.of(OSError("disk")).retryable
     assert not Failure.of(BadConfigError("x")).retryable
+
+
+def test_a_module_that_is_not_installed_is_not_tried_again() -> None:
+    failure = Failure.of(ModuleNotFoundError("No module named 'exotic'", name="exotic"))
+    assert not failure.retryable
+    assert "No module named 'exotic': install it in the runtime of the step's process" in failure.message
