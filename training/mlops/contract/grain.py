@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 Grain = Literal["hour", "day", "week", "month"]
 _HOUR_NAME: Final = "%Y-%m-%dT%H:%MZ"
 _SECONDS_OF_AN_HOUR: Final = 3600
-_DAYS_OF_A_WEEK: Final = 7
+DAYS_OF_A_WEEK: Final = 7
 _MONTHS_OF_A_YEAR: Final = 12
 
 
@@ -23,38 +23,27 @@ def counted(number: int, grain: Grain) -> str:
     return f"{number:,} {grain}" if number == 1 else f"{number:,} {grain}s"
 
 
-def start_date(name: str, grain: Grain) -> date:
-    """
-    Return the first day of a period; of an hour, its day in UTC.
-
-    :param name: of the period
-    """
-    match grain:
-        case "hour":
-            return datetime.strptime(name, _HOUR_NAME).replace(tzinfo=UTC).date()
-        case "week":
-            return datetime.strptime(f"{name}-1", "%G-W%V-%u").replace(tzinfo=UTC).date()
-        case "month":
-            return date.fromisoformat(f"{name}-01")
-    return date.fromisoformat(name)
-
-
 def number_of(name: str, grain: Grain) -> int:
     """
     Return the number of a period; neighbours differ by 1.
 
     :param name: of the period
     """
-    if grain == "hour":
-        started = datetime.strptime(name, _HOUR_NAME).replace(tzinfo=UTC)
-        return int(started.timestamp()) // _SECONDS_OF_AN_HOUR
-    return _number_of_day(start_date(name, grain), grain)
+    match grain:
+        case "hour":
+            started = datetime.strptime(name, _HOUR_NAME).replace(tzinfo=UTC)
+            return int(started.timestamp()) // _SECONDS_OF_AN_HOUR
+        case "week":
+            return _number_of_day(datetime.strptime(f"{name}-1", "%G-W%V-%u").replace(tzinfo=UTC).date(), grain)
+        case "month":
+            return _number_of_day(date.fromisoformat(f"{name}-01"), grain)
+    return _number_of_day(date.fromisoformat(name), grain)
 
 
 def _number_of_day(day: date, grain: Grain) -> int:
     match grain:
         case "week":
-            return (day.toordinal() - 1) // _DAYS_OF_A_WEEK
+            return (day.toordinal() - 1) // DAYS_OF_A_WEEK
         case "month":
             return _MONTHS_OF_A_YEAR * day.year + day.month - 1
     return day.toordinal()
@@ -85,7 +74,7 @@ class Periods(NamedTuple):
             case "hour":
                 return self.start(number).astimezone(self._zone).date()
             case "week":
-                return date.fromordinal(number * _DAYS_OF_A_WEEK + 1)
+                return date.fromordinal(number * DAYS_OF_A_WEEK + 1)
             case "month":
                 return date(number // _MONTHS_OF_A_YEAR, number % _MONTHS_OF_A_YEAR + 1, 1)
         return date.fromordinal(number)

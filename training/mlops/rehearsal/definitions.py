@@ -1,4 +1,4 @@
-"""What can be known of a pipeline before its rows are read: a check for the first seconds of a run."""
+"""What can be known of a pipeline by its columns alone: a check of a run before it stores anything."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mlops.contract.sections.ingest import Ingest, SourceSplit
 from mlops.contract.step import StepInput, code_digest
 from mlops.data.snapshots.canonical import normalise
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.transform import explained, rows_in_window, stacked, transform_sources
+from mlops.data.snapshots.transform import explained, table_of
 from mlops.data.sources import SourceTable, read_source
 from mlops.data.sources.window import Window
 from mlops.rehearsal.problems import Problems
@@ -26,7 +26,7 @@ from mlops.store import REF_FILE, Store
 MOST_ROWS: Final = 20_000
 """Rows of a sample, the newest that there are."""
 _ALL: Final[Mapping[Grain, int]] = {"hour": 876_000, "day": 36_500, "week": 5_200, "month": 1_200}
-"""Window in which rows are looked for where the pipeline's own, as of now, has none: of a hundred years."""
+"""Window in which rows are looked for, of a hundred years: the newest may be of long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def of_sources(
 
     :param scratch: folder for what is fetched
     """
-    for length in (ingest.window, _ALL[ingest.grain]):
+    # What is read depends on the window only where a source leaves out what is older.
+    leaves_out = any(source.history_days is not None for source in ingest.sources.values())
+    for length in (*([ingest.window] if leaves_out else []), _ALL[ingest.grain]):
         window = Window.before(now, length, timezone, ingest.grain, begun=True)
         tables = _read(ingest, home=home, scratch=scratch / f"{length}", window=window, problems=problems)
         if tables is None:
@@ -103,16 +105,9 @@ def _read(
 def _newest(
     ingest: Ingest, tables: Mapping[str, SourceTable], home: Path, window: Window, problems: Problems
 ) -> pl.DataFrame | None:
-    split = ingest.split
-    place = ("split",) if isinstance(split, SourceSplit) else ("transform",)
-    with problems.caught("ingest", *place):
-        if isinstance(split, SourceSplit):
-            table = stacked(tables, split)
-        else:
-            table = transform_sources(tables, ingest.transform, home)
-        rows = rows_in_window(table, ingest.event_time, window, sources=tables, transform=ingest.transform)
+    with problems.caught("ingest", "split" if isinstance(ingest.split, SourceSplit) else "transform"):
+        lazy: pl.LazyFrame = table_of(tables, ingest, home, window).to_native()
         with explained(ingest.transform, tables):
-            lazy: pl.LazyFrame = rows.to_native()
             newest = lazy.top_k(MOST_ROWS, by=ingest.event_time).collect(engine="streaming")
         return normalise(newest)
     return None

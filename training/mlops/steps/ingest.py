@@ -6,10 +6,10 @@ import logging
 from datetime import datetime
 
 from mlops.contract.refs import DatasetRef
-from mlops.contract.sections.ingest import Ingest, SourceSplit
+from mlops.contract.sections.ingest import Ingest
 from mlops.data.snapshots.garbage import confirm_blobs
 from mlops.data.snapshots.snapshot import write_snapshot
-from mlops.data.snapshots.transform import explained, rows_in_window, stacked, transform_sources
+from mlops.data.snapshots.transform import explained, table_of
 from mlops.data.sources import read_source
 from mlops.data.sources.window import Window
 from mlops.rehearsal.definitions import Definitions
@@ -33,11 +33,7 @@ def run(context: StepContext) -> DatasetRef:
             logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
             for note in source.notes(name):
                 logger.warning("%s", note)
-        if isinstance(config.split, SourceSplit):
-            table = stacked(sources, config.split)
-        else:
-            table = transform_sources(sources, config.transform, home)
-        rows = rows_in_window(table, config.event_time, window, sources=sources, transform=config.transform)
+        rows = table_of(sources, config, home, window)
     definitions.check(rows)
     with explained(config.transform, sources):
         manifest = write_snapshot(

@@ -313,12 +313,9 @@ def _check_references(
 def _check_names(config: Validate, rows: Rows, schema: Schema) -> None:
     """Check that configured columns exist: a mistyped column would be a check that is never made."""
     known = dict.fromkeys([*rows.schema, *schema.columns])
-    named = [("unique", column) for key in config.unique for column in key]
-    named += [("slices", column) for column in config.slices]
-    named += [("newest.leave_out", column) for column in (config.newest.leave_out if config.newest else ())]
-    named += [("drift.columns", column) for column in (config.drift.columns if config.drift else ())]
-    for setting, column in named:
+    for keys, column in config.named_columns():
         if column not in known:
+            setting = ".".join(key for key in keys[:-1] if not key.isdigit())
             near = difflib.get_close_matches(column, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise BadConfigError(

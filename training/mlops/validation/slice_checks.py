@@ -14,7 +14,7 @@ from typing import Final
 
 import polars as pl
 
-from mlops.contract.sections.validate import Volume
+from mlops.contract.sections.validate import MAX_SLICES, Volume
 from mlops.contract.step import BadConfigError
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly
 from mlops.validation.rows import Rows
@@ -24,7 +24,6 @@ SLICE_VANISHED: Final = "SLICE_VANISHED"
 SLICE_APPEARED: Final = "SLICE_APPEARED"
 SLICE_VOLUME: Final = "SLICE_VOLUME"
 SLICE_MISSING_VALUES: Final = "SLICE_MISSING_VALUES"
-MAX_SLICES: Final = 1_000
 _MIN_ROWS: Final = 10
 """
 Fewest rows of a period from which a slice is judged; one with fewer may have none in the next by chance: e ** -10 is 5

@@ -8,10 +8,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
-from mlops.contract.grain import Grain
+from mlops.contract.grain import DAYS_OF_A_WEEK, Grain
 from mlops.contract.section import Holidays, Section
 
-DAYS_OF_A_WEEK: Final = 7
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 WEEKDAYS: Final[tuple[Weekday, ...]] = (
     "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from mlops.contract.section import Section
+
+MAX_SLICES: Final = 1_000
+"""Most values of a column whose slices are looked at."""
 
 
 class Volume(Section):
@@ -98,3 +102,13 @@ class Validate(Section):
     what chance would do."""
     serving_log: ServingLog | None = None
     """What the model was asked in production, to be held against what it is trained on."""
+
+    def named_columns(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Each column that a setting names, with the keys of the setting below this section."""
+        lists: dict[tuple[str, ...], list[str]] = {("unique", str(n)): key for n, key in enumerate(self.unique)}
+        lists |= {("slices",): self.slices, ("newest", "leave_out"): self.newest.leave_out if self.newest else []}
+        for place, columns in lists.items():
+            for number, column in enumerate(columns):
+                yield (*place, str(number)), column
+        for column in self.drift.columns if self.drift else ():
+            yield ("drift", "columns", column), column

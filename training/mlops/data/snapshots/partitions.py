@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 import narwhals as nw
 import polars as pl
@@ -119,26 +118,21 @@ def write_periods(table: Table, writer: PeriodWriter, periods: Periods, *, scrat
     # them than cores, for each waits now and then for the disk.
     num_threads = max(1, min(2 * (os.cpu_count() or 1), spool_bytes // (3 * spool.largest_bytes)))
     with ThreadPoolExecutor(num_threads) as threads:
-        return list(threads.map(lambda start: writer.write(name_of_start(start, periods), spool.take(start)), starts))
+        return list(
+            threads.map(lambda start: writer.write(start.strftime(periods.name_format), spool.take(start)), starts)
+        )
 
 
 def start_of_period(instants: pl.Expr, periods: Periods) -> pl.Expr:
     """
-    Return what tells the periods of instants apart, and is quick to make: the start of their hour, or the first day of
-    their week or month.
+    Return what tells the periods of instants apart, and is quick to make: the start of their hour in UTC, or the first
+    day of their week or month. Written in :attr:`Periods.name_format` it is the period's name.
     """
     if periods.grain == "hour":
         apart = periods.hours_apart
         return (instants.dt.convert_time_zone("UTC") - apart).dt.truncate("1h") + apart
     day = instants.dt.convert_time_zone(periods.timezone).dt.date()
     return {"day": day, "week": day.dt.truncate("1w"), "month": day.dt.truncate("1mo")}[periods.grain]
-
-
-def name_of_start(start: date, periods: Periods) -> str:
-    """Return the name of a period that begins so; see :func:`start_of_period`."""
-    # A datetime is a date, too.
-    instant = start if isinstance(start, datetime) else datetime.combine(start, time(), ZoneInfo(periods.timezone))
-    return periods.name(periods.at(instant))
 
 
 def _batch_rows(schema: pl.Schema) -> int:

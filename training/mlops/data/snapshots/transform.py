@@ -16,11 +16,26 @@ from polars.exceptions import ColumnNotFoundError as PolarsColumnNotFoundError
 from polars.exceptions import PolarsError
 
 from mlops.code import load_attribute
-from mlops.contract.sections.ingest import SPLIT_COLUMN, SourceSplit
+from mlops.contract.sections.ingest import SPLIT_COLUMN, Ingest, SourceSplit
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine.engines import Recipe, Table, is_spark, run_recipe, spark_session
 from mlops.data.sources import SourceTable
 from mlops.data.sources.window import Window
+
+
+def table_of(sources: Mapping[str, SourceTable], ingest: Ingest, home: Path, window: Window) -> Table:
+    """
+    Make the one table of a snapshot: the window's rows of the recipe's transform, or of a source for each split.
+
+    :param home: folder that holds ``include/``
+    :raises BadConfigError: where the transform is missing, does not import or parse, or returns no narwhals LazyFrame
+    :raises BadDataError: where it does not fit the data, or the column of the event time is missing or no instant
+    """
+    if isinstance(ingest.split, SourceSplit):
+        table = stacked(sources, ingest.split)
+    else:
+        table = transform_sources(sources, ingest.transform, home)
+    return rows_in_window(table, ingest.event_time, window, sources=sources, transform=ingest.transform)
 
 
 def transform_sources(sources: Mapping[str, SourceTable], transform: str | None, home: Path) -> Table:
