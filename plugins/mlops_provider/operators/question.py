@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlops.contract.refs import ModelVersionRef
+from mlops.contract.refs import ModelVersionRef, ValidationRef
 from mlops.contract.sections.release import Approval
 from mlops.signing.decision import Decision, Question, binding
 from mlops_provider.links import report_url
@@ -117,6 +117,11 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
         cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     lines.append("")
+    if "schema" in version.ancestor(ValidationRef).artifacts:
+        lines.append(
+            "**Nobody has reviewed what its data must look like**: the schema was proposed from the first data, faults "
+            "included (the validate task's log says how to take it over).\n"
+        )
     if (page := report.artifacts.get("report")) is not None:
         lines.append(f"[The whole report]({report_url(page.key)}), SHA-256 {page.sha256}")
     lines.append(f"\nLineage of version {version.version}: SHA-256 {report.digest()}")

@@ -96,6 +96,18 @@ def test_the_question_names_what_it_is_about(version_ref: ModelVersionRef, asked
     assert cleared.id != question.id, "an answer from before a clear is to another question"
 
 
+def test_the_question_says_where_nobody_has_reviewed_the_schema(version_ref: ModelVersionRef, asked: Any) -> None:
+    """Broken: who approves would believe that the data was held against what somebody had decided."""
+    assert "Nobody has reviewed" not in asked().question.body
+    wire = version_ref.to_wire()
+    validation = wire
+    while validation["kind"] != "validation":
+        validation = validation["parent"]
+    validation["artifacts"]["schema"] = {"key": "schema.pbtxt", "sha256": "5" * 64, "num_bytes": 9}
+    proposed = question_about(ModelVersionRef.from_wire(wire), asked().approval, "p/night/approve/-1/2")
+    assert "**Nobody has reviewed what its data must look like**" in proposed.body
+
+
 def test_the_record_is_read_as_it_was_written(asked: Any) -> None:
     from signed_decisions import KEY, TRUSTED
 

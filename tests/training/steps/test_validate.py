@@ -174,17 +174,78 @@ def test_anomalies_fail_at_once_with_a_line_each_and_the_report(nights):
     assert nights.store.committed(place("flights", f"20130210T000000Z-{dataset.version[:6]}", "validate")) is None
 
 
-def test_without_a_schema_one_is_proposed_and_nothing_passes(nights):
-    """A pipeline that accepted its first data in silence would take that data's faults for the norm."""
+def test_without_a_schema_the_first_night_passes_by_a_proposal_and_says_so(nights, caplog):
+    """Accepted in silence, the first data's faults would be the norm, and nobody would know."""
     dataset = nights.ingest(table([100, 100, 100]))
     nights.schema.unlink()
-    with pytest.raises(
-        BadConfigError, match=r"(?s)there is no schema include/flights/schema\.pbtxt.*commit it"
-    ) as caught:
-        nights.validate(dataset)
-    assert caught.value.details["schema"] in str(caught.value)
-    nights.schema.write_bytes(nights.store.get(caught.value.details["schema"]))
-    assert isinstance(nights.validate(dataset), ValidationRef)
+    ref = nights.validate(dataset)
+    proposal = nights.store.read(ref.artifacts["schema"])
+    assert ref.schema_sha256 == hashlib.sha256(proposal).hexdigest()
+    command = f"mlops schema propose flights --schema {SCHEMA_PATH} --label LABEL --write"
+    assert command in caplog.text
+    assert command in nights.report(ref)
+    assert "a proposal that nobody has reviewed" in nights.report(ref)
+    nights.schema.write_bytes(proposal)
+    reviewed = nights.validate(nights.ingest(table([100, 100, 99])))
+    assert set(reviewed.artifacts) == {"input", "report", "statistics"}
+    assert "nobody has reviewed" not in nights.report(reviewed)
+
+
+def test_a_proposal_stays_in_force_until_somebody_takes_it_over(nights):
+    """Proposed anew each night it would fit anything."""
+    nights.schema.unlink()
+    first = nights.validate(nights.ingest(table([100, 100, 100])))
+    start = FIRST + timedelta(days=1)
+    rows = table([100, 100, 100], start)
+    second = nights.validate(nights.ingest(rows.with_columns(distance=pl.col("distance") + 1), start))
+    assert second.schema_sha256 == first.schema_sha256
+    start += timedelta(days=1)
+    with pytest.raises(BadDataError, match=r"(?s)unknown values .*ZZ.*nobody has decided on it.*mlops schema propose"):
+        nights.validate(nights.ingest(table([100, 100, 100], start).with_columns(carrier=pl.lit("ZZ")), start))
+
+
+def test_vectors_and_bytes_are_looked_at_by_how_long_they_are(nights):
+    """A table of embeddings or images could not be validated at all."""
+    nights.schema.unlink()
+
+    def night(start: datetime, scale: float) -> DatasetRef:
+        rows = table([100, 100, 100], start)
+        numbers = range(rows.height)
+        return nights.ingest(
+            rows.with_columns(
+                embedding=pl.Series([[scale * (row % 7), 1.0] for row in numbers]),
+                image=pl.Series([b"x" * (10 + row % 5) for row in numbers]),
+            ),
+            start,
+        )
+
+    first = nights.validate(night(FIRST, 1.0))
+    assert 'name: "embedding" type: FLOAT' in nights.store.read(first.artifacts["schema"]).decode()
+    assert 'name: "image" type: INT' in nights.store.read(first.artifacts["schema"]).decode()
+    with pytest.raises(BadDataError, match="column embedding: its distribution is not that of the previous snapshot"):
+        nights.validate(night(FIRST + timedelta(days=1), 40.0))
+
+
+def test_another_try_at_the_same_night_proposes_anew(nights):
+    """Who writes a pipeline changes its columns ten times on one day."""
+    nights.schema.unlink()
+    rows = table([100, 100, 100])
+    first = nights.validate(nights.ingest(rows))
+    assert nights.validate(nights.ingest(rows.drop("delay"))).schema_sha256 != first.schema_sha256
+
+
+def test_a_schema_that_was_there_and_is_gone_is_not_replaced_by_a_proposal(nights):
+    """Else a deleted file, or a mistyped path, would let everything pass that it kept out."""
+    nights.validate(nights.ingest(table([100, 100, 100])))
+    nights.schema.unlink()
+    start = FIRST + timedelta(days=1)
+    with pytest.raises(BadConfigError, match="Put that file back, or correct validate.schema_path"):
+        nights.validate(nights.ingest(table([100, 100, 100], start), start))
+
+
+def test_a_schema_beside_the_one_that_is_named_is_taken_for_a_mistyped_path(nights):
+    with pytest.raises(BadConfigError, match=r"no schema include/flights/shcema.pbtxt, but schema.pbtxt in that"):
+        nights.validate(nights.ingest(table([9, 9, 9])), schema_path="include/flights/shcema.pbtxt")
 
 
 def test_an_empty_snapshot_never_passes(nights):

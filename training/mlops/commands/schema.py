@@ -6,20 +6,19 @@ import argparse
 import difflib
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from tensorflow_metadata.proto.v0 import statistics_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from mlops.commands import Places, Subparsers
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.snapshots.catalog import CommittedSnapshot, find_snapshot
+from mlops.data.snapshots.catalog import find_snapshot
 from mlops.store import Store
-from mlops.validation.columns import check_columns
-from mlops.validation.proposal import propose_schema, revise_schema, write_schema
+from mlops.validation.first_schema import Described, first_schema, proposal_in_force
+from mlops.validation.proposal import revise_schema
 from mlops.validation.rows import Rows
-from mlops.validation.schema import Schema, read_schema
+from mlops.validation.schema import SERVING, Schema, read_schema
 from mlops.validation.schema_text import revise_text
 
 
@@ -39,17 +38,6 @@ def add_parser(subparsers: Subparsers) -> None:
     propose.add_argument("--write", action="store_true", help="change the file too, to be reviewed and committed")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Described:
-    """A snapshot's rows and their statistics."""
-
-    rows: Rows
-    window: str
-    """Periods and rows of the window, in words."""
-    datasets: dict[tuple[str, ...], statistics_pb2.DatasetFeatureStatistics]
-    """Statistics by periods: of the whole window, and of its newest period, which must both fit the schema."""
-
-
 def _propose(options: argparse.Namespace, places: Places, console: Console) -> int:
     if options.schema is None:
         raise BadConfigError(
@@ -62,7 +50,10 @@ def _propose(options: argparse.Namespace, places: Places, console: Console) -> i
     at = f"@{options.snapshot}" if options.snapshot else ""
     snapshot = find_snapshot(places.store, f"{options.pipeline}{at}")
     with tempfile.TemporaryDirectory(prefix="mlops-schema-") as cache:
-        described = _describe(snapshot, places.store, Path(cache))
+        rows = Rows.of(snapshot.open(places.store), Path(cache))
+        if not rows.total:
+            raise BadDataError(f"{snapshot.name} has no rows to propose a schema from")
+        described = Described.of(rows)
         if unknown := sorted(set(options.label) - set(described.rows.schema)):
             columns = ", ".join(described.rows.schema)
             raise BadConfigError(f"--label {unknown[0]}: {snapshot.name} has no such column; it has {columns}")
@@ -70,13 +61,23 @@ def _propose(options: argparse.Namespace, places: Places, console: Console) -> i
         try:
             schema = read_schema(path, options.schema)
         except FileNotFoundError:
-            return _first(options, path, described, console, notes)
+            return _first(options, path, described, places.store, console, notes)
         return _revision(options, path, schema, described, console, notes)
 
 
-def _first(options: argparse.Namespace, path: Path, described: _Described, console: Console, notes: Console) -> int:
-    statistics = next(iter(described.datasets.values()))
-    text = write_schema(propose_schema(statistics, described.rows.schema, options.label), described.window)
+def _first(
+    options: argparse.Namespace, path: Path, described: Described, store: Store, console: Console, notes: Console
+) -> int:
+    text = first_schema(described, options.label)
+    if not options.snapshot and (schema := _in_force(options, store)) is not None:
+        assert schema.proposal is not None
+        text, proto = schema.proposal.decode(), schema_pb2.Schema()
+        proto.CopyFrom(schema.proto)
+        for feature in proto.feature:
+            if feature.name in options.label and SERVING not in feature.not_in_environment:
+                feature.not_in_environment.append(SERVING)
+        text = revise_text(text, schema.proto, proto)
+        notes.print("This is what the runs are held against; --snapshot proposes another one.", markup=False)
     console.out(text, highlight=False, end="")
     if options.write:
         _replace(path, text)
@@ -89,22 +90,29 @@ def _first(options: argparse.Namespace, path: Path, described: _Described, conso
     return 1
 
 
+def _in_force(options: argparse.Namespace, store: Store) -> Schema | None:
+    try:
+        return proposal_in_force(store, options.pipeline, options.schema)
+    except BadConfigError:  # there was a file, and another one is asked for
+        return None
+
+
 def _revision(
-    options: argparse.Namespace, path: Path, schema: Schema, described: _Described, console: Console, notes: Console
+    options: argparse.Namespace, path: Path, schema: Schema, described: Described, console: Console, notes: Console
 ) -> int:
     proto = revise_schema(schema.proto, list(described.datasets.values()), described.rows.schema, options.label)
     before = path.read_text("utf-8")
     after = revise_text(before, schema.proto, proto)
-    for line in _anomalies(schema, described):
-        notes.print(f"does not fit: {line}", markup=False)
+    for anomaly in described.anomalies(schema):
+        notes.print(f"does not fit: {anomaly.line}", markup=False)
     for line in difflib.unified_diff(
         before.splitlines(), after.splitlines(), options.schema, options.schema, lineterm=""
     ):
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
         console.print(line, style=style, markup=False, soft_wrap=True)
     revised = Schema(path=schema.path, proto=proto, sha256="")
-    for line in _anomalies(revised, described):
-        notes.print(f"still does not fit, for no column's description could allow it: {line}", markup=False)
+    for anomaly in described.anomalies(revised):
+        notes.print(f"still does not fit, for no column's description could allow it: {anomaly.line}", markup=False)
     if before == after:
         notes.print(f"{options.schema} needs no change", markup=False)
         return 0
@@ -114,34 +122,6 @@ def _revision(
         return 0
     notes.print("Take over what is right of it, or all with --write; then commit it.", markup=False)
     return 1
-
-
-def _describe(snapshot: CommittedSnapshot, store: Store, scratch: Path) -> _Described:
-    rows = Rows.of(snapshot.open(store), scratch)
-    if not rows.total:
-        raise BadDataError(f"{snapshot.name} has no rows to propose a schema from")
-    periods, last = tuple(rows.periods), rows.periods[-1]
-    window = statistics_pb2.DatasetFeatureStatistics(name="window", num_examples=rows.total)
-    newest = statistics_pb2.DatasetFeatureStatistics(name=last, num_examples=rows.num_rows[last])
-    for column in rows.columns():
-        window.features.append(column.describe()[0])
-        newest.features.append(column.describe(last)[0])
-    return _Described(
-        rows=rows,
-        window=f"{periods[0]} to {last}, {rows.total:,} rows",
-        datasets={periods: window, periods[-1:]: newest},
-    )
-
-
-def _anomalies(schema: Schema, described: _Described) -> list[str]:
-    """Return what validation would find wrong with the columns, a line each."""
-    found: dict[tuple[str | None, str], str] = {}
-    for periods, statistics in described.datasets.items():
-        for anomaly in check_columns(
-            statistics, schema, described.rows, periods, whole=len(periods) == len(described.rows.num_rows)
-        ):
-            found.setdefault((anomaly.column, anomaly.kind), anomaly.line)
-    return list(found.values())
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import NoReturn
 
 from mlops.contract.grain import Periods, counted
 from mlops.contract.refs import DatasetRef, ValidationRef
@@ -15,12 +14,12 @@ from mlops.contract.sections.validate import Validate
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.steps import StepContext
-from mlops.validation.baselines import WINDOW, find_references
+from mlops.validation.baselines import find_references
 from mlops.validation.data_report import Subject, render
 from mlops.validation.examination import Examined, ValidationResult, examine
-from mlops.validation.proposal import propose_schema, write_schema
+from mlops.validation.first_schema import PROPOSAL, Described, first_schema, proposal_in_force, takeover
 from mlops.validation.rows import Rows
-from mlops.validation.schema import Schema, read_schema
+from mlops.validation.schema import Schema, proposed_schema, read_schema
 from mlops.validation.serving_skew import read_serving_log
 from mlops.validation.window_periods import WindowPeriods
 
@@ -29,20 +28,18 @@ logger = logging.getLogger("mlops")
 
 def run(context: StepContext) -> ValidationRef:
     """
-    Publish ``report.html`` and ``statistics.pb``, whatever the verdict.
+    Publish ``report.html`` and ``statistics.pb``, whatever the verdict. Where there is no schema yet, one is proposed,
+    and published too; it is in force until there is a file.
 
     :raises BadDataError: with a line per anomaly, where the data does not fit
-    :raises BadConfigError: where there is no schema yet; one is proposed
+    :raises BadConfigError: where the schema cannot be read, or was there before and is gone
     """
     config = context.section(Validate)
     dataset = context.input.ref
     assert isinstance(dataset, DatasetRef), "the operator's wiring was checked when the DAG was parsed"
     snapshot = Snapshot.open(context.store, dataset)
     rows = Rows.of(snapshot, context.scratch)
-    try:
-        schema = read_schema(context.deployment.home / config.schema_path, config.schema_path)
-    except FileNotFoundError:
-        _propose(context, config, rows)
+    schema = _schema(context, config, rows)
     data = _examined(context, config, snapshot, rows, schema)
     verdict = examine(data, schema, config)
     subject = Subject(
@@ -53,16 +50,21 @@ def run(context: StepContext) -> ValidationRef:
         types=snapshot.manifest.schema,
         schema_path=config.schema_path,
         schema_sha256=schema.sha256,
+        takeover=takeover(context.run.pipeline, config.schema_path) if schema.proposal is not None else None,
         run=context.run,
     )
     report = context.publish("report.html", render(verdict, subject, config.volume).encode())
     statistics = context.publish("statistics.pb", verdict.statistics.SerializeToString(deterministic=True))
+    artifacts = {"report": report, "statistics": statistics}
+    if schema.proposal is not None:
+        artifacts[PROPOSAL] = context.publish("schema.pbtxt", schema.proposal)
     _log_unchecked(verdict)
     if not verdict.passed:
         lines = [anomaly.line for anomaly in verdict.anomalies]
         raise BadDataError(
             f"the data of {verdict.periods[-1]} does not fit; nothing was trained:\n"
             + "".join(f"- {line}\n" for line in lines)
+            + (f"{_of_proposal(subject)}\n" if subject.takeover else "")
             + f"Report: {report.key}",
             anomalies=[asdict(anomaly) for anomaly in verdict.anomalies],
             report=report.key,
@@ -71,9 +73,11 @@ def run(context: StepContext) -> ValidationRef:
         )
     number = counted(len(verdict.periods), snapshot.manifest.grain)
     logger.info("%d rows of %s passed %d checks", rows.total, number, verdict.num_checks)
+    if subject.takeover:
+        logger.warning("%s", _of_proposal(subject))
     return ValidationRef(
         place=context.place,
-        artifacts={"report": report, "statistics": statistics},
+        artifacts=artifacts,
         schema_sha256=schema.sha256,
         num_checks=verdict.num_checks,
         parent=dataset,
@@ -113,21 +117,35 @@ def _log_unchecked(verdict: ValidationResult) -> None:
         logger.info("%s", note)
 
 
-def _propose(context: StepContext, config: Validate, rows: Rows) -> NoReturn:
+def _schema(context: StepContext, config: Validate, rows: Rows) -> Schema:
+    """Return the schema in git; where there is none, the one that earlier intervals were held against; or a new one."""
+    path = context.deployment.home / config.schema_path
+    try:
+        return read_schema(path, config.schema_path)
+    except FileNotFoundError:
+        pass
+    if others := sorted(other.name for other in path.parent.glob(f"*{path.suffix}")):
+        raise BadConfigError(
+            f"there is no schema {config.schema_path}, but {', '.join(others)} in that folder: correct "
+            "validate.schema_path, or the file's name"
+        )
+    proposal_in_force(context.store, context.run.pipeline, config.schema_path)  # refuses where there was a file
+    end = datetime.fromisoformat(context.run.interval_end)
+    earlier = proposal_in_force(context.store, context.run.pipeline, config.schema_path, before=end)
+    if earlier is not None:
+        return earlier
     if not rows.total:
         raise BadDataError(
             f"there is no schema {config.schema_path}, and the snapshot has no rows to propose one from: "
             "check the ingest's sources and data interval"
         )
-    window = f"{rows.periods[0]} to {rows.periods[-1]}, {rows.total:,} rows"
-    text = write_schema(propose_schema(rows.statistics(WINDOW), rows.schema), window)
-    proposal = context.publish("schema.pbtxt", text.encode())
-    raise BadConfigError(
-        f"there is no schema {config.schema_path}. One was inferred from the snapshot's {rows.total} rows and lies "
-        f"in the store {context.store.uri} at {proposal.key}. Take it over by\n"
-        f"  mlops schema propose {context.run.pipeline} --schema {config.schema_path} --label LABEL --write\n"
-        "where LABEL is the column to predict; review it (types, domains, ranges, min_fraction), commit it, and run "
-        "the pipeline again",
-        schema=proposal.key,
-        schema_sha256=proposal.sha256,
+    return proposed_schema(first_schema(Described.of(rows)).encode(), config.schema_path)
+
+
+def _of_proposal(subject: Subject) -> str:
+    return (
+        f"There is no {subject.schema_path}: what is expected of the columns was proposed from the first data, and "
+        f"nobody has decided on it. Take it over, review it (what is to be decided stands in it) and commit it:\n"
+        f"  {subject.takeover}\n"
+        "where LABEL is the column to predict. Until then the proposal stays in force"
     )

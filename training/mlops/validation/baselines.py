@@ -50,7 +50,8 @@ def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]
     :param baselines: what the operator found: the champion's ValidationRef, where a model is in production
     :raises DamagedObjectError: where one of their files is not what was written
     """
-    champion, previous = baselines.get(CHAMPION), previous_validation(store, run)
+    champion = baselines.get(CHAMPION)
+    previous = last_validation(store, run.pipeline, before=datetime.fromisoformat(run.interval_end))
     return [
         _open(store, CHAMPION, champion, run, grain)
         if isinstance(champion, ValidationRef)
@@ -67,14 +68,20 @@ def find_references(store: Store, run: RunIdentity, baselines: Mapping[str, Ref]
     ]
 
 
-def previous_validation(store: Store, run: RunIdentity) -> ValidationRef | None:
-    """Return the last validation of an interval that ended before the end of this one's."""
-    this_end = datetime.fromisoformat(run.interval_end)
+def last_validation(store: Store, pipeline: str, before: datetime | None = None) -> ValidationRef | None:
+    """
+    Return the last validation that data passed.
+
+    :param before: of the intervals that ended before it; None: of all
+    """
     found = []
-    for entry in store.stored(f"pipelines/{run.pipeline}/validate"):
+    for entry in store.stored(f"pipelines/{pipeline}/validate"):
         # .../validate/20130208T050000Z-<digest>/ref.json: its presence is the commit.
         *_, run_key, name = entry.key.split("/")
-        if name == REF_FILE and (end := datetime.fromisoformat(run_key.rpartition("-")[0])) < this_end:
+        if name != REF_FILE:
+            continue
+        end = datetime.fromisoformat(run_key.rpartition("-")[0])
+        if before is None or end < before:
             found.append((end, entry.modified, entry.key))
     if not found:
         return None

@@ -11,6 +11,7 @@ from mlops.validation.anomalies import Anomaly, describe
 from mlops.validation.chance import deviations_for, most_by_chance
 from mlops.validation.rows import Rows
 from mlops.validation.schema import ENVIRONMENTS, TRAINING, Schema, expected_features
+from mlops.validation.statistics import num_without_value
 from mlops.validation.validator import validate_statistics
 
 _Kind = anomalies_pb2.AnomalyInfo.Type
@@ -99,24 +100,23 @@ def _no_numbers(
     environment: str,
 ) -> list[Anomaly]:
     """Report columns with too few values because of NaN, which TFDV counts as a value."""
-    described = {feature.path.step[0]: feature.num_stats for feature in statistics.features}
+    described = {feature.path.step[0]: feature for feature in statistics.features}
     anomalies = []
     for feature in expected_features(proto, environment):
         stats = described.get(feature.name)
-        if stats is None or feature.name in already:
+        if stats is None or stats.HasField("string_stats") or feature.name in already:
             continue
-        num_nan = max((histogram.num_nan for histogram in stats.histograms), default=0)
-        num_rows = stats.common_stats.num_non_missing + stats.common_stats.num_missing
-        num_values = stats.common_stats.num_non_missing - num_nan
+        num_rows, num_without = int(statistics.num_examples), num_without_value(stats)
+        num_nan = num_without - int(stats.num_stats.common_stats.num_missing)
         required = max(feature.presence.min_fraction * num_rows, feature.presence.min_count)
-        if num_nan and num_values < required:
+        if num_nan and num_rows - num_without < required:
             anomalies.append(
                 Anomaly(
                     column=feature.name,
                     kind=_Kind.Name(_Kind.FEATURE_TYPE_LOW_FRACTION_PRESENT),
                     title="Too many missing values",
                     expected=f"a value in at least {required:,.0f} rows",
-                    found=f"no number in {num_rows - int(num_values):,} of {num_rows:,} rows, {int(num_nan):,} are NaN",
+                    found=f"no number in {num_without:,} of {num_rows:,} rows, {num_nan:,} are NaN",
                     fix=f"lower presence.min_fraction of feature {feature.name!r} of {schema.path}",
                 )
             )

@@ -38,6 +38,8 @@ class Subject:
     """Polars type by column, as in the snapshot's manifest."""
     schema_path: str
     schema_sha256: str
+    takeover: str | None = None
+    """The command that makes the schema a file, where it is a proposal that nobody has reviewed."""
     run: RunIdentity
 
 

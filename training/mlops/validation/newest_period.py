@@ -195,8 +195,7 @@ def unlike_earlier_periods(column: ColumnDistance, grain: Grain) -> Anomaly:
         f"{column.distance:.3g}",
         examples=largest_changes(column.distribution),
         periods=(period,),
-        fix=f"add {column.column} to validate.newest.leave_out for this night, or for good where its {grain}s differ "
-        "so",
+        fix=f"add {column.column} to validate.newest.leave_out for this once, or for good where its {grain}s differ so",
         distribution=column.distribution,
     )
 

@@ -6,6 +6,7 @@ either.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
@@ -13,23 +14,30 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
 from mlops.validation.schema import SERVING, expected_features
+from mlops.validation.statistics import num_without_value
 from mlops.validation.validator import infer_schema, update_schema
 
 
-def write_schema(proto: schema_pb2.Schema, window: str) -> str:
+def write_schema(proto: schema_pb2.Schema, window: str, decisions: Sequence[str] = ()) -> str:
     """
     Return the text of a first schema.pbtxt, with a heading for its reviewer.
 
     :param window: the data that it was inferred from, e.g. ``2013-01-11 to 2013-02-09, 26,104 rows``
+    :param decisions: what a person must decide, a sentence or two each
     """
     heading = (
         "# Schema of the snapshot: what the data must look like. A snapshot that does not fit stops the pipeline.\n"
         "# Format: tensorflow_metadata/proto/v0/schema.proto. Instants are INT, in seconds since 1970 UTC.\n"
         f"# Inferred from one window, {window}. Review:\n"
+        '# - not_in_environment: "SERVING" is for what is not known when the model is asked, as the label;\n'
         "# - min_fraction, the least share of rows with a value: room for twice the missing ones of that window;\n"
         "# - domains: hold the values of that window and no others;\n"
         "# - numbers have no bounds, for one window does not show them: add int_domain { min: 0 max: 9 }.\n"
-        "\n"
+        + "".join(
+            textwrap.fill(text, 118, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False) + "\n"
+            for text in decisions
+        )
+        + "\n"
     )
     rest = schema_pb2.Schema()
     rest.CopyFrom(proto)
@@ -71,12 +79,13 @@ def propose_schema(
             _bound_floats(feature, described[feature.name].num_stats)
         if feature.name in labels:
             feature.not_in_environment.append(SERVING)
-        stats = described[feature.name]
-        common = (stats.num_stats if stats.HasField("num_stats") else stats.string_stats).common_stats
-        if common.num_missing and common.num_non_missing:
+        num_missing, num_rows = num_without_value(described[feature.name]), int(statistics.num_examples)
+        if num_missing == num_rows:
+            feature.presence.ClearField("min_fraction")
+            feature.presence.min_count = 0
+        elif num_missing:
             # Room for twice the missing share that was seen.
-            share = common.num_missing / (common.num_missing + common.num_non_missing)
-            feature.presence.min_fraction = max(0.0, _floor(1 - 2 * share))
+            feature.presence.min_fraction = max(0.0, _floor(1 - 2 * num_missing / num_rows))
     return proto
 
 
@@ -118,6 +127,8 @@ def revise_schema(
             continue
         else:
             after = _revised(before, by_name[before.name], fresh[before.name])
+            for statistics in datasets:
+                _allow_for_nan(after, statistics)
         revised.feature.add().CopyFrom(after)
         if before.name in labels and SERVING not in before.not_in_environment:
             revised.feature[-1].not_in_environment.append(SERVING)
@@ -154,6 +165,21 @@ def _revised(before: schema_pb2.Feature, updated: schema_pb2.Feature, fresh: sch
         if after.presence.min_fraction != before.presence.min_fraction:
             after.presence.min_fraction = _floor(after.presence.min_fraction)
     return after
+
+
+def _allow_for_nan(feature: schema_pb2.Feature, statistics: statistics_pb2.DatasetFeatureStatistics) -> None:
+    """Lower the least share of values where there are NaN, of which TFDV's update takes each for a value."""
+    described = next(each for each in statistics.features if each.path.step[0] == feature.name)
+    if described.HasField("string_stats"):
+        return
+    num_rows, num_without = int(statistics.num_examples), num_without_value(described)
+    if num_without == described.num_stats.common_stats.num_missing:
+        return
+    if num_without == num_rows:
+        feature.presence.ClearField("min_fraction")
+        feature.presence.min_count = 0
+    elif feature.presence.min_fraction > 1 - num_without / num_rows:
+        feature.presence.min_fraction = _floor(1 - num_without / num_rows)
 
 
 def _copy_domains(

@@ -31,6 +31,25 @@ _PASS_BYTES: Final = 16 * 1024 * 1024
 _VALUE_BYTES: Final = 8
 
 
+def as_described(table: pl.LazyFrame) -> pl.LazyFrame:
+    """
+    Put one number in the place of a value that is none: of a vector of numbers its length (the Euclidean norm), of
+    bytes, such as those of an image, how many they are. What else is in there, validation does not look at.
+    """
+    numbers = []
+    for name, dtype in table.collect_schema().items():
+        if isinstance(dtype, pl.List | pl.Array) and _instance(dtype.inner).is_numeric():
+            squares = pl.col(name).cast(pl.List(pl.Float64)).list.eval(pl.element() ** 2)
+            numbers.append(squares.list.sum().sqrt().alias(name))
+        elif dtype == pl.Binary:
+            numbers.append(pl.col(name).bin.size().cast(pl.Int64).alias(name))
+    return table.with_columns(numbers)
+
+
+def _instance(dtype: object) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """Rows of a window, period after period."""
@@ -53,7 +72,7 @@ class Rows:
         """
         manifest = snapshot.manifest
         return cls(
-            table=snapshot.scan(cache=cache) if manifest.partitions else pl.LazyFrame(),
+            table=as_described(snapshot.scan(cache=cache)) if manifest.partitions else pl.LazyFrame(),
             num_rows={partition.period: partition.num_rows for partition in manifest.partitions},
             event_time=manifest.event_time,
             kind=Periods(manifest.grain, manifest.timezone),

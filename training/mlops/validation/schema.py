@@ -7,7 +7,7 @@ A constraint that this gate would not check is refused rather than ignored.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,13 +38,15 @@ SchemaType = schema_pb2.FeatureType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
-    """A schema as it is stored in git."""
+    """What the data must look like: the file in git, or what is proposed for it."""
 
     path: str
     """Path of the file as the pipeline names it, for messages."""
     proto: schema_pb2.Schema
     sha256: str
     """Digest of the file's bytes."""
+    proposal: bytes | None = None
+    """The text of a schema that is not in git yet, for nobody has taken it over; None: it is there."""
 
     @property
     def columns(self) -> list[str]:
@@ -73,7 +75,19 @@ def read_schema(path: Path, shown_as: str) -> Schema:
     :raises FileNotFoundError: where there is none
     :raises BadConfigError: with file, line and column where it cannot be read, or asks for what is not checked
     """
-    content = path.read_bytes()
+    return _parse(path.read_bytes(), shown_as)
+
+
+def proposed_schema(text: bytes, path: str) -> Schema:
+    """
+    Read a schema that was proposed for a file that does not exist yet.
+
+    :param path: of that file, for messages
+    """
+    return replace(_parse(text, path), proposal=text)
+
+
+def _parse(content: bytes, shown_as: str) -> Schema:
     proto = schema_pb2.Schema()
     try:
         text_format.Parse(content.decode("utf-8"), proto)
@@ -123,7 +137,10 @@ def count_checks(schema: Schema) -> int:
 
 def _check(proto: schema_pb2.Schema, shown_as: str) -> None:
     if not proto.feature:
-        raise BadConfigError(f"{shown_as}: has no feature; delete the file to get a schema proposed from the data")
+        raise BadConfigError(
+            f"{shown_as}: has no feature; delete the file, and `mlops schema propose PIPELINE --write` makes one of "
+            "the data"
+        )
     for name in proto.default_environment:
         if name not in ENVIRONMENTS:
             raise BadConfigError(f"{shown_as}: names the environment {name!r}; there are {' and '.join(ENVIRONMENTS)}")

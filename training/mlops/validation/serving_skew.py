@@ -19,7 +19,7 @@ from mlops.data.snapshots.manifest import Manifest
 from mlops.validation.anomalies import Anomaly, ReferenceComparison, shorten
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
-from mlops.validation.rows import Rows
+from mlops.validation.rows import Rows, as_described
 from mlops.validation.schema import SERVING, Schema, expected_features
 
 SERVING_LOG: Final = "serving log"
@@ -72,7 +72,7 @@ def read_serving_log(
     notes = (
         [f"Columns of the serving log that the schema does not have for serving: {shorten(others)}."] if others else []
     )
-    rows = replace(rows, table=rows.table.select(kept), num_rows=dict(by_period.iter_rows()))
+    rows = replace(rows, table=as_described(rows.table.select(kept)), num_rows=dict(by_period.iter_rows()))
     return replace(rows, table=_as_in_training(rows, training)), notes
 
 

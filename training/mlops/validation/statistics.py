@@ -105,6 +105,14 @@ def generator(statistics: statistics_pb2.DatasetFeatureStatistics) -> str:
     return stated.pop() if len(stated) == 1 else "unknown"
 
 
+def num_without_value(feature: statistics_pb2.FeatureNameStatistics) -> int:
+    """Return the number of rows with neither a string nor a number: NaN is a value to TFDV, and none to a model."""
+    if feature.HasField("string_stats"):
+        return int(feature.string_stats.common_stats.num_missing)
+    nans = max((histogram.num_nan for histogram in feature.num_stats.histograms), default=0)
+    return int(feature.num_stats.common_stats.num_missing + nans)
+
+
 def reference_bins(stats: statistics_pb2.NumericStatistics) -> statistics_pb2.Histogram:
     """Return the bins that other data is to be counted in; see :func:`mlops.validation.bins.reference_edges`."""
     return next(histogram for histogram in stats.histograms if histogram.name == REFERENCE_BINS)
