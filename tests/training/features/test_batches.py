@@ -14,11 +14,13 @@ from turns import on_turn
 
 from mlops.data.engine.engines import on_spark, spark_session
 from mlops.data.shards.feature_table import concat
+from mlops.data.shards.shard_writing import SplitWriter
 from mlops.features import fitting
 from mlops.features.applied import FittedFeatures
 from mlops.features.batches import batches_of
 from mlops.features.feature_set import FeatureSet
 from mlops.features.transforms import Bucketise, Passthrough, Standardise, Vocabulary
+from mlops.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,32 @@ def test_spark_makes_the_same_features(rows: pl.DataFrame, group_by: tuple[str, 
     made, expected = made.take(np.argsort(made.ids)), expected.take(np.argsort(expected.ids))
     assert np.array_equal(made.features.view(np.uint32), expected.features.view(np.uint32))
     assert np.array_equal(made.offsets, expected.offsets)
+
+
+def test_rows_that_are_alike_are_stored_as_the_same_bytes(rows: pl.DataFrame, tmp_path: Path) -> None:
+    """Without keys: whatever order, batch or bucket they come in, the model sees each as often as it is there."""
+    features = FeatureSet(
+        label="grade", transforms=[Bucketise("x", buckets=5), Vocabulary("kind", missing="indicator")]
+    )
+    alike = rows.with_columns(pl.col("x").round(1))
+    fitted = FittedFeatures(features, fit(features, alike))
+    stored = []
+    for number, (frame, size, num_bytes) in enumerate(
+        [(alike, 5000, 0), (alike.sample(fraction=1, shuffle=True, seed=3), 700, 1 << 20)]
+    ):
+        store = Store(f"file://{tmp_path}/{number}")
+        limits = {"num_bytes": num_bytes, "bucket_bytes": 1 << 17, "max_shard_bytes": 1 << 15}
+        with (
+            batches_of(nw.from_native(frame.lazy()), [], rows=size) as batches,
+            SplitWriter(store, "f", "train", alike=True, **limits) as writer,
+        ):
+            for table in batches.map(fitted.apply):
+                writer.add(table)
+            part = writer.finish()
+        assert (part["num_rows"], part["num_samples"]) == (3000, 3000)
+        stored.append([shard["sha256"] for shard in part["shards"]])
+    assert stored[0] == stored[1]
+    assert len(stored[0]) > 1
 
 
 LARGE = """

@@ -225,7 +225,7 @@ def test_state_of_another_definition_is_refused(rows: pl.DataFrame) -> None:
 
     with pytest.raises(BadConfigError, match=r"Vocabulary\('kind'\): the state was fitted by Standardise"):
         apply(other, rows, state)
-    with pytest.raises(BadConfigError, match="has format None, this release reads 1"):
+    with pytest.raises(BadConfigError, match="has format None, this release reads 2"):
         apply(QUERIES, rows, {"transforms": state["transforms"]})
 
 
@@ -290,7 +290,6 @@ def test_a_request_makes_the_row_of_the_batch(visits: pl.DataFrame, at: object) 
         pytest.param({"at": "2024-01-01T00:08:00"}, "without an offset from UTC; the column is Datetime", id="no zone"),
         pytest.param({"at": 1704067200}, "the request's 'at' is 1704067200, of type int", id="number for date"),
         pytest.param({"at": "yesterday"}, "the request's 'at' is 'yesterday', not ISO 8601", id="date"),
-        pytest.param({"at": None}, "'at' of group_by or order_by has missing values", id="key"),
     ],
 )
 def test_a_bad_request_names_the_column(visits: pl.DataFrame, change: dict[str, Any], message: str) -> None:
@@ -300,6 +299,78 @@ def test_a_bad_request_names_the_column(visits: pl.DataFrame, change: dict[str, 
         fitted.serve({"at": datetime(2024, 1, 1, tzinfo=UTC), "x": 1, "kind": "a"} | change)
     with pytest.raises(BadDataError, match="the request has no at, kind; give None where a value is not known"):
         fitted.serve({"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("label", "classes"),
+    [
+        pytest.param(["no", "yes", "no"], ("no", "yes"), id="text"),
+        pytest.param([1, 3, 1], (1, 3), id="numbers"),
+        pytest.param([False, True, False], (False, True), id="booleans"),
+        pytest.param(pl.Series(["b", "a", "b"], dtype=pl.Categorical), ("b", "a", "c"), id="categories"),
+    ],
+)
+def test_a_label_of_any_values_is_learnt_as_numbers_of_classes(label: Any, classes: tuple[object, ...]) -> None:
+    rows = pl.DataFrame({"x": [1.0, 2.0, 3.0], "kept": label})
+    features = FeatureSet(label="kept", classes=classes, transforms=[Passthrough("x")])
+    assert apply(features, rows, fit(features, rows)).labels.tolist() == [0, 1, 0]
+
+
+def test_a_label_that_is_no_class_is_named_with_its_value() -> None:
+    """As on the night on which a new kind turns up."""
+    rows = pl.DataFrame({"x": [1.0, 2.0, 3.0], "kept": ["no", "maybe", "yes"]})
+    features = FeatureSet(
+        label="kept",
+        classes=("no", "yes"),  # two of three
+        transforms=[Passthrough("x")],
+    )
+    place = HERE.format(line_of("# two of three"))
+    with pytest.raises(BadDataError, match=place + "label 'kept' is 'maybe' in the first of 1 rows, which is none of"):
+        apply(features, rows, fit(features, rows))
+    with pytest.raises(BadDataError, match="label 'kept' is missing in 1 rows"):
+        apply(features, rows.with_columns(kept=pl.Series(["no", None, "yes"])), fit(features, rows))
+    plain = FeatureSet(label="kept", transforms=[Passthrough("x")])
+    with pytest.raises(BadConfigError, match=r'say which values are classes: classes=\("maybe", "no", "yes"\)'):
+        apply(plain, rows, fit(plain, rows))
+    with pytest.raises(BadConfigError, match="must be at least two different values of the label"):
+        FeatureSet(label="kept", classes=("no", "no"), transforms=[Passthrough("x")])
+
+
+ROWS = dataclasses.replace(QUERIES, group_by=(), min_group_size=1, derived={"double": nw.col("x") * 2},
+    transforms=[Standardise("double"), Vocabulary("kind", missing="indicator")])  # fmt: skip
+
+
+@pytest.mark.parametrize("order_by", [("item",), ()], ids=["keys", "none"])
+def test_rows_that_are_alike_are_asked_for_in_one_request_and_without_keys(
+    rows: pl.DataFrame, order_by: tuple[str, ...]
+) -> None:
+    """Broken: a client would have to invent a number for each row, and two customers alike could not be asked about."""
+    features = dataclasses.replace(ROWS, order_by=order_by)
+    fitted = FittedFeatures(features, json.loads(json.dumps(fit(features, rows))))
+    assert list(fitted.columns) == ["x", "kind"]
+    expected = fitted.apply(rows.sort("item")).features
+    asked = [{"x": 5.0, "kind": "a"}, {"x": 0.0, "kind": "a"}, {"x": 5.0, "kind": "a"}]
+    for served in (fitted.serve(asked), fitted.apply(pl.DataFrame(asked), request=True)):
+        assert served.features.tolist() == expected[[5, 0, 5]].tolist(), "in the order of the request"
+        assert served.num_samples == 3
+
+
+def test_rows_without_keys_are_samples_each_of_its_own(rows: pl.DataFrame) -> None:
+    """A table that somebody brings need not have a column that tells its rows apart, nor rows that differ."""
+    features = dataclasses.replace(ROWS, order_by=())
+    doubled = pl.concat([rows, rows[:2], rows[:1]])
+    state = fit(features, doubled)
+    table = apply(features, doubled, state)
+    assert (table.num_rows, table.num_samples) == (9, 9)
+    assert table.ids is not None
+    assert len(set(table.ids.tolist())) == 6
+    assert check_parity(features, doubled, state) == 6
+
+
+@pytest.mark.parametrize("change", [{"group_by": ("query",)}, {"entity": ("query",)}], ids=str)
+def test_where_rows_must_be_told_apart_an_order_is_asked_for(change: dict[str, Any]) -> None:
+    with pytest.raises(BadConfigError, match=f"order_by is empty, and with {next(iter(change))} there must be one"):
+        dataclasses.replace(ROWS, order_by=(), **change)
 
 
 def test_parity_holds_for_row_and_group_features(rows: pl.DataFrame) -> None:

@@ -30,7 +30,8 @@ cache.
 _TAKES: Final[Mapping[type[pl.DataType], tuple[type, ...]]] = {
     pl.Boolean: (bool,), pl.String: (str,), pl.Date: (date,), pl.Datetime: (datetime,)
 }  # fmt: skip
-STATE_FORMAT: Final = 1
+_MOST_CLASSES_SHOWN: Final = 10
+STATE_FORMAT: Final = 2
 """
 Version of the state's format, and of the values that each transform makes from it: raised when either changes its
 meaning.
@@ -52,9 +53,10 @@ class FittedFeatures:
             )
         self.feature_set = feature_set
         self.state = state
-        self.columns = pl.Schema({name: dtype_of(text) for name, text in state["columns"]})
+        known = {name: dtype_of(text) for name, text in [*state["columns"], *state["keys"]]}
+        self._derivation = Derivation.of(feature_set, known)
+        self.columns = pl.Schema({name: known[name] for name, _ in state["columns"]})
         """Raw columns that a request must have, with their types."""
-        self._derivation = Derivation.of(feature_set, self.columns)
         self._encoders = _encoders(feature_set, state)
         self.feature_names = [name for encoder in self._encoders for name in encoder.names]
         ids = [encoder.ids for encoder in self._encoders for _ in encoder.names]
@@ -66,23 +68,27 @@ class FittedFeatures:
     def __reduce__(self) -> tuple[type[FittedFeatures], tuple[FeatureSet, State]]:
         return FittedFeatures, (self.feature_set, self.state)
 
-    def apply(self, frame: pl.DataFrame, keys: Mapping[str, str] = MappingProxyType({})) -> FeatureTable:
+    def apply(
+        self, frame: pl.DataFrame, keys: Mapping[str, str] = MappingProxyType({}), *, request: bool = False
+    ) -> FeatureTable:
         """
         Compute model inputs from raw rows; the same for training and serving.
 
         :param frame: whole groups
         :param keys: raw columns to keep beside the features, by the name that they get
-        :return: features [N, F]; labels [N], NaN where the frame has no label column
+        :param request: True: rows of a request, which have no label, and no order unless they are grouped
+        :return: features [N, F]; labels [N], NaN where the frame has no label column; ids, where they are known
         :raises BadDataError: naming the feature or label that is missing or not finite
         """
-        rows = self._derivation.conform(frame)
+        rows = self._derivation.conform(frame, request=request)
         others = [column for column in keys.values() if column not in rows.columns]
-        arranged = self._derivation.arrange(rows.hstack(frame.select(others)) if others else rows)
+        rows = rows.hstack(frame.select(others)) if others else rows
+        arranged = self._derivation.as_asked(rows) if request else self._derivation.arrange(rows)
         return FeatureTable(
             features=self._features(arranged),
             labels=self._labels(arranged.rows),
             offsets=arranged.offsets,
-            ids=self.ids(*arranged),
+            ids=self.ids(*arranged) if set(self._id_columns) <= set(arranged.rows.columns) else None,
             keys=arranged.rows.select(pl.col(column).alias(name) for name, column in keys.items()) if keys else None,
         )
 
@@ -113,7 +119,7 @@ class FittedFeatures:
         Compute the features of one request: a row, or the rows of a group (of several groups, too).
 
         :param request: raw columns by name, None where a value is missing; dates also as ISO 8601. Others are ignored
-        :return: rows in the order of ``order_by``
+        :return: the rows of a group in the order of ``order_by``, others in that of the request
         :raises BadDataError: naming the column that is not there or has a value of another type
         """
         requests = [request] if isinstance(request, Mapping) else list(request)
@@ -130,7 +136,7 @@ class FittedFeatures:
             frame = pl.from_dicts(requests, schema=self.columns) if requests else pl.DataFrame(schema=self.columns)
         except (PolarsError, TypeError, OverflowError, UnicodeError) as error:
             raise BadDataError(f"the request does not have the columns' types: {error}") from error
-        arranged = self._derivation.arrange(frame)
+        arranged = self._derivation.as_asked(frame)
         labels = np.full(arranged.rows.height, np.nan, dtype=np.float32)
         return FeatureTable(features=self._features(arranged), labels=labels, offsets=arranged.offsets)
 
@@ -152,7 +158,9 @@ class FittedFeatures:
 
     @property
     def _id_columns(self) -> Sequence[str]:
-        return self.feature_set.group_by or self.feature_set.order_by
+        """Columns of which equal ones are one sample; without keys all: rows that are alike teach the same."""
+        keys = self.feature_set.group_by or self.feature_set.order_by
+        return keys or [*self._derivation.columns, self.feature_set.label]
 
     def _once(self, frame: pl.DataFrame, done: set[int]) -> FeatureTable:
         table = self.apply(frame)
@@ -197,18 +205,34 @@ class FittedFeatures:
         if name not in rows.columns:
             return np.full(rows.height, np.nan, dtype=np.float32)
         label = rows.get_column(name)
+        if self.feature_set.classes:
+            return self._numbers_of_classes(label)
         if not (label.dtype.is_numeric() or label.dtype == pl.Boolean):
             line = self.feature_set.line.argument("label")
-            raise BadConfigError(
-                f"{line}: label {name!r} is {label.dtype}, not a number; make one of it in ingest.transform, such as 0 "
-                "and 1"
-            )
+            fix = "make one of it in ingest.transform"
+            if label.dtype in (pl.String, pl.Categorical, pl.Enum):
+                fix = f"say which values are classes: classes={_values(label)}"
+            raise BadConfigError(f"{line}: label {name!r} is {label.dtype}, not a number; {fix}")
         if count := label.null_count():
             raise BadDataError(f"label {name!r} is missing in {count} rows; leave them out with FeatureSet.where")
         labels = label.cast(pl.Float32).to_numpy()
         if not np.isfinite(labels).all():
             raise BadDataError(f"label {name!r} has values that are not finite; leave them out with FeatureSet.where")
         return labels
+
+    def _numbers_of_classes(self, label: pl.Series) -> npt.NDArray[np.float32]:
+        names, column = self.feature_set.class_names, self.feature_set.label
+        if count := label.null_count():
+            raise BadDataError(f"label {column!r} is missing in {count} rows; leave them out with FeatureSet.where")
+        found = label.cast(pl.String).replace_strict(names, range(len(names)), default=None, return_dtype=pl.Float32)
+        if count := found.null_count():
+            other = label.filter(found.is_null())[0]
+            line = self.feature_set.line.argument("classes")
+            raise BadDataError(
+                f"{line}: label {column!r} is {other!r} in the first of {count} rows, which is none of the classes "
+                f"{', '.join(names)}; add it, or leave such rows out with FeatureSet.where"
+            )
+        return found.to_numpy()
 
     def _with_dates(self, row: Mapping[str, Any]) -> dict[str, Any]:
         parsed = dict(row)
@@ -236,6 +260,13 @@ class FittedFeatures:
                     continue
                 said = "without an offset from UTC" if value.tzinfo is None else "with an offset from UTC"
             raise BadDataError(f"the request's {name!r} is {value!r}, {said}; the column is {self.columns[name]}")
+
+
+def _values(label: pl.Series) -> str:
+    """Return the values of a label as a feature set names them; of many a few."""
+    values = label.drop_nulls().unique().sort().cast(pl.String)
+    shown = ", ".join(f'"{value}"' for value in values[:_MOST_CLASSES_SHOWN])
+    return f"({shown}{', ...' if len(values) > _MOST_CLASSES_SHOWN else ''})"
 
 
 def _kinds(dtype: pl.DataType) -> tuple[type, ...]:

@@ -62,7 +62,9 @@ class Derivation:
 
     features: FeatureSet
     columns: pl.Schema
-    """The raw columns that features are made of."""
+    """The raw columns that features are made of: those of a request, and the keys."""
+    keys: frozenset[str]
+    """Of these, the ones that say which row it is and nothing about it: a request need not have them."""
     stages: tuple[tuple[pl.Expr, ...], ...]
     where: _Compiled | None
 
@@ -103,24 +105,28 @@ class Derivation:
             raw |= set(transform.inputs) - set(features.derived)
         if complaints:
             raise BadConfigError("\n".join(complaints))
-        raw |= {*features.group_by, *features.order_by, *features.entity}
-        columns = pl.Schema({name: dtype for name, dtype in known.items() if name in raw})
-        return cls(features=features, columns=columns, stages=stages, where=where)
+        # The rows of a group are served in an order, those of a table are not.
+        raw |= {*features.group_by, *features.order_by} if features.grouped else set()
+        keys = frozenset({*features.order_by, *features.entity} - raw)
+        columns = pl.Schema({name: dtype for name, dtype in known.items() if name in raw | keys})
+        return cls(features=features, columns=columns, keys=keys, stages=stages, where=where)
 
-    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def conform(self, frame: pl.DataFrame, *, request: bool = False) -> pl.DataFrame:
         """
         Return only the columns that are needed, in the types that the features were fitted to.
 
+        :param request: True: a request's rows, which need no keys
         :raises BadDataError: naming the column that is not there, or does not hold values of its type
         """
-        wanted = list(self.columns)
-        if self.features.label in frame.columns:
+        types = {name: dtype for name, dtype in self.columns.items() if not (request and name in self.keys)}
+        wanted = list(types)
+        if self.features.label in frame.columns and not request:
             wanted += {self.features.label, *(self.where.reads if self.where else ())} - set(wanted)
         if frame.columns != wanted:
             if lacking := [column for column in wanted if column not in frame.columns]:
                 raise BadDataError(f"features are made of {lacking[0]!r}: {no_column(lacking[0], frame.columns)}")
             frame = frame.select(wanted)
-        for column, dtype in self.columns.items():
+        for column, dtype in types.items():
             if frame.get_column(column).dtype != dtype:
                 try:
                     cast = frame.with_columns(pl.col(column).cast(dtype))
@@ -149,7 +155,7 @@ class Derivation:
                 raise BadDataError(
                     f"column {key!r} of group_by or order_by has missing values; drop them in the dataset"
                 )
-        if frame.height > 1:
+        if frame.height > 1 and keys:
             frame = frame.sort(keys)
         offsets = self._offsets(frame, keys)
         sizes = np.diff(offsets)
@@ -157,6 +163,17 @@ class Derivation:
             frame = frame.filter(np.repeat(~small, sizes))
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[~small])])
         return Arranged(frame, offsets)
+
+    def as_asked(self, frame: pl.DataFrame) -> Arranged:
+        """
+        Return the rows of a request: those of groups as :meth:`arrange` does, others as they are, for each is answered
+        by itself.
+
+        :raises BadDataError: as :meth:`arrange` does
+        """
+        if self.features.grouped:
+            return self.arrange(frame)
+        return Arranged(frame, np.arange(frame.height + 1, dtype=np.int64))
 
     def derive(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add the derived columns to arranged rows, and drop the label and outcomes."""
@@ -179,7 +196,7 @@ class Derivation:
         return _Part(self.features, "derived")
 
     def _offsets(self, rows: pl.DataFrame, keys: list[str]) -> npt.NDArray[np.int64]:
-        if rows.height <= 1:
+        if rows.height <= 1 or not keys:
             return np.arange(rows.height + 1, dtype=np.int64)
         # The first row has nothing before it, and no key is null: it always starts a group.
         same = {key: pl.col(key).eq_missing(pl.col(key).shift(1)) for key in keys}

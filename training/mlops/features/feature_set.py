@@ -24,9 +24,16 @@ class FeatureSet:
     transforms: Sequence[Transform]
     """Transforms in the order of the model's inputs."""
     label: str
-    """Numeric column to be predicted; rows that are served do not have it."""
-    order_by: Sequence[str]
-    """Columns that put the rows (of a group) in an order; with ``group_by`` they tell every two rows apart."""
+    """Column to be predicted, of numbers or, with ``classes``, of any values; rows that are served do not have it."""
+    order_by: Sequence[str] = ()
+    """
+    Columns that put the rows of a group in an order, and tell every two of them apart. Without groups they say which
+    row a sample is, if it has a name: they must then tell every two rows apart, and a request need not have them.
+    """
+    classes: Sequence[object] = ()
+    """
+    Values of the label, each a class: the first is learnt as 0, the second as 1, and so on. A label of text needs them.
+    """
     derived: Mapping[str, nw.Expr] = field(default_factory=dict)
     """New columns, row by row (or group by group, with ``.over``), in order; a later one may use an earlier one."""
     outcomes: Sequence[str] = ()
@@ -48,15 +55,26 @@ class FeatureSet:
         object.__setattr__(self, "line", line_of_caller())
         if not self.transforms:
             raise BadConfigError(f"{self.line}: a FeatureSet needs at least one transform")
-        if not self.order_by:
+        if not self.order_by and (needing := "group_by" if self.group_by else "entity" if self.entity else None):
             raise BadConfigError(
-                f"{self.line}: FeatureSet.order_by is empty; name columns that give the rows a fixed order"
+                f"{self.line}: FeatureSet.order_by is empty, and with {needing} there must be one: name columns that "
+                "put the rows of equal ones in an order"
+            )
+        if len(set(self.class_names)) < len(self.classes) or len(self.classes) == 1:
+            raise BadConfigError(
+                f"{self.line}: FeatureSet.classes must be at least two different values of the label, got "
+                f"{list(self.classes)}"
             )
         for transform in self.transforms:
             for column in {self.label, *self.outcomes} & set(transform.inputs):
                 raise BadConfigError(
                     f"{described(transform)}: {column!r} is the label or an outcome, unknown when the model is asked"
                 )
+
+    @property
+    def class_names(self) -> list[str]:
+        """The values of the label as text; empty where ``classes`` are not given."""
+        return [str(value).lower() if isinstance(value, bool) else str(value) for value in self.classes]
 
     @property
     def grouped(self) -> bool:

@@ -22,11 +22,12 @@ def fit(features: FeatureSet, batches: Batches) -> State:
     """
     Learn the transforms' state from the training split, batch by batch, on either engine.
 
-    :return: JSON: ``{"format": 1, "columns": [...], "transforms": [...]}``, one state for each transform
+    :return: JSON: ``{"format": 2, "columns": [...], "keys": [...], "transforms": [...]}``, with one state for each
+        transform
     :raises BadConfigError: with a line for each definition that does not fit the table
     :raises BadDataError: naming the column whose values do not fit its transform
     """
-    columns = Derivation.of(features, batches.schema, labelled=True).columns
+    derivation = Derivation.of(features, batches.schema, labelled=True)
     num_rows, statistics = 0, list[Statistic]()
     for rows, measured in batches.map(partial(measure, features)):
         num_rows += rows
@@ -37,10 +38,12 @@ def fit(features: FeatureSet, batches: Batches) -> State:
         {"transform": type(transform).__name__, "inputs": list(transform.inputs)} | transform.fit(statistic)
         for transform, statistic in zip(features.transforms, statistics, strict=True)
     ]
+    # Lists, for JSON objects lose their order when keys are sorted.
+    columns = [[name, str(dtype)] for name, dtype in derivation.columns.items()]
     state = {
         "format": STATE_FORMAT,
-        # A list, for JSON objects lose their order when keys are sorted.
-        "columns": [[name, str(dtype)] for name, dtype in columns.items()],
+        "columns": [column for column in columns if column[0] not in derivation.keys],
+        "keys": [column for column in columns if column[0] in derivation.keys],
         "transforms": transforms,
     }
     FittedFeatures(features, state)  # refuses two features of one name

@@ -74,6 +74,7 @@ def materialise(
             "feature_names": names,
             "categorical": fitted.categorical,
             "grouped": features.grouped,
+            "classes": features.class_names,
             "engine": engine(),
             "splits": parts,
         },
@@ -96,7 +97,8 @@ def write_features(
     :raises BadDataError: where the split has no samples, or two of them have the same keys
     """
     num_features = len(fitted.feature_names)
-    with SplitWriter(store, place, name, num_bytes=4 * num_features * batches.num_rows) as writer:
+    alike = not fitted.feature_set.order_by
+    with SplitWriter(store, place, name, num_bytes=4 * num_features * batches.num_rows, alike=alike) as writer:
         for table in batches.map(partial(fitted.apply, keys=keys)):
             writer.add(table)
         part = writer.finish()

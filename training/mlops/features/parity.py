@@ -40,7 +40,10 @@ def check_served(fitted: FittedFeatures, frame: pl.DataFrame, stored: FeatureTab
     """
     assert stored.ids is not None, "features are materialised with ids"
     features = fitted.feature_set
-    rows, offsets = fitted.arranged(fitted.with_ids(frame, stored.ids))
+    raw = fitted.with_ids(frame, stored.ids)
+    if not features.order_by:
+        raw = raw.unique(fitted.columns.names(), keep="any")  # of rows that are alike there may be any number
+    rows, offsets = fitted.arranged(raw)
     known = rows.drop({features.label, *features.outcomes}, strict=False)
     requests = [known[start:stop] for start, stop in pairwise(offsets.tolist())]
     order = {id_: place for place, id_ in enumerate(stored.ids.tolist())}

@@ -52,6 +52,10 @@ class Predictor(Protocol):
     def columns(self) -> pl.Schema:
         """Raw columns that a request has, with their types."""
 
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Raw columns that features are made of: not those that only group rows or put them in an order."""
+
     def score(self, rows: pl.DataFrame) -> Scored:
         """
         Score rows.

@@ -61,6 +61,11 @@ class RowsPredictor:
     def columns(self) -> pl.Schema:
         return self.fitted.columns
 
+    @property
+    def inputs(self) -> Sequence[str]:
+        features = self.fitted.feature_set
+        return [name for name in self.columns if name not in {*features.group_by, *features.order_by}]
+
     def score(self, rows: pl.DataFrame) -> Scored:
         table = self.fitted.apply(rows)
         return Scored(
@@ -79,10 +84,10 @@ class RowsPredictor:
         Score rows. Features of a group (``FeatureSet.group_by``, e.g. the flights of a route and day) follow from all
         its rows: a request holds whole groups, one or several, in any order. Other rows may be asked for one by one.
 
-        :return: the columns of the objective: ``score``; with ``probability`` where it is binary (the score is its
-            logit). Null for a row that the feature set leaves out, of a group below ``min_group_size``
+        :return: the columns of the objective, such as ``score``; with ``probability`` where it is binary (the score is
+            its logit). Null for a row that the feature set leaves out, of a group below ``min_group_size``
         """
-        table = self.fitted.apply(rows.with_row_index(_ROW), keys={_ROW: _ROW})
+        table = self.fitted.apply(rows.with_row_index(_ROW), keys={_ROW: _ROW}, request=True)
         assert table.keys is not None, "asked for"
         predicted, places = self._predict(table), table.keys[_ROW].to_numpy()
         if num_not_finite(predicted):
@@ -91,7 +96,10 @@ class RowsPredictor:
         answers = {}
         scored = self.objective.predictions(table.labels, predicted, table.offsets)
         for name, values in self.objective.functions.answer(scored).items():
-            answers[name] = np.full(rows.height, np.nan, np.result_type(values.dtype, np.float32))
+            if np.issubdtype(values.dtype, np.number):
+                answers[name] = np.full(rows.height, np.nan, np.result_type(values.dtype, np.float32))
+            else:
+                answers[name] = np.full(rows.height, None, object)
             answers[name][places] = values
         return answers
 
@@ -107,4 +115,10 @@ class RowsPredictor:
                 f"the model takes {self.description.num_features} features, its feature set gives "
                 f"{table.num_features}; train it again"
             )
-        return self._scores(table)
+        if self.fitted.feature_set.grouped or table.num_rows < 2:
+            return self._scores(table)
+        # Linear algebra may give a row other last bits at another place of a batch: rows that are alike have one
+        # place, and all have theirs whatever order they come in.
+        bits = np.ascontiguousarray(table.features).view(np.dtype((np.void, 4 * max(table.num_features, 1))))
+        _, first, places = np.unique(bits.ravel(), return_index=True, return_inverse=True)
+        return self._scores(table.take(first))[places]

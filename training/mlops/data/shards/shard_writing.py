@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -53,13 +54,14 @@ class SplitWriter:
     :param place: folder of the step
     :param name: name of the split, e.g. ``train``
     :param num_bytes: about the size of all rows that will come; if that is more than a bucket, samples must have ids
+    :param alike: True: samples are rows, of which several may be alike and then have one id
     """
 
     def __init__(
-        self, store: Store, place: str, name: str, *, num_bytes: int = 0, max_shard_bytes: int = MAX_SHARD_BYTES,
-        bucket_bytes: int = _BUCKET_BYTES,
+        self, store: Store, place: str, name: str, *, num_bytes: int = 0, alike: bool = False,
+        max_shard_bytes: int = MAX_SHARD_BYTES, bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:  # fmt: skip
-        self._store, self._place, self._name = store, place, name
+        self._store, self._place, self._name, self._alike = store, place, name, alike
         self._max_shard_bytes = max_shard_bytes
         self._num_buckets = min(_MAX_BUCKETS, max(1, math.ceil(num_bytes / bucket_bytes)))
         self._scratch = tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent())
@@ -142,13 +144,16 @@ class SplitWriter:
             return
         for bucket in range(self._num_buckets):
             if (part := self._spool.read(bucket)) is not None:
-                yield self._sorted(concat([_from_arrow(batch) for batch in part.to_batches()]))
+                yield self._sorted(concat([_from_arrow(batch, alike=self._alike) for batch in part.to_batches()]))
 
     def _sorted(self, table: FeatureTable) -> FeatureTable:
         if table.ids is None:
             return table
         order = np.argsort(table.ids, kind="stable")
         ids = table.ids[order]
+        if self._alike:
+            # Rows that are alike may come in any order, but each is a sample.
+            return replace(table.take(order), ids=_told_apart(ids))
         if (same := np.flatnonzero(ids[1:] == ids[:-1])).size:
             raise BadDataError(
                 f"{len(same)} samples of the split {self._name!r} have the keys of another one: rows are doubled, or "
@@ -182,14 +187,27 @@ def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def _from_arrow(batch: pa.RecordBatch) -> FeatureTable:
-    """Return a bucket's rows, in place."""
+def _told_apart(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Count up equal ids, which are sorted, so that they differ and stay sorted."""
+    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]) if len(ids) else np.empty(0, np.int64)
+    counted = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
+    apart = ids + counted.astype(np.uint64)
+    assert (apart[1:] > apart[:-1]).all(), "hashes of 64 bits lie further apart than there are rows that are alike"
+    return apart
+
+
+def _from_arrow(batch: pa.RecordBatch, *, alike: bool) -> FeatureTable:
+    """
+    Return a bucket's rows, in place.
+
+    :param alike: True: each row is a sample, whatever its id
+    """
     width = batch.schema.field("features").type.list_size
     # Not to_numpy, which imports pandas: half a second of each process that starts.
     features: Any = np.from_dlpack(batch.column("features").flatten())
     labels: Any = np.from_dlpack(batch.column("label"))
     ids = np.from_dlpack(batch.column("sample")).view(np.uint64)
-    offsets = offsets_of_samples(ids)
+    offsets = np.arange(len(ids) + 1, dtype=np.int64) if alike else offsets_of_samples(ids)
     names = batch.schema.names[len(COLUMNS) :]
     return FeatureTable(
         features=features.reshape(-1, width),
