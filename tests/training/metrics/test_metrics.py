@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from measured import measure, metric_of, predictions_of
+from measured import measure, metric_of, objective_of, predictions_of
 from sklearn import metrics as sklearn_metrics
 
 from mlops.contract.step import BadDataError
@@ -60,6 +60,51 @@ def test_f1_equals_scikit_learn() -> None:
     labels, logits = rng.integers(0, 2, 200).astype(float), rng.normal(size=200)
     expected = sklearn_metrics.f1_score(labels > 0, logits > 0)
     assert measure("f1", labels, logits, np.arange(201)) == pytest.approx(expected)
+
+
+def of_classes(name: str, labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None = None) -> float:
+    predictions = objective_of("multiclass", classes=logits.shape[1]).predictions(
+        labels.astype(np.float32), logits, np.arange(len(labels) + 1)
+    )
+    weighted = metric_of(name).weighted(predictions)
+    return float(weighted.values((np.ones(len(labels)) if weights is None else weights)[None].astype(float))[0])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_of_classes_equal_scikit_learn(weighted: bool) -> None:
+    """Of six classes, one of which has no rows, and one is never predicted."""
+    rng = np.random.default_rng(5)
+    labels = rng.choice([0, 1, 2, 3, 5], 400)
+    logits = rng.normal(size=(400, 6)) + 2 * np.eye(6)[labels]
+    logits[:, 3] -= 20
+    weights = rng.integers(0, 4, 400) if weighted else np.ones(400)
+    chosen, shares = logits.argmax(axis=1), np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    given = {"sample_weight": weights}
+    expected = {
+        "accuracy": sklearn_metrics.accuracy_score(labels, chosen, **given),
+        "balanced_accuracy": sklearn_metrics.balanced_accuracy_score(labels, chosen, **given),
+        "macro_f1": sklearn_metrics.f1_score(labels, chosen, average="macro", **given),
+        "log_loss": sklearn_metrics.log_loss(labels, shares, labels=range(6), **given),
+        "top_k_accuracy@2": sklearn_metrics.top_k_accuracy_score(labels, shares, k=2, labels=range(6), **given),
+    }
+    for name, value in expected.items():
+        assert of_classes(name, labels, logits, weights) == pytest.approx(value, rel=1e-6), name
+
+
+def test_two_classes_are_measured_alike_however_they_are_predicted() -> None:
+    rng = np.random.default_rng(6)
+    labels, logits = rng.integers(0, 2, 200), rng.normal(size=200)
+    both = np.stack([-logits / 2, logits / 2], axis=1)
+    for name in ("accuracy", "balanced_accuracy", "macro_f1", "log_loss"):
+        alone = measure(name, labels.astype(float), logits, np.arange(201))
+        assert of_classes(name, labels, both) == pytest.approx(alone, rel=1e-6), name
+
+
+def test_calibration_error_of_classes_is_that_of_the_most_probable_one() -> None:
+    """Whatever is said of the others: 70% is said, and 60% of the rows are of that class."""
+    logits = np.tile(np.log([0.7, 0.2, 0.1]), (1000, 1))
+    labels = np.repeat([0, 1], [600, 400])
+    assert of_classes("calibration_error", labels, logits) == pytest.approx(0.1, abs=1e-6)
 
 
 def test_calibration_error_is_the_distance_of_probability_and_frequency() -> None:

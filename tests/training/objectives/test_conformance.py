@@ -39,6 +39,24 @@ class TestBinary(ObjectiveConformance):
         return np.float32([-1, 2, 0.5, np.nan])
 
 
+class TestMulticlass(ObjectiveConformance):
+    @pytest.fixture
+    def name(self) -> str:
+        return "multiclass"
+
+    @pytest.fixture(params=[["setosa", "versicolor", "virginica"], 10, 2], ids=["names", "number", "two"])
+    def settings(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {"classes": request.param}
+
+    @pytest.fixture
+    def labels(self, settings: dict[str, Any]) -> Floats:
+        return np.float32([0, 1, 1, 0] if settings["classes"] == 2 else [0, 2, 1, 1, 2])
+
+    @pytest.fixture
+    def bad_labels(self) -> Floats:
+        return np.float32([-1, 10, 0.5, np.nan])
+
+
 class TestRegression(ObjectiveConformance):
     @pytest.fixture
     def name(self) -> str:

@@ -18,15 +18,28 @@ CASES: dict[str, dict[str, Any]] = {
     "regression": {},
     "quantiles": {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]},
     "poisson": {"loss": "poisson"},
+    "multiclass": {"classes": 4},
+    "many classes": {"classes": 300},
 }
-METRICS = {"ranking": "ndcg@10", "binary": "auc", "quantiles": "pinball"}
+METRICS = {
+    "ranking": "ndcg@10", "binary": "auc", "quantiles": "pinball", "multiclass": "accuracy", "many classes": "macro_f1",
+}  # fmt: skip
+NAMES = {"many classes": "multiclass"}
+
+
+def name_of(case: str) -> str:
+    return NAMES.get(case, case if case in ("ranking", "binary", "multiclass") else "regression")
 
 
 def of(case: str, labels: Any, predicted: Any) -> Predictions:
-    name = case if case in ("ranking", "binary") else "regression"
+    name = name_of(case)
     labels, predicted = np.asarray(labels, np.float32), np.asarray(predicted, np.float32)
     if case == "quantiles":
         predicted = np.stack([predicted - 1, predicted, predicted + 1], axis=1)
+    if name == "multiclass":
+        num_classes = CASES[case]["classes"]
+        labels = (labels + np.arange(len(labels))) % num_classes
+        predicted = np.outer(predicted, np.linspace(-1, 1, num_classes, dtype=np.float32))
     offsets = np.arange(0, len(labels) + 1, 2 if case == "ranking" and len(labels) % 2 == 0 else 1)
     return objective_of(name, **CASES[case]).predictions(labels, predicted, offsets)
 
@@ -47,8 +60,7 @@ def test_figures_are_drawn_of_any_hold_out(case: str, num_rows: int, values: str
     models = {"candidate": of(case, labels, predicted)}
     if with_champion:
         models["champion"] = of(case, labels, predicted[::-1])
-    name = case if case in ("ranking", "binary") else "regression"
-    draw = objective_of(name, **CASES[case]).figures()
+    draw = objective_of(name_of(case), **CASES[case]).figures()
     assert draw is not None
     with warnings.catch_warnings():
         warnings.simplefilter("error")

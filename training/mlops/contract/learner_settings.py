@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mlops.contract.section import Section
+from mlops.contract.section import ImportPath, Json, Section
 
 
 class LightGbmSettings(Section):
@@ -31,3 +31,17 @@ class LightGbmSettings(Section):
     bagging_fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of the rows that each tree sees."""
     max_bin: int = Field(default=255, ge=2)
+
+
+class SklearnSettings(Section):
+    """
+    An estimator of scikit-learn, or one that is like it.
+
+    One that has ``partial_fit`` sees all rows once in each of ``train.epochs``; another one learns at once, in one.
+    """
+
+    estimator: ImportPath
+    """Class, as ``sklearn.ensemble:RandomForestClassifier``, or a function of the recipe that returns an estimator,
+    such as a Pipeline. A ``random_state`` that is not given is ``train.seed``."""
+    parameters: dict[str, Json] = Field(default={})
+    """What it is called with."""

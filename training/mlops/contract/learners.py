@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint, by_import_path
-from mlops.contract.learner_settings import LightGbmSettings
+from mlops.contract.learner_settings import LightGbmSettings, SklearnSettings
 from mlops.contract.section import EXTENSION_PATTERN, NoSettings, Section
 
 TORCH: Final = "torch"
@@ -31,22 +31,36 @@ class LearnerSpec:
     """Kinds of prediction that it can learn; see :attr:`mlops.contract.objectives.ObjectiveSpec.predicts`."""
     section: type[Section] = NoSettings
     """What ``train.learner_settings`` may have."""
+    code_settings: Sequence[str] = ()
+    """Settings that name code by its import path. It must be the recipe's, which is stored with the model, or of a
+    package, which a server then needs."""
 
 
 TORCH_LEARNER = LearnerSpec(
-    implementation="mlops.trainer.recipe:Recipe", kinds=("relevance", "logit", "value", "quantiles", "token_loss")
+    implementation="mlops.trainer.recipe:Recipe",
+    kinds=("relevance", "logit", "classes", "value", "quantiles", "token_loss"),
 )
 LIGHTGBM = LearnerSpec(
     implementation="mlops.learners.light_gbm:LightGbm",
-    kinds=("relevance", "logit", "value", "quantiles"),
+    kinds=("relevance", "logit", "classes", "value", "quantiles"),
     section=LightGbmSettings,
+)
+SKLEARN = LearnerSpec(
+    implementation="mlops.learners.scikit_learn:ScikitLearn",
+    kinds=("logit", "classes", "value"),
+    section=SklearnSettings,
+    code_settings=("estimator",),
 )
 
 LEARNERS: Final = ExtensionPoint(
     kind="learner",
     group="mlops.learners",
-    builtin={TORCH: "mlops.contract.learners:TORCH_LEARNER", "lightgbm": "mlops.contract.learners:LIGHTGBM"},
-    attributes=("implementation", "kinds", "section"),
+    builtin={
+        TORCH: "mlops.contract.learners:TORCH_LEARNER",
+        "lightgbm": "mlops.contract.learners:LIGHTGBM",
+        "sklearn": "mlops.contract.learners:SKLEARN",
+    },
+    attributes=("implementation", "kinds", "section", "code_settings"),
 )
 
 

@@ -67,14 +67,42 @@ MRR = MetricSpec(
 )
 AUC = MetricSpec(measures=("logit",), higher_is_better=True, title="AUC", weighted=f"{_OURS}.binary:weighted_auc")
 LOG_LOSS = MetricSpec(
-    measures=("logit",), higher_is_better=False, title="log loss", weighted=f"{_OURS}.binary:weighted_log_loss"
+    measures=("logit", "classes"),
+    higher_is_better=False,
+    title="log loss",
+    weighted=f"{_OURS}.classes:weighted_log_loss",
 )
 F1 = MetricSpec(measures=("logit",), higher_is_better=True, title="F1", weighted=f"{_OURS}.binary:weighted_f1")
 CALIBRATION_ERROR = MetricSpec(
-    measures=("logit",),
+    measures=("logit", "classes"),
     higher_is_better=False,
     title="calibration error",
-    weighted=f"{_OURS}.binary:weighted_calibration_error",
+    weighted=f"{_OURS}.classes:weighted_calibration_error",
+)
+ACCURACY = MetricSpec(
+    measures=("logit", "classes"),
+    higher_is_better=True,
+    title="accuracy",
+    weighted=f"{_OURS}.classes:weighted_accuracy",
+)
+BALANCED_ACCURACY = MetricSpec(
+    measures=("logit", "classes"),
+    higher_is_better=True,
+    title="balanced accuracy",
+    weighted=f"{_OURS}.classes:weighted_balanced_accuracy",
+)
+MACRO_F1 = MetricSpec(
+    measures=("logit", "classes"),
+    higher_is_better=True,
+    title="macro F1",
+    weighted=f"{_OURS}.classes:weighted_macro_f1",
+)
+TOP_K_ACCURACY = MetricSpec(
+    measures=("classes",),
+    higher_is_better=True,
+    title="top-k accuracy",
+    parameter=Parameter(name="K"),
+    weighted=f"{_OURS}.classes:weighted_top_k_accuracy",
 )
 MAE = MetricSpec(
     measures=("value", "quantiles"),
@@ -129,6 +157,10 @@ METRICS: Final = ExtensionPoint(
         "log_loss": "mlops.contract.metrics:LOG_LOSS",
         "f1": "mlops.contract.metrics:F1",
         "calibration_error": "mlops.contract.metrics:CALIBRATION_ERROR",
+        "accuracy": "mlops.contract.metrics:ACCURACY",
+        "balanced_accuracy": "mlops.contract.metrics:BALANCED_ACCURACY",
+        "macro_f1": "mlops.contract.metrics:MACRO_F1",
+        "top_k_accuracy": "mlops.contract.metrics:TOP_K_ACCURACY",
         "mae": "mlops.contract.metrics:MAE",
         "rmse": "mlops.contract.metrics:RMSE",
         "r2": "mlops.contract.metrics:R2",
@@ -138,7 +170,7 @@ METRICS: Final = ExtensionPoint(
         "perplexity": "mlops.contract.metrics:PERPLEXITY",
     },
     attributes=("measures", "higher_is_better", "title", "parameter", "weighted"),
-    written={"ndcg": "ndcg@K"},
+    written={"ndcg": "ndcg@K", "top_k_accuracy": "top_k_accuracy@K"},
 )
 
 

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mlops.contract.section import Section
+
+
+def _named(classes: object) -> object:
+    """Name the classes of a number of them by their labels."""
+    if isinstance(classes, int) and not isinstance(classes, bool) and classes > 1:
+        return [str(label) for label in range(classes)]
+    return classes
+
+
+def _distinct(classes: list[str]) -> list[str]:
+    if len(set(classes)) < len(classes):
+        twice = next(name for name in classes if classes.count(name) > 1)
+        raise ValueError(f"different names, and {twice!r} is there twice")
+    return classes
+
+
+class MulticlassSettings(Section):
+    """Settings of the objective ``multiclass``."""
+
+    classes: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(min_length=2),
+        BeforeValidator(_named),
+        AfterValidator(_distinct),
+    ]
+    """Names of the classes, in the order of their labels 0, 1, 2 and so on, as in the feature set's ``classes``; or how
+    many there are, and each is called by its label."""
 
 
 class RegressionSettings(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint, by_import_path
 from mlops.contract.metrics import MetricSpec, names_for, spec_of
-from mlops.contract.objective_settings import RegressionSettings
+from mlops.contract.objective_settings import MulticlassSettings, RegressionSettings
 from mlops.contract.section import EXTENSION_PATTERN, NoSettings, Section, SpecError
 
 
@@ -28,6 +28,7 @@ class ObjectiveSpec:
 
     - ``relevance``: a number for each row, by which the rows of a group are ordered
     - ``logit``: the logit of the probability that the label is 1
+    - ``classes``: the logits of several classes, of which one is the row's
     - ``value``: an estimate of the label, in its unit
     - ``quantiles``: several quantiles of the label, one of them the median
     - ``token_loss``: the losses of a document's tokens, added up
@@ -44,6 +45,8 @@ class ObjectiveSpec:
     """True: the rows of a sample are compared with each other, and the feature set must group them."""
     section: type[Section] = NoSettings
     """What ``train.objective_settings`` may have."""
+    label_settings: Sequence[str] = ()
+    """Settings that say what a label means: two models that differ in one of them are not compared."""
 
     def kind(self, settings: Section) -> str:
         """Return the kind of prediction with these settings."""
@@ -59,6 +62,13 @@ RANKING = ObjectiveSpec(
 )
 BINARY = ObjectiveSpec(
     predicts="logit", implementation=f"{_OURS}.binary:Binary", figures=f"{_OURS}.figures.binary:figures"
+)
+MULTICLASS = ObjectiveSpec(
+    predicts="classes",
+    implementation=f"{_OURS}.multiclass:Multiclass",
+    figures=f"{_OURS}.figures.multiclass:figures",
+    section=MulticlassSettings,
+    label_settings=("classes",),
 )
 LANGUAGE_MODEL = ObjectiveSpec(
     predicts="token_loss",
@@ -85,10 +95,11 @@ OBJECTIVES: Final = ExtensionPoint(
     builtin={
         "ranking": "mlops.contract.objectives:RANKING",
         "binary": "mlops.contract.objectives:BINARY",
+        "multiclass": "mlops.contract.objectives:MULTICLASS",
         "regression": "mlops.contract.objectives:REGRESSION",
         "language_model": "mlops.contract.objectives:LANGUAGE_MODEL",
     },
-    attributes=("predicts", "implementation", "figures", "inputs", "needs_groups", "section"),
+    attributes=("predicts", "implementation", "figures", "inputs", "needs_groups", "section", "label_settings"),
 )
 
 

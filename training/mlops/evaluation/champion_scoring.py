@@ -11,7 +11,6 @@ from mlops.contract.stages import CHAMPION
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.metrics.metric import Metric
 from mlops.predictor.predictor import Predictor
-from mlops.predictor.scored import Scored
 from mlops.registry.champion import Champion
 from mlops.serving.archive import unarchived
 from mlops.serving.registered import ScoredByPackage, score_by_package
@@ -28,7 +27,7 @@ def score_champion(
     metrics: Sequence[Metric],
     rows: pl.DataFrame,
     scratch: Path,
-) -> Scored:
+) -> ScoredByPackage:
     """
     Score raw rows with the model in production, by the package that it was registered as.
 
@@ -48,7 +47,7 @@ def score_champion(
         found = score_by_package(folder, rows, scratch / "champion", candidate=candidate.objective)
         _check_comparable(candidate, found, metrics)
         found.scored.check_finite(f"the champion, version {champion.version},")
-        return found.scored
+        return found
     except DamagedObjectError as error:
         raise DamagedObjectError(
             f"{named} cannot be read, so there is nothing to compare with: {error}. Meanwhile {replace}"
@@ -71,6 +70,15 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
             f"its objective is {champion.objective!r}, and the candidate's is {candidate.objective.name!r}: {unfit[0]} "
             f"is not defined for what it predicts"
         )
+    own = candidate.objective
+    settings = champion.scored.predictions.settings.model_dump(mode="json")
+    for setting in own.spec.label_settings if champion.objective == own.name else ():
+        before, now = settings.get(setting), own.settings.model_dump(mode="json")[setting]
+        if before != now:
+            raise BadConfigError(
+                f"its labels mean something else: its objective_settings.{setting} is {before}, and the candidate's "
+                f"{now}"
+            )
     tokens = describe(candidate)["tokens"]
     if tokens is not None and tokens != champion.tokens:
         assert champion.tokens is not None, "the metrics of tokens fit both"

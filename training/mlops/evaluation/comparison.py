@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -60,6 +61,9 @@ class Comparison:
     verdict: Verdict
     importance: Mapping[str, float]
     """How much each feature contributes to the candidate, by its name; empty where its learner does not say."""
+    column_importance: Mapping[str, Mapping[str, float]]
+    """What is lost of the metric where a raw column is shuffled, by column, of ``candidate`` and ``champion``; of the
+    latter only where it could be opened here."""
     num_apart: int
     """Number of rows that are left out, because only the candidate's feature set keeps them."""
 
@@ -127,6 +131,7 @@ class Comparison:
             ],
             "fairness": [asdict(each) for each in measured.groups],
             "serving": asdict(measured.serving),
+            "column_importance": {name: dict(each) for name, each in self.column_importance.items()},
         }
 
 
@@ -142,6 +147,7 @@ def compare(
     *,
     own: Callable[[str], object],
     periods_seen: int = 0,
+    column_importance: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Comparison:
     """
     Measure, resample, slice and decide.
@@ -151,6 +157,7 @@ def compare(
     :param rows: the raw held-out rows that ``scored.rows`` points into
     :param own: loads code of a recipe by its import path
     :param periods_seen: held-out periods that the champion was trained on
+    :param column_importance: see :attr:`Comparison.column_importance`
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
     """
@@ -182,6 +189,7 @@ def compare(
         measured=measured,
         verdict=judge(config.rules, measured, own, periods_seen=periods_seen),
         importance=model.importance(),
+        column_importance=column_importance,
         num_apart=num_rows - len(scored.rows),
     )
 

@@ -54,7 +54,12 @@ def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric:
     :param metric: name for people of the metric that chose the best epoch
     """
     with mpl.rc_context(STYLE):
-        figures = [*comparison.figures(), *_importance(comparison.importance), _training(history, metric)]
+        figures = [
+            *comparison.figures(),
+            *_columns(comparison.column_importance, comparison.measured.estimate(None).title),
+            *_importance(comparison.importance),
+            _training(history, metric),
+        ]
         return [(title, _svg(figure)) for title, figure in figures]
 
 
@@ -73,6 +78,34 @@ def _importance(by_feature: Mapping[str, float]) -> list[tuple[str, Figure]]:
     axes.set(xlabel="share of the importance of all features")
     more = f"; {MOST_FEATURES} of {len(by_feature)}" if len(by_feature) > MOST_FEATURES else ""
     return [(f"What the candidate looks at{more}", figure)]
+
+
+def _columns(by_model: Mapping[str, Mapping[str, float]], metric: str) -> list[tuple[str, Figure]]:
+    """
+    Draw what the metric loses where a column is shuffled: bars of the candidate, marks of the champion. A single column
+    has nothing to be compared with.
+    """
+    candidate, champion = by_model.get("candidate", {}), by_model.get("champion", {})
+    columns = sorted({*candidate, *champion}, key=lambda name: -max(candidate.get(name, 0.0), champion.get(name, 0.0)))
+    if len(columns) < 2:
+        return []
+    figure, axes = new_axes()
+    first = columns[:MOST_FEATURES]
+    places = range(len(first))
+    axes.barh(places, [candidate.get(name, 0.0) for name in first], color=CANDIDATE, height=0.6, label="candidate")
+    if champion:
+        known = [(champion[name], place) for place, name in enumerate(first) if name in champion]
+        marks, at = zip(*known, strict=True) if known else ((), ())
+        axes.plot(marks, at, "|", color=CHAMPION, markersize=11, markeredgewidth=2.5, label="champion")
+        axes.legend(loc="lower right")
+    axes.set_yticks(places, first)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=9, length=0)
+    axes.grid(visible=False, axis="y")
+    axes.locator_params(axis="x", nbins=6)
+    axes.set(xlabel=f"{metric} lost")
+    more = f"; {MOST_FEATURES} of {len(columns)}" if len(columns) > MOST_FEATURES else ""
+    return [(f"What is lost where a column is shuffled{more}", figure)]
 
 
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:

@@ -28,6 +28,8 @@ class Lesson:
     """Positions of those features that are ids of categories, whose order says nothing."""
     seed: int
     num_threads: int
+    epochs: int
+    """How many epochs there will be, at most."""
 
 
 class FittedModel(Protocol):

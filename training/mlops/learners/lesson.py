@@ -21,6 +21,7 @@ def open_lesson(
     *,
     seed: int,
     num_threads: int,
+    epochs: int,
     scratch: Path,
 ) -> Lesson:
     """
@@ -41,4 +42,5 @@ def open_lesson(
         categorical=manifest["categorical"],
         seed=seed,
         num_threads=num_threads,
+        epochs=epochs,
     )

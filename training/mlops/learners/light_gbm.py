@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from mlops.contract.learner_settings import LightGbmSettings
-from mlops.contract.objective_settings import RegressionSettings
+from mlops.contract.objective_settings import MulticlassSettings, RegressionSettings
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.feature_table import FeatureTable
@@ -36,10 +36,10 @@ _TREE, _END = "\nTree=", "\nend of trees\n"
 
 class Trees:
     """
-    Sums of trees, ``K`` of them where the objective has so many outputs.
+    Sums of trees, ``K`` of them where the objective has so many outputs: a booster for each, or one for all classes.
 
-    Each is a text as LightGBM writes it, of all trees there are, in the order in which they were learnt: LightGBM adds
-    their values in this order, to the same bits whether it has just learnt them or read them.
+    Each booster is a text as LightGBM writes it, of all trees there are, in the order in which they were learnt:
+    LightGBM adds their values in this order, to the same bits whether it has just learnt them or read them.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Trees:
         known: Sequence[tuple[npt.NDArray[np.float32], Array]] = (),
     ) -> None:
         """
-        :param texts: ``K`` of them; none before the first epoch
+        :param texts: of the boosters, in the order of their outputs; none before the first epoch
         :param known: rows with their sums, ``[K, N]``, which are not made again
         """
         self.objective, self.feature_names, self.texts, self._known = objective, tuple(feature_names), texts, known
@@ -61,8 +61,9 @@ class Trees:
 
     def check(self) -> None:
         """:raises ValueError: where a text is damaged"""
-        if len(self.texts) not in (0, self.objective.functions.num_outputs):
-            raise ValueError(f"{len(self.texts)} outputs, the objective has {self.objective.functions.num_outputs}")
+        num_outputs = sum(booster.num_model_per_iteration() for booster in self._boosters)
+        if self.texts and num_outputs != self.objective.functions.num_outputs:
+            raise ValueError(f"{num_outputs} outputs, the objective has {self.objective.functions.num_outputs}")
         for text, booster in zip(self.texts, self._boosters, strict=True):
             if booster.num_trees() != text.count(_TREE):
                 raise ValueError(f"LightGBM reads {booster.num_trees()} of {text.count(_TREE)} trees")
@@ -74,7 +75,7 @@ class Trees:
                 return sums
         if not self.texts:
             return np.zeros((self.objective.functions.num_outputs, len(features)))
-        return np.stack([np.asarray(booster.predict(features, raw_score=True)) for booster in self._boosters])
+        return np.concatenate([_by_output(booster.predict(features, raw_score=True)) for booster in self._boosters])
 
     def predict(self, table: FeatureTable) -> Floats:
         return as_predictions(self.raw(table.features), self.objective)
@@ -100,6 +101,7 @@ class LightGbm:
 
     def begin(self, lesson: Lesson) -> Trees:
         self._objectives(lesson.objective)
+        self._data = None  # it would go on from the sums of another training
         return Trees(lesson.objective, lesson.feature_names)
 
     def load(self, data: bytes, objective: LoadedObjective) -> Trees:
@@ -115,9 +117,10 @@ class LightGbm:
         assert isinstance(model, Trees)
         tables = (lesson.train.features, lesson.validation.features)
         before = [model.raw(features) for features in tables]
-        texts, losses, sums = [], [], []
+        texts, losses, sums, done = [], [], [], 0
         for number, objective in enumerate(self._objectives(lesson.objective)):
-            starts = [each[number] for each in before] if model.texts else None
+            outputs = slice(done, done := done + objective.get("num_class", 1))
+            starts = [each[outputs] for each in before] if model.texts else None
             booster = self._boost(lesson, objective, starts, epoch)
             # Threads change no tree, but the text, which names their number, and the last bits of the loss, a sum.
             booster.reset_parameter({"num_threads": 1})
@@ -127,7 +130,9 @@ class LightGbm:
             # LambdaRank's gradients are those of no loss that has a value: what NDCG lacks of its best stands for it.
             losses.append(1 - loss if higher_is_better else loss)
             sums.append(_sums(booster))
-        known = [(features, np.stack(each)) for features, each in zip(tables, zip(*sums, strict=True), strict=True)]
+        known = [
+            (features, np.concatenate(each)) for features, each in zip(tables, zip(*sums, strict=True), strict=True)
+        ]
         return Trees(lesson.objective, model.feature_names, texts, known), float(np.mean(losses))
 
     def _boost(
@@ -136,7 +141,8 @@ class LightGbm:
         """
         Return the trees of one epoch.
 
-        :param starts: sums of the trees before, for the rows to learn from and those of the validation, each ``[N]``
+        :param starts: sums of the trees before, for the rows to learn from and those of the validation, each ``[K, N]``
+            of the booster's ``K`` outputs
         """
         settings = self._settings
         grouped = objective["objective"] == "lambdarank"
@@ -156,7 +162,7 @@ class LightGbm:
         }
         train, validation = self._datasets(lesson, parameters, grouped=grouped)
         for data, start in zip((train, validation), starts or (None, None), strict=True):
-            data.set_init_score(start)
+            data.set_init_score(None if start is None else start.reshape(-1))
         booster = lightgbm.Booster(parameters, train)
         booster.add_valid(validation, "validation")
         for _ in range(settings.rounds_per_epoch):
@@ -194,6 +200,10 @@ class LightGbm:
         match objective.name, objective.settings:
             case "binary", _:
                 return [{"objective": "binary", "metric": "binary_logloss"}]
+            case "multiclass", MulticlassSettings() as settings:
+                return [
+                    {"objective": "multiclass", "metric": "multi_logloss", "num_class": len(settings.classes)},
+                ]
             case "ranking", _:
                 return [{"objective": "lambdarank", "metric": "ndcg", "eval_at": 10, "label_gain": _gains()}]
             case "regression", RegressionSettings() as settings:
@@ -201,8 +211,8 @@ class LightGbm:
                 levels = settings.quantiles or [settings.delta]
                 return [{"objective": name, "metric": name, "alpha": level} for level in levels]
         raise BadConfigError(
-            f"learner 'lightgbm' learns the objectives binary, ranking and regression, not {objective.name!r}; take "
-            "learner: torch for it"
+            f"learner 'lightgbm' learns the objectives binary, multiclass, ranking and regression, not "
+            f"{objective.name!r}; take learner: torch for it"
         )
 
 
@@ -225,18 +235,27 @@ def as_predictions(raw: Array, objective: LoadedObjective) -> Floats:
 
 
 def _sums(booster: lightgbm.Booster) -> Sequence[Array]:
-    """Return the sums of all trees, for the rows that it learnt from and those of the validation, each ``[N]``."""
+    """
+    Return the sums of all trees, for the rows that it learnt from and those of the validation, each ``[K, N]`` of the
+    booster's ``K`` outputs.
+    """
     # LightGBM shows them as its objective converts them. Its text and loss are made: it needs none any more.
     booster.reset_parameter({"objective": "none"})
     found = []
 
     def keep(sums: Array, _: lightgbm.Dataset) -> tuple[str, float, bool]:
-        found.append(sums.copy())
+        found.append(_by_output(sums.copy()))
         return "sums", 0.0, True
 
     booster.eval_train(keep)
     booster.eval_valid(keep)
     return found
+
+
+def _by_output(values: Any) -> Array:
+    """Return ``[K, N]`` of LightGBM's ``[N]``, or ``[N, K]`` of several classes."""
+    found = np.asarray(values, np.float64)
+    return found[None] if found.ndim == 1 else np.ascontiguousarray(found.T)
 
 
 def _joined(text: str | None, more: str) -> str:

@@ -33,6 +33,12 @@ def check_features(config: Train, manifest: Mapping[str, Any], own: Callable[[st
             f"objective {config.objective!r} does not fit the features, which are {made}: it needs a "
             f"{'TokenSet' if spec.inputs == 'tokens' else 'FeatureSet'}"
         )
+    stated, classes = getattr(objective.settings, "classes", None), manifest.get("classes")
+    if classes and stated is not None and list(stated) != classes:
+        raise BadConfigError(
+            f"train.objective_settings.classes must be those of the feature set, [{', '.join(classes)}], got "
+            f"[{', '.join(stated)}]: a served answer would name the wrong ones"
+        )
     if config.learner != TORCH:
         _check_learner(config, objective, manifest["feature_set"], own)
     if spec.needs_groups and not manifest["grouped"]:
@@ -52,7 +58,9 @@ def _check_learner(config: Train, objective: LoadedObjective, feature_set: str, 
     except ValueError as error:
         raise BadConfigError(f"train must be {error}") from None
     recipe = recipe_of(feature_set)
-    for name, path in (("learner", config.learner), ("objective", config.objective)):
+    named = {"learner": config.learner, "objective": config.objective}
+    named |= {f"learner_settings.{name}": str(config.learner_settings[name]) for name in spec.code_settings}
+    for name, path in named.items():
         if is_of_recipe(path) and recipe_of(path) != recipe:
             raise BadConfigError(
                 f"train.{name} must be in {'.'.join(recipe)}, as the feature set, which is stored with the model; got "

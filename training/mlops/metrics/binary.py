@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 
 from mlops.metrics.predictions import Floats, IntArray, Predictions
-from mlops.metrics.weighted import Array, Weighted, of_sums, ratio, ratio_of_sums
-
-CALIBRATION_BINS: Final = 15
+from mlops.metrics.weighted import Array, Weighted, ratio_of_sums
 
 
 def weighted_auc(predictions: Predictions, parameter: None) -> Weighted:
@@ -24,12 +20,6 @@ def weighted_auc(predictions: Predictions, parameter: None) -> Weighted:
     )
 
 
-def weighted_log_loss(predictions: Predictions, parameter: None) -> Weighted:
-    """See :func:`log_losses`; the mean of the rows."""
-    losses = log_losses(predictions.labels, predictions.predicted)
-    return ratio_of_sums(losses, np.ones(len(losses)), predictions.offsets)
-
-
 def weighted_f1(predictions: Predictions, parameter: None) -> Weighted:
     """Return the F1 score of the rows that are more probable than not."""
     positive, predicted = (_as_ones(each > 0) for each in (predictions.labels, predictions.predicted))
@@ -41,26 +31,8 @@ def weighted_f1(predictions: Predictions, parameter: None) -> Weighted:
     )
 
 
-def weighted_calibration_error(predictions: Predictions, parameter: None) -> Weighted:
-    """
-    Return the expected calibration error over bins of equal counts (Nixon et al. 2019): the mean distance of predicted
-    probability and observed frequency. It is above 0 by chance alone, the more the fewer rows there are.
-    """
-    logits = predictions.predicted
-    edges = np.quantile(logits, np.linspace(0, 1, CALIBRATION_BINS + 1)[1:-1])
-    terms = np.zeros((len(logits), CALIBRATION_BINS + 1))
-    bins = np.searchsorted(edges, logits, side="right")
-    terms[np.arange(len(logits)), bins] = _as_ones(predictions.labels > 0) - probabilities(logits)
-    terms[:, -1] = 1
-    return of_sums(terms, _summed_error, predictions.offsets)
-
-
 def _as_ones(chosen: npt.NDArray[np.bool_]) -> Array:
     return chosen.astype(np.float64)
-
-
-def _summed_error(sums: Array) -> Array:
-    return ratio(np.stack([np.abs(sums[:, :-1]).sum(axis=1), sums[:, -1]], axis=1))
 
 
 class WeightedAuc:

@@ -169,7 +169,7 @@ class ObjectiveConformance:
         assert list(answer) == list(objective.functions.columns)
         for values in answer.values():
             assert values.shape == (table.num_rows,)
-            assert np.isfinite(values).all()
+            assert np.isfinite(values).all() if np.issubdtype(values.dtype, np.number) else (values != "").all()
 
     def test_labels_are_checked(self, objective: LoadedObjective, labels: Floats, bad_labels: Floats) -> None:
         objective.functions.check_labels(np.asarray(labels, np.float32))

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from mlops.metrics.binary import CALIBRATION_BINS, probabilities
+from mlops.metrics.binary import probabilities
+from mlops.metrics.classes import CALIBRATION_BINS
 from mlops.metrics.predictions import Predictions
 from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, SOFT, colour_of, new_axes
 

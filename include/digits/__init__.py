@@ -1,0 +1,1 @@
+"""Which digit is it? A small convolutional net that learns ten classes from images, from YAML."""

@@ -1,0 +1,53 @@
+"""What a model's quality rests on: by how much its metric gets worse where the values of a column are shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from mlops.contract.step import BadDataError
+from mlops.metrics.metric import Metric
+from mlops.predictor.predictor import Predictor
+
+MOST_ROWS: Final = 1_000
+"""Rows that are looked at, about: it is for people to read, and decides nothing."""
+
+
+def column_importance(model: Predictor, rows: pl.DataFrame, metric: Metric) -> Mapping[str, float]:
+    """
+    Measure the importance of raw columns by permutation (Breiman 2001; of any model: Fisher, Rudin and Dominici 2019).
+
+    Columns that say the same stand in for each other: each alone may then look as if it did not matter.
+
+    :param rows: raw held-out rows, labelled
+    :return: what is lost of the metric without each column, above 0 where the model is worse; empty where the model has
+        no columns to shuffle, or its metric cannot be measured on so few rows
+    """
+    if not model.inputs:
+        return {}
+    arranged, offsets = model.samples(rows)
+    if not arranged.height:
+        return {}
+    num_samples = len(offsets) - 1
+    # Whole samples, evenly spread.
+    step = max(1, round(arranged.height / MOST_ROWS))
+    kept = np.zeros(arranged.height, bool)
+    for sample in range(0, num_samples, step):
+        kept[offsets[sample] : offsets[sample + 1]] = True
+    some = arranged.filter(kept)
+    try:
+        whole = _measured(model, some, metric)
+        return {
+            column: metric.direction
+            * (whole - _measured(model, some.with_columns(pl.col(column).shuffle(seed=0)), metric))
+            for column in model.inputs
+        }
+    except BadDataError:  # of one class only, say
+        return {}
+
+
+def _measured(model: Predictor, rows: pl.DataFrame, metric: Metric) -> float:
+    return metric.measure(model.score(rows).predictions)

@@ -1,0 +1,221 @@
+"""Any estimator of scikit-learn, or one that is like it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import sklearn.pipeline
+import torch
+from sklearn.base import is_classifier, is_regressor
+from sklearn.exceptions import InconsistentVersionWarning
+from torch import Tensor, nn
+
+from mlops.code import resolved
+from mlops.contract.extensions import is_of_recipe
+from mlops.contract.learner_settings import SklearnSettings
+from mlops.contract.objective_settings import RegressionSettings
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.shards.batch import Batch
+from mlops.data.shards.feature_table import FeatureTable
+from mlops.learners.learner import FittedModel, Lesson
+from mlops.metrics.predictions import Floats
+from mlops.objectives.objective import LoadedObjective
+
+Array = npt.NDArray[np.float64]
+_LEAST: Final = 1e-7
+"""Probabilities are taken for at least this, and of two classes for at most 1 less this: the logit of 0 is infinite."""
+
+
+class Fitted:
+    """An estimator that has learnt, or has yet to."""
+
+    def __init__(self, estimator: Any, objective: LoadedObjective, feature_names: Sequence[str]) -> None:
+        self.estimator, self.objective, self.feature_names = estimator, objective, tuple(feature_names)
+
+    def predict(self, table: FeatureTable) -> Floats:
+        features = _numbers(table)
+        match self.objective.kind:
+            case "logit":
+                classes = self._by_class(features, 2)
+                return (classes[:, 1] - classes[:, 0]).astype(np.float32)
+            case "classes":
+                return self._by_class(features, self.objective.functions.num_outputs).astype(np.float32)
+        return np.asarray(self.estimator.predict(features), np.float32)
+
+    def save(self) -> bytes:
+        data = _pickled(self.estimator, self.feature_names)
+        # An object that was read again shares its strings otherwise than one that was made: saved twice it is one text.
+        return _pickled(*self._read(data, self.objective))
+
+    def importance(self) -> Mapping[str, float]:
+        """Return what the estimator itself says (``feature_importances_``), as shares; empty where it says nothing."""
+        last = self.estimator[-1] if isinstance(self.estimator, sklearn.pipeline.Pipeline) else self.estimator
+        found = getattr(last, "feature_importances_", None)
+        if found is None or len(found) != len(self.feature_names):
+            return {}
+        shares = np.asarray(found, np.float64) / (np.sum(found) or 1.0)
+        return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
+
+    @classmethod
+    def load(cls, data: bytes, objective: LoadedObjective) -> Fitted:
+        """:raises BadDataError: where they are no model, or one of another release of scikit-learn"""
+        try:
+            estimator, names = cls._read(data, objective)
+            return cls(estimator, objective, names)
+        except InconsistentVersionWarning as error:
+            raise BadDataError(f"this model was saved by another release of scikit-learn: {error}") from error
+        except Exception as error:  # what is no pickle may raise anything
+            raise BadDataError(f"this is no model of scikit-learn: {type(error).__name__}: {error}") from error
+
+    @staticmethod
+    def _read(data: bytes, objective: LoadedObjective) -> tuple[Any, Sequence[str]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", InconsistentVersionWarning)
+            estimator, names = _Unpickler(data, objective.own).load()
+        return estimator, names
+
+    def _by_class(self, features: Array, num_classes: int) -> Array:
+        """Return logits ``[N, K]``; a class that no row of the training had gets the logit of the least probability."""
+        estimator = self.estimator
+        if hasattr(estimator, "predict_proba"):
+            known = np.log(np.clip(np.asarray(estimator.predict_proba(features), np.float64), _LEAST, 1.0))
+            least = np.log(_LEAST)
+        else:
+            known = np.asarray(estimator.decision_function(features), np.float64)
+            known = np.stack([-known / 2, known / 2], axis=1) if known.ndim == 1 else known
+            least = known.min(initial=0.0) + np.log(_LEAST)
+        found = np.full((len(features), num_classes), least)
+        found[:, np.asarray(estimator.classes_, np.int64)] = known
+        return found
+
+
+class ScikitLearn:
+    """Implements :class:`mlops.Learner`."""
+
+    def __init__(self, settings: SklearnSettings) -> None:
+        self._settings = settings
+
+    def begin(self, lesson: Lesson) -> Fitted:
+        path, objective = self._settings.estimator, lesson.objective
+        make = resolved(path, objective.own)
+        try:
+            estimator = make(**self._settings.parameters)
+        except TypeError as error:
+            raise BadConfigError(f"train.learner_settings.parameters do not fit {path}: {error}") from error
+        if objective.kind == "value":
+            fits, wanted = is_regressor(estimator), "a regressor"
+        else:
+            fits, wanted = is_classifier(estimator), "a classifier"
+        if not fits:
+            raise BadConfigError(
+                f"objective {objective.name!r} needs {wanted}, and {path} makes {type(estimator).__name__}, which is "
+                "none"
+            )
+        if objective.kind != "value" and not any(
+            hasattr(estimator, name) for name in ("predict_proba", "decision_function")
+        ):
+            raise BadConfigError(
+                f"{path} predicts no probabilities with these parameters, which {objective.name!r} needs"
+            )
+        if lesson.epochs > 1 and not _learns_in_parts(estimator):
+            raise BadConfigError(
+                f"{type(estimator).__name__} learns from all rows at once; set train.epochs to 1, got {lesson.epochs}"
+            )
+        chance = {
+            name: lesson.seed
+            for name, value in estimator.get_params().items()
+            if name.rpartition("__")[2] == "random_state" and value is None
+        }
+        return Fitted(estimator.set_params(**chance), objective, lesson.feature_names)
+
+    def load(self, data: bytes, objective: LoadedObjective) -> Fitted:
+        return Fitted.load(data, objective)
+
+    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Fitted, float]:
+        assert isinstance(model, Fitted)
+        # What was given stays as it is.
+        learnt = Fitted.load(model.save(), lesson.objective)
+        table, estimator = lesson.train, learnt.estimator
+        features = _numbers(table)
+        labels = np.asarray(table.labels, np.float64 if lesson.objective.kind == "value" else np.int64)
+        try:
+            if _learns_in_parts(estimator):
+                # In an order of the epoch's own, which depends on nothing that was drawn before.
+                order = np.random.default_rng([lesson.seed, epoch]).permutation(len(labels))
+                classes = {"classes": np.arange(_num_classes(lesson))} if is_classifier(estimator) else {}
+                estimator.partial_fit(features[order], labels[order], **classes)
+            else:
+                estimator.fit(features, labels)
+        except ValueError as error:
+            raise BadConfigError(f"{self._settings.estimator} cannot learn from these rows: {error}") from error
+        return learnt, _loss(learnt.predict(table), table, lesson.objective)
+
+
+def _numbers(table: FeatureTable) -> Array:
+    """
+    Return features ``[N, F]`` in double precision: then a row alone is predicted as among others, to the bits of single
+    precision, whatever path the linear algebra takes for so many rows.
+    """
+    return table.features.astype(np.float64)
+
+
+def _learns_in_parts(estimator: Any) -> bool:
+    return hasattr(estimator, "partial_fit")
+
+
+def _num_classes(lesson: Lesson) -> int:
+    return 2 if lesson.objective.kind == "logit" else lesson.objective.functions.num_outputs
+
+
+class _Given(nn.Module):
+    """A model whose outputs are known."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.outputs
+
+
+def _loss(predicted: Floats, table: FeatureTable, objective: LoadedObjective) -> float:
+    """Return the objective's mean loss of predictions: what the estimator minimises is its own affair."""
+    settings = objective.settings
+    if isinstance(settings, RegressionSettings) and settings.loss == "poisson":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            predicted = np.log(predicted)
+    rows = Batch(
+        features=torch.empty(table.num_rows, 0),
+        labels=torch.from_numpy(np.array(table.labels)),
+        mask=None,
+        weights=torch.ones(table.num_rows),
+        samples=np.arange(table.num_rows),
+    )
+    return float(objective.functions.loss(_Given(torch.from_numpy(np.ascontiguousarray(predicted))), rows).mean())
+
+
+def _pickled(estimator: Any, feature_names: Sequence[str]) -> bytes:
+    try:
+        return pickle.dumps((estimator, tuple(feature_names)), protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BadConfigError(
+            f"{type(estimator).__name__} cannot be stored: {error}; give it functions of a module, no lambda"
+        ) from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads an estimator, whose classes may be those of the recipe that is stored with it."""
+
+    def __init__(self, data: bytes, own: Callable[[str], object]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._own = own
+
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}:{name}"
+        return self._own(path) if is_of_recipe(path) and "." not in name else super().find_class(module, name)
