@@ -96,6 +96,16 @@ class FileSource(SourceSection):
     """Strings that mean null in CSV files."""
     separator: str = Field(default=",", min_length=1, max_length=1)
     """Between the fields of CSV files: ``;``, or a tab, ``"\\t"``."""
+    decimal: Literal[".", ","] = "."
+    """Before the fraction of a number in CSV files. With ``,`` points stand between thousands: ``1.234,5``."""
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> FileSource:
+        if self.decimal == self.separator:
+            raise ValueError(
+                "consistent: a comma cannot separate fields and begin fractions; set separator, such as ';'"
+            )
+        return self
 
 
 class TextSource(SourceSection):

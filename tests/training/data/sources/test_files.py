@@ -57,6 +57,25 @@ def test_every_format_gives_the_same_known_rows(read: Read, tmp_path: Path, kind
     assert found["n"].to_list() == [1, 2]
 
 
+def test_numbers_with_a_comma_before_their_fraction(read: Read, tmp_path: Path) -> None:
+    """As half of the world writes them: the column was text, and nothing said why."""
+    lines = ["1,5;1.234,25;12;ab,5", "-2,0;7,5;1.000;1.2.3", "NA;12.345.678,5;-3;"]
+    text = "at;a;b;c;d\n" + "".join(f"2024-01-01T00:00:0{n}Z;{line}\n" for n, line in enumerate(lines))
+    (tmp_path / "t.csv").write_text(text)
+    found = rows(read(path="t.csv", event_time="at", separator=";", decimal=","))
+    assert found["a"].to_list() == [1.5, -2.0, None]
+    assert found["b"].to_list() == [1234.25, 7.5, 12_345_678.5]
+    assert found["c"].to_list() == [12, 1000, -3]
+    assert found["d"].to_list() == ["ab,5", "1.2.3", None], "text stays as it is"
+    plain = read(path="t.csv", event_time="at", separator=";")
+    assert any(
+        "column 'a' is text, for numbers in it have a comma ('1,5')" in note and 'decimal to ","' in note
+        for note in plain.notes("t")
+    )
+    with pytest.raises(ValueError, match="a comma cannot separate fields and begin fractions"):
+        FileSource(path="t.csv", decimal=",")
+
+
 def test_parquet_is_scanned_where_it_is(read: Read, tmp_path: Path) -> None:
     """Copied, a table larger than memory would need the disk twice."""
     frame = pl.DataFrame({"at": [AS_OF.replace(day=day) for day in (1, 2, 3)], "n": [1, 2, 3]})

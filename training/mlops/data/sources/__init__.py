@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,17 @@ from mlops.contract.step import BadDataError, StepError
 from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
-from mlops.data.sources.type_inference import Decoded, Survey, by_name, common, converted, fields_of, merged, survey
+from mlops.data.sources.type_inference import (
+    COMMA_NUMBER,
+    Decoded,
+    Survey,
+    by_name,
+    common,
+    converted,
+    fields_of,
+    merged,
+    survey,
+)
 from mlops.data.sources.window import Window
 
 __all__ = ["SourceError", "SourceTable", "open_source", "read_source"]
@@ -61,6 +72,12 @@ class SourceTable:
         for column, number in self.provenance.get("undated", {}).items():
             yield f"source {name}: {number} rows have no instant in {column!r}, and are left out"
         for column, other in self.spoilt.items():
+            if re.search(COMMA_NUMBER, other):
+                yield (
+                    f"source {name}: column {column!r} is text, for numbers in it have a comma ({other!r}); where "
+                    f'these are fractions, set ingest.sources.{name}.decimal to ","'
+                )
+                continue
             yield (
                 f"source {name}: column {column!r} is text, for not all of it is numbers ({other!r}); correct it, or "
                 f"add that to ingest.sources.{name}.null_values"

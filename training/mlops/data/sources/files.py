@@ -27,6 +27,7 @@ from mlops.contract.sources import FileSource, TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
+from mlops.data.sources.type_inference import COMMA_NUMBER
 
 _LAST_BYTES = 1 << 20
 """Most bytes of a file's last line that are looked at."""
@@ -52,6 +53,10 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
     @property
     def separator(self) -> str:
         return self.settings.separator if isinstance(self.settings, FileSource) else ","
+
+    @property
+    def decimal(self) -> str:
+        return self.settings.decimal if isinstance(self.settings, FileSource) else "."
 
     @property
     def suffix(self) -> str:
@@ -96,7 +101,15 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
             found = [(entry["path"], entry) for entry in position["objects"]]
         return [
             FilePiece(
-                self.name, path, self._store, entry, self.suffix, nulls, scratch / f"{number:05d}", self.separator
+                source=self.name,
+                path=path,
+                store=self._store,
+                entry=entry,
+                suffix=self.suffix,
+                null_values=nulls,
+                scratch=scratch / f"{number:05d}",
+                separator=self.separator,
+                decimal=self.decimal,
             )
             for number, (path, entry) in enumerate(found)
         ]
@@ -166,6 +179,8 @@ class FilePiece:
     """Path whose name begins those of the fetched and the unpacked file."""
     separator: str = ","
     """Between the fields of CSV."""
+    decimal: str = "."
+    """Before the fraction of a number in CSV."""
 
     @property
     def place(self) -> str:
@@ -197,7 +212,7 @@ class FilePiece:
                     f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them, if "
                     "the first line is meant to be a header"
                 )
-        return rows
+        return rows if self.decimal == "." else rows.with_columns(map(_with_points, columns))
 
     def _refuse_utf16(self, file: Path) -> None:
         """:raises BadDataError: where a file begins with the mark of UTF-16"""
@@ -285,6 +300,13 @@ class FilePiece:
                 f"source {self.source!r}: {self.place} holds {len(members)} files; a zip source holds exactly one"
             )
         return members[0]
+
+
+def _with_points(column: str) -> pl.Expr:
+    """Write the numbers of a column of text with a point before the fraction, and nothing between thousands."""
+    text = pl.col(column)
+    number = text.str.strip_chars().str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return pl.when(text.str.contains(COMMA_NUMBER)).then(number).otherwise(text).alias(column)
 
 
 def _fixed_part(uri: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +25,8 @@ TYPES: Mapping[str, pl.DataType] = {
 }
 """Polars type of each name that ``types`` may have."""
 _NO_FRACTION = r"\.0*$"
+COMMA_NUMBER = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?\s*$"
+"""A number with a comma before its fraction, and points between thousands."""
 Shown = Literal["null", "boolean", "int64", "float64", "string"]
 """Type that the values of a column of text show; ``null`` if there are none."""
 
@@ -166,7 +169,9 @@ class Numbers:
 
     @property
     def spoilt_by(self) -> str | None:
-        """The value for which the column is text, though most of its values are numbers."""
+        """The value for which the column is text, though most of its values are numbers, or it is one with a comma."""
+        if self.other is not None and re.search(COMMA_NUMBER, self.other):
+            return self.other
         return self.other if 2 * self.num_numbers >= self.num_values else None
 
 
