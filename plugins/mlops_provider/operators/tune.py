@@ -13,6 +13,7 @@ from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.initial_weights import initial_model, initial_version, with_weights
 from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.operators.train import training_code, training_gang
 
@@ -22,7 +23,26 @@ if TYPE_CHECKING:
 BUDGET_SPENT = "BudgetSpentError"
 
 
-class TrialOperator(StepOperator):
+class _Search(StepOperator):
+    """What a search and its trials share: the training that they are about."""
+
+    def models(self) -> list[str]:
+        return [] if (name := initial_model(self.settings["train"])) is None else [name]
+
+    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        train = settings["train"]
+        version = None if initial_model(train) is None else initial_version(train, self._deployment())
+        return {**settings, "train": with_weights(train, version)}
+
+    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
+        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
+
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        connection = settings["connection"]
+        return {} if connection is None else {"tune.connection": connection}
+
+
+class TrialOperator(_Search):
     """
     Train once with settings that a study chooses; made by :class:`TuneOperator`, mapped over ``number``.
 
@@ -34,14 +54,8 @@ class TrialOperator(StepOperator):
     pods_of = "train"
     operator_extra_links = (TrackingLink(),)
 
-    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
-
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return training_gang(settings["train"])
-
-    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        return _connections(settings)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         trial = ref.ancestor(TrialRef)
@@ -57,7 +71,7 @@ class TrialOperator(StepOperator):
         return {}
 
 
-class TuneOperator(StepOperator):
+class TuneOperator(_Search):
     """
     Search for the best settings of a training. Returns a StudyRef, which :class:`TrainOperator` takes.
 
@@ -104,17 +118,6 @@ class TuneOperator(StepOperator):
         ).expand(number=list(range(study.num_trials)))
         self.set_upstream(trials)
 
-    def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
-
-    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        return _connections(settings)
-
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(StudyRef).tracking_run
         self.links[TrackingLink.name] = run_url(deployment, run)
-
-
-def _connections(settings: Mapping[str, Any]) -> dict[str, str]:
-    connection = settings["connection"]
-    return {} if connection is None else {"tune.connection": connection}

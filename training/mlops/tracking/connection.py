@@ -181,6 +181,11 @@ def allowed(name: str) -> str:
     return name.replace("@", "_at_")
 
 
+def allowed_parameter(name: str) -> str:
+    """Return a parameter's name as MLflow allows it: ``learning_rate_factors.*.weight`` has a ``_`` for the ``*``."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
+
+
 def check_metric_name(name: str) -> None:
     """
     Check MLflow's own rule for metric names when a metric is first logged, and not hours later on the server.

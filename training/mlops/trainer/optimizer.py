@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -11,21 +12,26 @@ from torch.optim import Optimizer
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.trainer.strategies.refusals import refuse_optimizer
+from mlops.trainer.warm_start import groups
 
 
 def build_optimizer(
-    config: Train, model: nn.Module, configure: Callable[[nn.Module, float, float], object] | None
+    config: Train,
+    model: nn.Module,
+    configure: Callable[[nn.Module, float, float], object] | None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Optimizer:
     """
     :param configure: the recipe's own; None: AdamW (Loshchilov & Hutter 2019), fused, with torch's betas
+    :param names: ``{name in the model: name in the whole model}``, where they differ
     :raises BadConfigError: where it fails, or returns no optimizer, or one whose steps our loop cannot take
     """
     if configure is None:
         # torch has no fused step for complex numbers.
         fused = all(parameter.is_floating_point() for parameter in model.parameters())
-        return torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
-        )
+        named = ((names.get(name, name), parameter) for name, parameter in model.named_parameters())
+        parameters = groups(named, config.learning_rate_factors, config.learning_rate)
+        return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
     try:
         optimizer = configure(model, config.learning_rate, config.weight_decay)
     except (TypeError, ValueError) as error:

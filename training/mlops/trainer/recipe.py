@@ -28,6 +28,7 @@ from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
+from mlops.trainer.warm_start import freeze, load_weights, matching
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +54,7 @@ class Recipe:
         seed_everything(config.seed)
         factory = load_attribute(config.model, self.home)
         vocab_size = self.manifest.get("vocab_size")
-        return build_model(
+        model = build_model(
             factory,
             config.model,
             self.features.num_features,
@@ -61,6 +62,11 @@ class Recipe:
             vocab_size=vocab_size,
             num_outputs=self.objective.functions.num_outputs,
         )
+        if config.initialise is not None:
+            load_weights(model, config.initialise, self.store, self.home)
+        freeze(model, config.freeze)
+        matching([*config.learning_rate_factors], dict(model.named_parameters()), "train.learning_rate_factors")
+        return model
 
     def parallelise(self, model: nn.Module) -> tuple[ParallelStrategy, Optimizer]:
         """Over the processes; see :func:`build_strategy`."""
@@ -74,7 +80,8 @@ class Recipe:
             logical_shards=self._logical_shards,
             unused_parameters=config.unused_parameters,
         )
-        return strategy, build_optimizer(config, strategy.model, self.function("configure_optimizer"))
+        configure = self.function("configure_optimizer")
+        return strategy, build_optimizer(config, strategy.model, configure, strategy.names)
 
     @property
     def loss(self) -> Loss:

@@ -12,7 +12,7 @@ from mlops.contract.metrics import short_name
 from mlops.contract.sections.train import Train
 from mlops.contract.step import StepInput, flat_settings
 from mlops.process import ProcessSettings
-from mlops.tracking.connection import allowed
+from mlops.tracking.connection import allowed, allowed_parameter
 from mlops.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
 from mlops.tracking.run import Point, TrackedRun, open_run
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
@@ -40,6 +40,7 @@ def track(
     """
     run, features = document.run, document.ref
     assert features is not None
+    settings = {allowed_parameter(name): value for name, value in flat_settings(config.model_dump(mode="json")).items()}
     sizes = {"world_size": ranks.world_size, "num_parameters": num_parameters}
     device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "none"
     return open_run(
@@ -47,7 +48,7 @@ def track(
         experiment=run.pipeline,
         run_key=run.run_key,
         name=f"{run.pipeline} {run.interval_end[:10]}",
-        params=flat_settings(config.model_dump(mode="json")) | sizes,
+        params=settings | sizes,
         tags={
             **run_tags(run, deployment.home),
             **lineage_tags(features),

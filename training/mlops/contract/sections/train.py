@@ -12,8 +12,9 @@ from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
-from mlops.contract.section import ImportPath, Json, Program, Section
+from mlops.contract.section import ImportPath, Json, Program, Section, Text
 from mlops.contract.sections.tune import TunedSection
+from mlops.contract.sections.warm_start import Initialise, Rate
 
 
 class Parallel(Section):
@@ -89,14 +90,14 @@ class Train(TunedSection):
     )
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
-        *("learner", "model", "program", "loss", "metrics", "configure_optimizer", "curriculum"),
+        *("learner", "model", "initialise", "program", "loss", "metrics", "configure_optimizer", "curriculum"),
         *("objective", "objective_settings", "metric"),
         *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
     }
 
     learner: LearnerName = TORCH
-    """What trains: ``torch``, a model of yours under torchrun; ``lightgbm``, gradient-boosted trees, in a process; or a
-    learner of an installed package, or ``package.module:NAME``."""
+    """What trains: ``torch``, a model of yours under torchrun; ``lightgbm``, gradient-boosted trees, or ``sklearn``, an
+    estimator of scikit-learn, in a process; or a learner of an installed package, or ``package.module:NAME``."""
     learner_settings: dict[str, Json] = Field(default={}, validate_default=True)
     """Settings of the learner; ``torch`` has those of this section instead."""
     model: ImportPath | None = None
@@ -104,6 +105,13 @@ class Train(TunedSection):
     are its fields. A language model has ``config.vocab_size`` and ``config.context`` instead of the former; one with
     several outputs for a row has ``config.num_outputs``, too."""
     model_args: dict[str, Json] = {}
+    initialise: Initialise | None = None
+    """Weights to start from; None: as ``build_model`` makes them."""
+    freeze: list[Text] = []
+    """Names of parameters that are not learnt; patterns: ``embedding.*``."""
+    learning_rate_factors: dict[Text, Rate] = {}
+    """Of the learning rate, by names of parameters, the first that matches: ``{"encoder.*": 0.1}``. Other parameters
+    have the rate itself. Of AdamW: ``configure_optimizer`` makes groups of its own."""
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
     the same input and leaves weights and metrics; see :class:`mlops.Program`."""
@@ -114,9 +122,9 @@ class Train(TunedSection):
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
     objective: ObjectiveName
-    """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1), ``regression``
-    (a number, or its quantiles), ``language_model`` (the next token); or an objective of an installed package, or
-    ``package.module:NAME``."""
+    """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1),
+    ``multiclass`` (which of several classes), ``regression`` (a number, or its quantiles), ``language_model`` (the next
+    token); or an objective of an installed package, or ``package.module:NAME``."""
     objective_settings: dict[str, Json] = Field(default={}, validate_default=True)
     """Settings of the objective."""
     metric: Metric
@@ -186,7 +194,14 @@ class Train(TunedSection):
         return self.elastic == "exact"
 
     def why_untunable(self) -> str | None:
-        return "left out where train.program trains, which does not say how it goes" if self.program else None
+        if self.program:
+            return "left out where train.program trains, which does not say how it goes"
+        if self.initialise and not self.initialise.is_fixed:
+            return (
+                f"left out, or train.initialise.model a version's number instead of {self.initialise.model}: all "
+                "trials must start from the same weights"
+            )
+        return None
 
     @field_validator("learner_settings")
     @classmethod
@@ -254,6 +269,14 @@ class Train(TunedSection):
         return self
 
     @model_validator(mode="after")
+    def _groups_of_one_optimizer(self) -> Train:
+        if self.learning_rate_factors and self.configure_optimizer:
+            raise ValueError(
+                "consistent: configure_optimizer makes the groups itself; remove it, or learning_rate_factors"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _metrics_are_distinct(self) -> Train:
         check_distinct([self.metric, *self.metrics])
         return self
@@ -268,7 +291,8 @@ class Train(TunedSection):
             raise ValueError(
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
-        for name in ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping"):
+        of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping")
+        for name in (*of_our_loop, "initialise", "freeze", "learning_rate_factors"):
             if getattr(self, name):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:
