@@ -13,3 +13,8 @@ def dataset_asset(name: str) -> Asset:
 def model_asset(name: str) -> Asset:
     """Updated when another version is in production; the event's extra holds the ModelVersionRef under ``ref``."""
     return Asset(uri=f"model://{name}", name=f"model://{name}", group="model")
+
+
+def predictions_asset(name: str) -> Asset:
+    """Updated when a snapshot's rows were predicted; the event's extra holds the PredictionsRef under ``ref``."""
+    return Asset(uri=f"predictions://{name}", name=f"predictions://{name}", group="predictions")

@@ -93,7 +93,7 @@ class Pods(Section):
 
 ALL: Final = "all"
 """Key of the settings that hold for every step."""
-Place = Literal["all", "ingest", "validate", "features", "tune", "train", "evaluate", "register", "promote"]
+Place = Literal["all", "ingest", "validate", "features", "tune", "train", "evaluate", "register", "promote", "predict"]
 
 
 def of_step(places: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, Any]:

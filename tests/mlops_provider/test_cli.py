@@ -222,7 +222,7 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
     home = tmp_path / "project"
     for folder in ("dags", "include/flight_ranking"):
         shutil.copytree(CHECKOUT / folder, home / folder)
-    for other in ("stdlib_lm", "flight_arrival"):
+    for other in ("stdlib_lm", "flight_arrival", "digits"):
         (home / f"dags/{other}.pipeline.yaml").unlink()
     assert main(["lint", "--home", str(home)]) == 0
     features = home / "include/flight_ranking/features.py"

@@ -44,6 +44,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["errors"] == {}
     assert found["dags"] == [
+        "digits",
         "flight_arrival",
         "flight_delays",
         "flight_ranking",

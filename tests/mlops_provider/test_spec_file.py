@@ -143,7 +143,7 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
                      ":47:56: promote.approval.timeout_hours must be <= 8760, got '1e9'", id="approval without end"),
         pytest.param("\nregister:", "\npromote: {approval: {approvers: [' ']}}\n\nregister:",
                      ":47:34: promote.approval.approvers.0 must not be blank, got ' '", id="approver without a name"),
-        pytest.param("  rules:", "  metrics: [accuracy]\n  rules:",
+        pytest.param("  rules:", "  metrics: [precision]\n  rules:",
                      ":43:13: evaluate.metrics.0 must be one of ndcg@K, mrr, auc, log_loss,", id="metrics"),
         pytest.param("  rules:", "  metrics: [auc]\n  rules:", "evaluate must be measured by ndcg@K or mrr",
                      id="metrics of another objective"),

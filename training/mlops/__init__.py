@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlops.data.sources.source import Piece, Position, Source, SourceError, SourceReader
     from mlops.evaluation.verdict import Measured, RuleOutcome
     from mlops.features.feature_set import FeatureSet
+    from mlops.features.images import Image
     from mlops.features.point_in_time import last_known, trailing_sums
     from mlops.features.protocol import Encoder, State, Transform
     from mlops.features.token_set import Bytes, Tokenizer, TokenSet
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         Standardise,
         Vocabulary,
     )
+    from mlops.features.vectors import Vector
     from mlops.learners.learner import FittedModel, Learner, Lesson
     from mlops.metrics.predictions import Predictions
     from mlops.metrics.weighted import Weighted, mean_over_samples, of_sums, over_drawn_rows, ratio_of_sums
@@ -64,6 +66,7 @@ __all__ = [
     "FeatureTable",
     "FittedModel",
     "Hash",
+    "Image",
     "Learner",
     "LearnerSpec",
     "Lesson",
@@ -97,6 +100,7 @@ __all__ = [
     "TokenSet",
     "Tokenizer",
     "Transform",
+    "Vector",
     "Vocabulary",
     "Weighted",
     "check_outputs",

@@ -127,6 +127,8 @@ class Stack:
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.airflow_port + 713),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.airflow_port + 714),
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+            # A new file is found so soon, and not after five minutes.
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
             "AIRFLOW__DAG_PROCESSOR__PRINT_STATS_INTERVAL": "0",
             # How long a finished task waits for its successor; an idle scheduler then takes a few per cent of a core.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mlops.contract.refs import RefError, RefT, distrust
+from mlops.contract.ref_difference import distrust
+from mlops.contract.refs import RefError, RefT
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 

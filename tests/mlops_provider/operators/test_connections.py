@@ -80,7 +80,7 @@ def test_a_step_gets_the_login_of_its_purpose_and_no_other(monkeypatch: pytest.M
     steps = {"MLFLOW_TRACKING_USERNAME": "steps", "MLFLOW_TRACKING_PASSWORD": "password-of-steps"}
     release = {"MLFLOW_TRACKING_USERNAME": "release", "MLFLOW_TRACKING_PASSWORD": "password-of-release"}
     assert found == {
-        **{step: {} for step in ("ingest", "validate", "features")},
+        **{step: {} for step in ("ingest", "validate", "features", "predict")},
         **dict.fromkeys(("trial", "tune", "train", "evaluate"), steps),
         **dict.fromkeys(("register", "promote"), release),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +13,20 @@ import pytest
 import services
 from airflow.sdk import DAG
 
-from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef, ValidationRef
+from mlops.contract.refs import (
+    Artifact,
+    CheckpointRef,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    ReportRef,
+    ValidationRef,
+)
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators.evaluate import EvaluateOperator
+from mlops_provider.operators.predict import PredictOperator
+from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.registry import REF_TAG
 
@@ -89,6 +100,47 @@ def test_the_champion_that_a_candidate_is_held_against(
     httpx.request("DELETE", f"{mlflow}/api/2.0/mlflow/model-versions/delete-tag", json=tag).raise_for_status()
     with pytest.raises(StepFailedError, match=r"has no tag mlops.ref: .* mlops models promote judge VERSION --why"):
         operator.baselines(deployment(mlflow))
+
+
+@pytest.mark.server
+def test_the_version_that_is_asked_for_predictions(deployment: Any, mlflow: str, version_ref: ModelVersionRef) -> None:
+    dataset = version_ref.ancestor(DatasetRef).to_wire()
+    with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
+        champion, numbered, none = (
+            PredictOperator(task_id=f"t{number}", dataset=dataset, registered_model="asked", version=version)
+            for number, version in enumerate(["champion", "1", "2"])
+        )
+    with pytest.raises(StepFailedError, match="there is no alias 'champion' of the model 'asked' to ask"):
+        champion.baselines(deployment(mlflow))
+    register(mlflow, "asked", version_ref.parent)
+    for operator in (champion, numbered):
+        found = operator.baselines(deployment(mlflow))["model"]
+        assert (found.name, found.version, found.parent) == ("asked", "1", version_ref.parent)
+    with pytest.raises(StepFailedError, match="there is no version '2' of the model 'asked' to ask"):
+        none.baselines(deployment(mlflow))
+
+
+@pytest.mark.server
+def test_the_weights_that_a_training_starts_from(deployment: Any, mlflow: str, version_ref: ModelVersionRef) -> None:
+    """They are settings by then, hence part of the run key: another champion is other work."""
+    deployment(mlflow)
+    features = version_ref.ancestor(FeaturesRef).to_wire()
+    given = {"model": "include.p.model:build", "objective": "ranking", "metric": "ndcg@10"}
+    with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
+        operator = TrainOperator(
+            task_id="train", features=features, initialise={"model": "started@champion"}, **given
+        )  # fmt: skip
+        alone = TrainOperator(task_id="alone", features=features, **given)
+    assert alone.config(alone.settings) == alone.settings
+    with pytest.raises(StepFailedError, match="there is no started@champion, which train.initialise names"):
+        operator.config(operator.settings)
+    weights = Artifact(key="pipelines/p/train/k4/weights.pt", sha256="7" * 64, num_bytes=9)
+    checkpoint = replace(version_ref.ancestor(CheckpointRef), artifacts={"weights": weights})
+    report = replace(version_ref.parent, parent=checkpoint)
+    register(mlflow, "started", report)
+    stored = operator.config(operator.settings)["initialise"]["found"]
+    assert stored == {"key": weights.key, "sha256": weights.sha256, "num_bytes": weights.num_bytes, "version": "1"}
+    assert operator.baselines(Deployment.load())["initialise"].parent == report, "to be verified by the step"
 
 
 def test_an_unreachable_registry_is_worth_a_retry(operator: ValidateOperator, deployment: Any) -> None:

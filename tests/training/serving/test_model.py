@@ -89,13 +89,16 @@ def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, re
         unknown = {**dict.fromkeys(names), "at": good[0]["at"], "day": good[0]["day"], "item": 0}
         assert ask(address, {"dataframe_records": [unknown]})[0] == 200
 
+        nameless = {name: value for name, value in good[0].items() if name != "item"}
+        status, twins = ask(address, {"dataframe_records": [nameless, nameless]})
+        assert (status, twins["predictions"]) == (200, [answer["predictions"][0]] * 2), "no key, and none is needed"
+
         for wrong, said in {
             "seats": ("two", "Int64"),
             "weekend": ("yes", "Boolean"),
             "at": ("2013-01-17T05:00:00", "without an offset"),
             "day": ("yesterday", "day"),
             "good": ("high", "good"),
-            "item": (1.5, "no whole number"),
             "city": (7, "String"),
         }.items():
             value, message = said

@@ -391,7 +391,7 @@ def test_every_rule_is_judged_and_shown(project: Any, trained: Any, evaluate: An
     html = project.store.read(ref.artifacts["report"]).decode()
     assert html.count('class="bar"') == len(rules) - 1, "what cannot be measured has none"
     assert "not measurable" in html
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 6
     assert "6 of 8 rules hold" in html
     assert "How the data changed since the champion" in html
 
@@ -433,7 +433,7 @@ def test_odd_requests_are_tried(project: Any, trained: Any, evaluate: Any) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"metrics": ["accuracy"]}, "metrics.0 must be one of ndcg@K, mrr, auc,", id="metric"),
+        pytest.param({"metrics": ["precision"]}, "metrics.0 must be one of ndcg@K, mrr, auc,", id="metric"),
         pytest.param({"slices": ["town"]}, "evaluate.slices: the snapshot has no column 'town'", id="slice"),
         pytest.param({"slices": ["query"]}, "column 'query' has 120 values", id="slice of many values"),
         pytest.param({"fairness": ["city"]}, "evaluate.fairness compares predicted classes", id="fairness"),

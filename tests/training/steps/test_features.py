@@ -261,7 +261,7 @@ def test_features_of_another_engine_are_not_loaded(
     ref = run()
     monkeypatch.setattr(pl, "__version__", "99.1")
 
-    expected = r"made with polars 2.*, transforms 1, and here are polars 99\.1.*run features and training again"
+    expected = r"made with polars 2.*, transforms 2, and here are polars 99\.1.*run features and training again"
     with pytest.raises(BadConfigError, match=expected):
         load_fitted(store, ref, tmp_path / "scratch")
 

@@ -31,6 +31,7 @@ ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 SMALL = {"rounds_per_epoch": 5, "num_leaves": 7}
 CASES: dict[str, dict[str, Any]] = {
     "binary": {"objective": "binary", "metric": "auc"},
+    "classes": {"objective": "multiclass", "metric": "macro_f1", "objective_settings": {"classes": 5}},
     "ranking": {"objective": "ranking", "metric": "ndcg@10"},
     "mse": {"objective": "regression", "metric": "rmse"},
     "poisson": {"objective": "regression", "metric": "poisson_deviance", "objective_settings": {"loss": "poisson"}},
@@ -129,11 +130,11 @@ def test_trees_learn_every_objective_for_rows(project: Any, boosted: Any, tmp_pa
     history = json.loads(project.store.read(checkpoint.artifacts["history"]))
     assert len(history) == 4
     name = CASES[case]["metric"]
-    better = max if name in ("auc", "ndcg@10") else min
+    better = max if name in ("auc", "ndcg@10", "macro_f1") else min
     assert checkpoint.metrics[name] == better(epoch["validation_metric"] for epoch in history)
     predictions = scored(project, checkpoint, tmp_path)
     assert np.isfinite(predictions.predicted).all()
-    assert predictions.predicted.ndim == (2 if case == "quantiles" else 1)
+    assert predictions.predicted.ndim == (2 if case in ("quantiles", "classes") else 1)
 
 
 def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step: Any, tmp_path: Path) -> None:
@@ -148,6 +149,10 @@ def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step
     page = project.store.read(report.artifacts["report"]).decode()
     assert "What the candidate looks at" in page
     assert ">good<" in page, "the feature that says most is named in the figure"
+    assert "What is lost where a column is shuffled" in page
+    lost = json.loads(project.store.read(report.artifacts["metrics"]))["column_importance"]["candidate"]
+    assert max(lost, key=lambda column: lost[column]) == "good"
+    assert lost.keys() == {"day", "city", "seats", "weekend", "good"}, "not what only groups and orders the rows"
     scratch = tmp_path / "served"
     scratch.mkdir()
     folder = package(project.store, checkpoint, served_example(project.store, checkpoint, scratch), scratch)
@@ -170,6 +175,55 @@ def test_a_recipe_brings_its_own(project: Any, toy_checkpoint: Any, judged: Any,
     (recipe / "learner.py").write_text("raise RuntimeError")
     assert np.ptp(scored(project, checkpoint, tmp_path).predicted) == 0
     assert judged(checkpoint, "first", "rmse").metrics["rmse"] > 0
+
+
+PIPELINE = """
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+
+class Clipped(TransformerMixin, BaseEstimator):
+    def __init__(self, most):
+        self.most = most
+
+    def fit(self, features, labels=None):
+        return self
+
+    def transform(self, features):
+        return np.clip(features, -self.most, self.most)
+
+
+def build_estimator(most):
+    return make_pipeline(Clipped(most), LogisticRegression(max_iter=500))
+"""
+
+
+def test_a_pipeline_of_scikit_learn_is_judged_and_served(
+    project: Any, toy_checkpoint: Any, judged: Any, tmp_path: Path
+) -> None:
+    """Of classes that the recipe defines: they are stored with the model, and the checkout is needed no more."""
+    (project.home / "include/toy/estimators.py").write_text(PIPELINE)
+    settings = {
+        "learner_settings": {"estimator": "include.toy.estimators:build_estimator", "parameters": {"most": 1.5}},
+        "objective": "multiclass", "objective_settings": {"classes": 5}, "metric": "accuracy", "epochs": 1,
+    }  # fmt: skip
+    checkpoint = toy_checkpoint(**toy_model.train_by("sklearn", settings))
+    again = toy_checkpoint(key="again", **toy_model.train_by("sklearn", settings))
+    assert again.artifacts["weights"].sha256 == checkpoint.artifacts["weights"].sha256
+    (project.home / "include/toy/estimators.py").write_text("raise RuntimeError")
+    report = judged(checkpoint, "first", "accuracy")
+    assert report.metrics["accuracy"] > 0.3
+    scratch = tmp_path / "served"
+    scratch.mkdir()
+    folder = package(project.store, checkpoint, served_example(project.store, checkpoint, scratch), scratch)
+    required = {line.partition("==")[0] for line in (folder / "requirements.txt").read_text().split()}
+    assert {"scikit-learn", "polars", "mlflow"} <= required
+    [data] = folder.rglob("serving.json")
+    model = ServedModel(data.parent)
+    rows = model.predictor.example(held_out(project.store, checkpoint.ancestor(FeaturesRef)))
+    assert set(model.predict(rows.to_pandas())["class"].dropna()) <= set("01234")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +257,8 @@ def test_it_is_judged_against_a_champion_of_another_learner(
     assert second.champion == "1"
     assert second.metrics["champion.ndcg@10"] == pytest.approx(first.metrics["ndcg@10"], abs=1e-12)
     assert second.metrics["ndcg@10"] != first.metrics["ndcg@10"]
+    lost = json.loads(project.store.read(second.artifacts["metrics"]))["column_importance"]
+    assert max(lost["champion"], key=lambda column: lost["champion"][column]) == "good", "beside the candidate's"
 
 
 def test_ids_of_a_vocabulary_are_categories_for_it(project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +452,7 @@ def test_it_stops_where_it_no_longer_gets_better(project: Any, boosted: Any) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learner": "lightgb"}, "learner must be one of torch, lightgbm (did you mean 'lightgbm'?)"),
+        ({"learner": "lightgb"}, "learner must be one of torch, lightgbm, sklearn (did you mean 'lightgbm'?)"),
         (
             {"learner_settings": {"num_leafs": 3}},
             "unknown key 'learner_settings.num_leafs'; did you mean 'num_leaves'?",

@@ -162,6 +162,39 @@ def test_a_regression_goes_all_the_way(
     assert (known["prediction"] == known["quantile_0.5"]).all()
 
 
+def test_classes_go_all_the_way(project: Any, learnt: Any, evaluated: Any, run_step: Any, tmp_path: Path) -> None:
+    """Text in, the name of a class out; and a model of other classes is not compared with it."""
+    names = ["useless", "poor", "fair", "good", "great"]
+    settings = {"objective": "multiclass", "metric": "accuracy", "objective_settings": {"classes": names}}
+    checkpoint = learnt("classes", **settings, metrics=["macro_f1", "log_loss"])
+    measured = ["balanced_accuracy", "macro_f1", "log_loss", "top_k_accuracy@2", "calibration_error"]
+    report = evaluated(checkpoint, "classes", metric="accuracy", metrics=measured, slices=["city"])
+    assert isinstance(report, ReportRef), report
+    assert report.metrics["candidate.top_k_accuracy@2"] > report.metrics["candidate.accuracy"] > 0.4
+    html = project.store.read(report.artifacts["report"]).decode()
+    assert "Confusion" in html
+    assert "useless" in html
+    answer, folder = served(project, checkpoint, tmp_path / "served")
+    assert list(answer) == ["class", "probability", *(f"probability_{name}" for name in names)]
+    known = answer.dropna()
+    assert len(known)
+    shares = known[[f"probability_{name}" for name in names]].astype(float).to_numpy()
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
+    assert known["class"].tolist() == [names[place] for place in shares.argmax(axis=1)]
+    np.testing.assert_array_equal(known["probability"].astype(float), shares.max(axis=1))
+    assert "string" in (folder / "MLmodel").read_text()
+
+    version = run_step(
+        project, project.step_input("register", {"registered_model": project.pipeline}, report, "classes")
+    )
+    move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+    assert isinstance(run_step(project, project.step_input("promote", move, version, "classes")), ModelVersionRef)
+    renamed = learnt("renamed", **{**settings, "objective_settings": {"classes": names[::-1]}})
+    failure = evaluated(renamed, "renamed", metric="accuracy")
+    assert isinstance(failure, Failure)
+    assert "its labels mean something else: its objective_settings.classes is" in failure.message
+
+
 def test_an_objective_of_the_recipe_is_stored_with_the_model(
     project: Any, learnt: Any, evaluated: Any, tmp_path: Path
 ) -> None:
@@ -197,6 +230,10 @@ def test_a_wrong_setting_of_a_recipe_s_objective_ends_the_step_at_once(project: 
     ("changes", "message"),
     [
         ({"objective": "binary", "metric": "auc"}, "objective 'binary' needs labels 0 and 1, found"),
+        (
+            {"objective": "multiclass", "metric": "accuracy", "objective_settings": {"classes": 3}},
+            r"objective 'multiclass' needs the number of a class as label, 0 to 2 \(0 to 2\), found [34]",
+        ),
         ({"objective_settings": QUANTILES, "model": "include.toy.narrow:build_model"}, "3 numbers per row are needed"),
     ],
 )

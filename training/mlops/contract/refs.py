@@ -3,6 +3,8 @@ References between steps: one straight line from data to a registered model.
 
 ``DatasetRef <- ValidationRef <- FeaturesRef <- [StudyRef] <- CheckpointRef <- ReportRef <- ModelVersionRef``
 
+and beside it ``DatasetRef <- [ValidationRef] <- PredictionsRef``.
+
 Each step takes one ref and returns one; each ref holds its parent, so a model version names the exact
 bytes it came from. Plain JSON on the wire, frozen dataclasses inside. Standard library only: the airflow
 runtime and the step processes import this module alike.
@@ -123,7 +125,10 @@ class DatasetRef(Ref):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationRef(Ref):
-    """Exists only where validation passed. Artifacts: ``report``, ``statistics``."""
+    """
+    Exists only where validation passed. Artifacts: ``report``, ``statistics``; ``schema`` where it was a proposal that
+    nobody had reviewed.
+    """
 
     kind: ClassVar[str] = "validation"
     parent_types: ClassVar[tuple[type[Ref], ...]] = (DatasetRef,)
@@ -243,6 +248,25 @@ class ModelVersionRef(Ref):
     parent: ReportRef
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionsRef(Ref):
+    """What a registered model answered about the rows of a snapshot. Artifact: ``manifest``."""
+
+    kind: ClassVar[str] = "predictions"
+    parent_types: ClassVar[tuple[type[Ref], ...]] = (DatasetRef, ValidationRef)
+
+    model: str
+    """Name of the registered model."""
+    model_version: str
+    """MLflow's number of the version that was asked."""
+    model_sha256: str
+    """Digest of the ReportRef that it was registered for, hence of all that it was made of."""
+    num_rows: int
+    num_unanswered: int
+    """Rows that the model's feature set leaves out, of groups that are too small: their answers are null."""
+    parent: DatasetRef | ValidationRef
+
+
 KINDS: Mapping[str, type[Ref]] = {
     cls.kind: cls
     for cls in (
@@ -254,6 +278,7 @@ KINDS: Mapping[str, type[Ref]] = {
         CheckpointRef,
         ReportRef,
         ModelVersionRef,
+        PredictionsRef,
     )
 }
 
@@ -261,7 +286,7 @@ KINDS: Mapping[str, type[Ref]] = {
 def ref_from_wire(wire: object) -> Ref:
     """Read a ref of whatever kind the document names."""
     if not isinstance(wire, Mapping) or wire.get("kind") not in KINDS:
-        raise RefError(f"not a ref: {_shorten(wire)}; known kinds are {', '.join(KINDS)}")
+        raise RefError(f"not a ref: {shorten(wire)}; known kinds are {', '.join(KINDS)}")
     return KINDS[wire["kind"]].from_wire(wire)
 
 
@@ -279,80 +304,9 @@ def class_names(kinds: Sequence[type[Ref]]) -> str:
     return " or ".join(kind.__name__ for kind in kinds)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RefDifference:
-    """The first field in which a ref is not the one that was committed at its place."""
-
-    kind: str
-    """Class of the ref that has the field."""
-    field: str
-    """With dots for parts: ``metrics.auc``."""
-    given: str
-    committed: str
-    """Both values, shortened, as they are shown to people."""
-
-    def __str__(self) -> str:
-        return f"{self.field} of the {self.kind} is {self.given}, and was committed as {self.committed}"
-
-
-def difference(given: Ref, committed: Ref) -> RefDifference | None:
-    """
-    Compare a ref that came from outside with the one that the store has at its place, parents included.
-
-    :return: None where they are equal
-    """
-    if type(given) is not type(committed):
-        names = [type(ref).__name__ for ref in (given, committed)]
-        return RefDifference(kind=names[0], field="kind", given=names[0], committed=names[1])
-    wires = [{name: value for name, value in ref.to_wire().items() if name != "parent"} for ref in (given, committed)]
-    if (found := _first_difference(*wires)) is not None:
-        name, *values = found
-        shown = [_shorten(value) for value in values]
-        return RefDifference(kind=type(given).__name__, field=name, given=shown[0], committed=shown[1])
-    before, parent = getattr(given, "parent", None), getattr(committed, "parent", None)
-    return difference(before, parent) if isinstance(before, Ref) and isinstance(parent, Ref) else None
-
-
-def distrust(given: Ref, committed: Ref | None, what: str, store: str) -> str | None:
-    """
-    Say why a ref that came from outside is not believed; None where it is.
-
-    :param committed: what the store has at its place, if anything
-    :param what: the ref's role, which begins the sentence: ``the input of evaluate``
-    :param store: URI
-    """
-    key = f"{given.place}/ref.json"
-    if committed is None:
-        return (
-            f"{what} names a {type(given).__name__} at {given.place!r}, but no step committed one there: {store} has "
-            f"no {key}. Clear the task that returned it"
-        )
-    if (found := difference(given, committed)) is None:
-        return None
-    return (
-        f"{what} was changed after its step had returned it: {found} ({key}). Clear the task that returned it, so that "
-        "it returns what it committed"
-    )
-
-
-_ABSENT = "absent"
-
-
-def _first_difference(given: Mapping[str, Any], committed: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    for name in sorted({*given, *committed}):
-        values = given.get(name, _ABSENT), committed.get(name, _ABSENT)
-        if all(isinstance(value, Mapping) for value in values):
-            if (inner := _first_difference(*values)) is not None:
-                return f"{name}.{inner[0]}", *inner[1:]
-        # By their JSON: 1 and True, or 1 and 1.0, are equal in Python.
-        elif canonical_json(values[0]) != canonical_json(values[1]):
-            return name, *values
-    return None
-
-
 def _check_kind(wire: object, kinds: Sequence[type[Ref]]) -> type[Ref]:
     if not isinstance(wire, Mapping) or "kind" not in wire:
-        raise RefError(f"expected a {class_names(kinds)} document, got {_shorten(wire)}")
+        raise RefError(f"expected a {class_names(kinds)} document, got {shorten(wire)}")
     for kind in kinds:
         if kind.kind == wire["kind"]:
             return kind
@@ -390,6 +344,6 @@ def digest_of(document: object) -> str:
     return hashlib.sha256(canonical_json(document)).hexdigest()
 
 
-def _shorten(value: object) -> str:
+def shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

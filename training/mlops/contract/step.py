@@ -22,6 +22,7 @@ from mlops.contract.refs import (
     DatasetRef,
     FeaturesRef,
     ModelVersionRef,
+    PredictionsRef,
     Ref,
     ReportRef,
     StudyRef,
@@ -55,7 +56,6 @@ STEPS_VARIABLES = ("MLOPS_STEPS_USERNAME", "MLOPS_STEPS_PASSWORD")
 """User and password for the steps that a command starts: code of a recipe runs in them."""
 LINEAGE_VARIABLE = "MLOPS_LINEAGE"
 """Names all process groups that one torchrun starts, on all its nodes, one after another."""
-
 
 FAILED, LOST, INTERRUPTED = 1, 70, 143
 """Exit codes: failed and said why; a pod that ended without a word; ended because it was asked to (SIGTERM), its
@@ -114,9 +114,10 @@ STEPS: Mapping[str, StepType] = {
     "evaluate": StepType((CheckpointRef,), ReportRef, "training", "steps"),
     "register": StepType((ReportRef,), ModelVersionRef, "training", "release"),
     "promote": StepType((ModelVersionRef,), ModelVersionRef, "training", "release"),
+    "predict": StepType((DatasetRef, ValidationRef), PredictionsRef, "training"),
 }
 
-OPTIONAL: frozenset[str] = frozenset({"trial", "tune"})
+OPTIONAL: frozenset[str] = frozenset({"trial", "tune", "predict"})
 """Steps that a pipeline may do without."""
 LINE: tuple[str, ...] = tuple(step for step in STEPS if step not in OPTIONAL)
 """The steps of every pipeline, in order."""

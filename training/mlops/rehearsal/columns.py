@@ -35,6 +35,6 @@ def check_columns(
         for number, column in enumerate(getattr(evaluate, setting)):
             with problems.caught("evaluate", setting, str(number)):
                 values_of(rows, column, setting)
-    if not isinstance(ingest.split, TimeSplit):
+    if ingest.split is not None and not isinstance(ingest.split, TimeSplit):
         with problems.caught("ingest", "split"):
             index_of(rows, ingest.split, "the sample")

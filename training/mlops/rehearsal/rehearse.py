@@ -143,8 +143,9 @@ class _Trial:
         objective = load_objective(config.objective, config.objective_settings, self._own)
         learner = load_learner(config.learner, config.learner_settings, self._own)
         lesson = open_lesson(
-            store, features, manifest, objective, seed=config.seed, num_threads=1, scratch=self.scratch
-        )
+            store, features, manifest, objective, seed=config.seed, num_threads=1, epochs=config.epochs,
+            scratch=self.scratch,
+        )  # fmt: skip
         learner.learn(learner.begin(lesson), lesson, 1)
 
     def _own(self, import_path: str) -> object:

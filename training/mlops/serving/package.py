@@ -19,7 +19,7 @@ from mlops.contract.step import BadConfigError
 from mlops.features.fitted import held_out, read_manifest
 from mlops.predictor.packing import write_folder
 from mlops.registry.semantic_version import Contract
-from mlops.serving import model, scoring
+from mlops.serving import answering, model, scoring
 from mlops.serving.library import closure, imports_of, packed, requirements
 from mlops.serving.model import ServedModel
 from mlops.store import Store
@@ -65,7 +65,7 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
     rows = pl.read_ipc(io.BytesIO(example))
     recipes = {data / document[part]["code"] for part in ("model", "features")}
     modules, packages = closure(
-        {model.__name__, scoring.__name__, *_imported(recipes), *_of_extensions(document["model"])}
+        {model.__name__, scoring.__name__, answering.__name__, *_imported(recipes), *_of_extensions(document["model"])}
     )
     folder = scratch / "served"
     write_model_folder(
@@ -86,8 +86,8 @@ def package(store: Store, checkpoint: CheckpointRef, example: bytes, scratch: Pa
 
 
 def _of_extensions(described: Mapping[str, Any]) -> set[str]:
-    """Return the modules that implement objective and learner; none for those that are in the recipe's code."""
-    found = set()
+    """Return the modules of objective and learner, and those that it uses; none for what is in the recipe's code."""
+    found = set[str]()
     for point in (OBJECTIVES, LEARNERS):
         name = described[point.kind]
         path = point.import_path(name)
@@ -95,6 +95,9 @@ def _of_extensions(described: Mapping[str, Any]) -> set[str]:
             path = str(point.load(name).implementation)
         if not is_of_recipe(path):
             found.add(path.partition(":")[0])
+    if not is_of_recipe(learner := described["learner"]):
+        named = [str(described["learner_settings"][each]) for each in LEARNERS.load(learner).code_settings]
+        found |= {path.partition(":")[0] for path in named if not is_of_recipe(path)}
     # How torch trains is nothing that a server needs.
     return found - {str(TORCH_LEARNER.implementation).partition(":")[0]}
 
@@ -117,6 +120,8 @@ def _type(dtype: pl.DataType) -> str:
     """
     if dtype.is_float():
         return "double"
+    if dtype == pl.Binary:
+        return "binary"
     if dtype in (pl.String, pl.Categorical, pl.Enum):
         return "string"
     return "datetime" if dtype == pl.Datetime(time_zone=None) or dtype == pl.Date else "any"

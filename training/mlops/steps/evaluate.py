@@ -10,6 +10,7 @@ from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.champion_scoring import score_champion
+from mlops.evaluation.column_importance import column_importance
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
 from mlops.evaluation.model_report import Background, render
@@ -91,10 +92,13 @@ def _compared(
             "hold out more by ingest.split, or look at the feature set's where and min_group_size"
         )
     scored.check_finite("the candidate")
-    champion_scores, seen, drifts = None, 0, []
+    champion_scores, models, seen, drifts = None, {"candidate": candidate}, 0, []
     if champion is not None:
         logger.info("the champion is version %s of %s", champion.version, config.registered_model)
-        champion_scores = score_champion(store, champion, config.registered_model, candidate, metrics, rows, scratch)
+        found = score_champion(store, champion, config.registered_model, candidate, metrics, rows, scratch)
+        champion_scores = found.scored
+        if found.model is not None:
+            models["champion"] = found.model
         seen = periods_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
         drifts = column_drifts(before.read_split("test"), rows)
@@ -109,5 +113,6 @@ def _compared(
         measure_serving(candidate, rows),
         own=context.own,
         periods_seen=seen,
+        column_importance={name: column_importance(model, rows, metrics[0]) for name, model in models.items()},
     )
     return comparison, drifts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mlops.contract.refs import ModelVersionRef, Ref, distrust
+from mlops.contract.ref_difference import distrust
+from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.step import BadDataError, StepInput
 from mlops.store import Store
 

@@ -189,6 +189,7 @@ class _Training:
             objective,
             seed=config.seed,
             num_threads=torch.get_num_threads(),
+            epochs=config.epochs,
             scratch=context.scratch,
         )
         metric = load_metric(config.metric, context.own)

@@ -159,14 +159,15 @@ class Ingest(Section):
     calendar: Calendar = EVERY_DAY
     """In which of them rows are expected: ``every_day``, ``business_days``, some weekdays less a country's holidays, or
     any with gaps of so many."""
-    split: Split = Field(default=TimeSplit(), validate_default=True)
-    """Which rows are held out: the newest periods, the keys of some entities, any rows, or those that the data says."""
+    split: Split | None = Field(default=TimeSplit(), validate_default=True)
+    """Which rows are held out: the newest periods, the keys of some entities, any rows, or those that the data says.
+    None: nothing is learnt from this snapshot; a model is asked about its rows."""
     engine: Literal["polars", "spark"] = "polars"
     """What reads and transforms the sources and fits the features: Polars on one machine, or Spark."""
 
     @field_validator("split")
     @classmethod
-    def _split_within_window(cls, value: AnySplit, info: ValidationInfo) -> AnySplit:
+    def _split_within_window(cls, value: AnySplit | None, info: ValidationInfo) -> AnySplit | None:
         window, grain, calendar = (info.data.get(name) for name in ("window", "grain", "calendar"))
         if window is not None and grain is not None and calendar is not None and isinstance(value, TimeSplit):
             if window == 1:

@@ -54,7 +54,7 @@ class PeriodWriter:
 
     store_uri: str
     event_time: str
-    split: AnySplit
+    split: AnySplit | None
     max_blob_bytes: int
 
     def write(self, period: str, rows: pl.DataFrame) -> StoredPeriod:
@@ -68,7 +68,7 @@ class PeriodWriter:
         stored = [_store(store, data, num_rows) for data, num_rows in encode_pieces(rows, self.max_blob_bytes)]
         blobs = tuple(blob for blob, _ in stored)
         index, split_rows = None, {}
-        if not isinstance(self.split, TimeSplit):
+        if self.split is not None and not isinstance(self.split, TimeSplit):
             names = index_of(rows, self.split, period)
             split_rows = {name: int((names.to_series() == name).sum()) for name in SPLITS}
             stored.append(_store(store, encode(names), rows.height))

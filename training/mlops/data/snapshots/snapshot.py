@@ -72,7 +72,8 @@ class Snapshot:
         :raises BadDataError: where the snapshot has no such split
         """
         if name not in self.manifest.splits:
-            raise BadDataError(f"snapshot {self.manifest.name} has no split {name!r}; its splits: {', '.join(SPLITS)}")
+            there = f"its splits: {', '.join(SPLITS)}" if self.manifest.splits else "ingest.split says that it has none"
+            raise BadDataError(f"snapshot {self.manifest.name} has no split {name!r}; {there}")
         return list(self.manifest.splits[name].periods)
 
     def read(self, periods: Sequence[str] | None = None) -> pl.DataFrame:
@@ -187,7 +188,7 @@ def write_snapshot(
     window: Window,
     event_time: str,
     sources: Mapping[str, Mapping[str, Any]],
-    split: AnySplit,
+    split: AnySplit | None,
     creator: Mapping[str, Any],
     engine: Engine,
     scratch: Path,
@@ -215,6 +216,7 @@ def write_snapshot(
     partitions = tuple(each.partition for each in stored)
     check_newest([partition.period for partition in partitions], calendar, expected, window, sources)
     grain = window.periods.grain
+    stated = {} if split is None else split.model_dump(mode="json")
     schema = stored[-1].schema
     manifest = Manifest(
         name=name,
@@ -227,9 +229,9 @@ def write_snapshot(
         schema=dict(schema),
         schema_hash=digest_of(schema),
         partitions=partitions,
-        split=split.model_dump(mode="json"),
-        split_hash=digest_of(split.model_dump(mode="json")),
-        splits=_splits_by_time(partitions, split, grain) if isinstance(split, TimeSplit) else _splits_by_index(stored),
+        split=stated,
+        split_hash=digest_of(stated),
+        splits=_splits(stored, split, grain),
         calendar=calendar.model_dump(mode="json"),
         expected=tuple(expected),
         sources=sources,
@@ -244,6 +246,14 @@ def write_snapshot(
         sum(each.num_new_blobs for each in stored), sum(each.num_new_bytes for each in stored),
     )  # fmt: skip
     return manifest
+
+
+def _splits(stored: Sequence[StoredPeriod], split: AnySplit | None, grain: Grain) -> dict[str, SplitPart]:
+    if split is None:
+        return {}
+    if isinstance(split, TimeSplit):
+        return _splits_by_time([each.partition for each in stored], split, grain)
+    return _splits_by_index(stored)
 
 
 def _splits_by_time(partitions: Sequence[Partition], split: TimeSplit, grain: Grain) -> dict[str, SplitPart]:

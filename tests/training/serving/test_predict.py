@@ -1,0 +1,139 @@
+"""The step predict: a snapshot in, what a registered model answers about its rows out."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import toy_model
+from committed_refs import commit_lineage
+
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, PredictionsRef
+from mlops.contract.step import Failure
+from mlops.data.snapshots.snapshot import Snapshot
+from mlops.predictor.packing import open_checkpoint
+from mlops.serving import registered_package
+from mlops.steps import predict as step
+
+
+@pytest.fixture
+def predicted(project: Any, run_step: Any) -> Any:
+    """Asks a version about a snapshot, as an operator does that has looked the version up."""
+
+    def predict(version: ModelVersionRef, dataset: DatasetRef, key: str = "night", **changes: Any) -> Any:
+        section = {"registered_model": version.name, "version": "champion", "columns": None, "output": None, **changes}
+        document = project.step_input("predict", section, dataset, key)
+        commit_lineage(project.store, version)
+        return run_step(project, replace(document, baselines={"model": version}))
+
+    return predict
+
+
+def read(project: Any, ref: PredictionsRef) -> pl.DataFrame:
+    manifest = json.loads(project.store.read(ref.artifacts["manifest"]))
+    return pl.concat(pl.read_parquet(io.BytesIO(project.store.get(part["key"]))) for part in manifest["partitions"])
+
+
+def rows_of(project: Any, checkpoint: CheckpointRef) -> tuple[DatasetRef, pl.DataFrame]:
+    dataset = checkpoint.ancestor(DatasetRef)
+    return dataset, Snapshot.open(project.store, dataset).read()
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["groups", "rows"])
+def test_each_row_has_the_answer_of_the_server(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, tmp_path: Path, binary: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """But for the last bits, which follow from the batch. Of a query of one item there is nothing to rank: null."""
+    monkeypatch.setattr(step, "BATCH_ROWS", 17)
+    checkpoint = toy_checkpoint(binary=binary)
+    dataset, rows = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    ref = predicted(version, dataset)
+    assert isinstance(ref, PredictionsRef), ref
+    assert (ref.model, ref.model_version, ref.model_sha256) == (version.name, version.version, version.parent.digest())
+    found = read(project, ref)
+    expected = open_checkpoint(project.store, checkpoint, tmp_path).answer(rows)
+    assert found.columns == [*rows.columns, *expected]
+    assert found.select(rows.columns).equals(rows)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name].fill_null(np.nan), values, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert ref.num_rows == rows.height
+    assert ref.num_unanswered == found["score"].null_count()
+    assert (ref.num_unanswered > 0) == (not binary)
+
+
+def test_an_interval_is_predicted_once_whoever_is_champion_then(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    """Broken: a retried task would overwrite what others have acted on, by another model."""
+    first = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, first)
+    before = predicted(register(first), dataset)
+    second = register(toy_checkpoint(binary=True, key="second", seed=8))
+    assert second.version != before.model_version
+    assert predicted(second, dataset) == before
+    assert predicted(second, dataset, key="next").model_version == second.version
+
+
+def test_answers_go_to_a_folder_a_file_for_each_period(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    ref = predicted(register(checkpoint), dataset, columns=["day", "item"], output="data/answers")
+    files = sorted((project.home / "data/answers").iterdir())
+    assert len(files) == toy_model.DAYS
+    assert files[0].name == "2013-01-09.parquet"
+    assert pl.concat(map(pl.read_parquet, files)).equals(read(project, ref))
+    assert pl.read_parquet(files[0]).columns == ["day", "item", "score", "probability"]
+
+
+def test_a_model_of_another_library_answers_in_a_process_of_its_own(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same bytes, where the library is the same after all."""
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    here = predicted(version, dataset)
+    monkeypatch.setattr(registered_package, "_is_this_library", lambda _: False)
+    apart = predicted(version, dataset, key="apart")
+    assert isinstance(apart, PredictionsRef), apart
+    assert read(project, apart).equals(read(project, here))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"columns": ["day", "itme"]},
+            "predict.columns names 'itme', which the snapshot does not have; it has at, day",
+        ),
+        ({"output": "ftp://x"}, "ftp"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_answered(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, changes: dict[str, Any], message: str
+) -> None:
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    failure = predicted(register(checkpoint), dataset, **changes)
+    assert isinstance(failure, Failure), failure
+    assert message in failure.message
+
+
+def test_a_column_called_as_the_answer_is_named(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    checkpoint = toy_checkpoint(binary=True, columns=[pl.lit(1.0).alias("score")])
+    dataset, _ = rows_of(project, checkpoint)
+    failure = predicted(register(checkpoint), dataset)
+    assert isinstance(failure, Failure)
+    assert "column 'score' of the snapshot is called as one of the model's answer" in failure.message
