@@ -97,15 +97,8 @@ class FileSource(SourceSection):
     separator: str = Field(default=",", min_length=1, max_length=1)
     """Between the fields of CSV files: ``;``, or a tab, ``"\\t"``."""
     decimal: Literal[".", ","] = "."
-    """Before the fraction of a number in CSV files. With ``,`` points stand between thousands: ``1.234,5``."""
-
-    @model_validator(mode="after")
-    def _told_apart(self) -> FileSource:
-        if self.decimal == self.separator:
-            raise ValueError(
-                "consistent: a comma cannot separate fields and begin fractions; set separator, such as ';'"
-            )
-        return self
+    """Before the fraction of a number in CSV files. With ``,`` points stand between thousands: ``1.234,5``. Where ``,``
+    separates fields, too, such numbers are in quotes."""
 
 
 class TextSource(SourceSection):

@@ -72,8 +72,29 @@ def test_numbers_with_a_comma_before_their_fraction(read: Read, tmp_path: Path) 
         "column 'a' is text, for numbers in it have a comma ('1,5')" in note and 'decimal to ","' in note
         for note in plain.notes("t")
     )
-    with pytest.raises(ValueError, match="a comma cannot separate fields and begin fractions"):
-        FileSource(path="t.csv", decimal=",")
+
+
+def test_decimal_commas_change_no_text_and_mix_no_scales(read: Read, tmp_path: Path) -> None:
+    """Broken: an address lost its points, and 0.123 was read as 123 beside 1.5 as 1.5."""
+    columns = {
+        "address": ["192.168.100.200", "10.0.0.1"],
+        "code": ["1.100", "01.067"],
+        "small": ['"1,2e-05"', "-3E2"],
+        "mixed": ["0.123", "1.5"],
+        "quoted": ['"1,5"', '"1.000,25"'],
+    }
+    lines = [",".join(values) for values in zip(*columns.values(), strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    found = rows(read(path="t.csv", decimal=",", types={"code": "string"}))
+    assert found["address"].to_list() == columns["address"]
+    assert found["code"].to_list() == columns["code"]
+    assert found["small"].to_list() == [1.2e-05, -300.0]
+    assert found["mixed"].to_list() == columns["mixed"], "no numbers of this writing"
+    assert found["quoted"].to_list() == [1.5, 1000.25]
+    plain = read(path="t.csv")
+    assert not [note for note in plain.notes("t") if "'address'" in note]
+    with pytest.raises(BadDataError, match=r"has '0.123' in column 'mixed', which is no float64"):
+        read(path="t.csv", decimal=",", types={"mixed": "float64"})
 
 
 def test_parquet_is_scanned_where_it_is(read: Read, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +22,13 @@ import polars as pl
 
 from mlops.code import load_attribute, load_extension, resolved
 from mlops.contract.section import check_section
-from mlops.contract.sources import SOURCES, AnySource, NamedSource, SourceSection, SourceSpec
+from mlops.contract.sources import SOURCES, AnySource, FileSource, NamedSource, SourceSection, SourceSpec
 from mlops.contract.step import BadDataError, StepError
 from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
+from mlops.data.sources.numerals import has_comma
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
 from mlops.data.sources.type_inference import (
-    COMMA_NUMBER,
     Decoded,
     Survey,
     by_name,
@@ -72,7 +71,7 @@ class SourceTable:
         for column, number in self.provenance.get("undated", {}).items():
             yield f"source {name}: {number} rows have no instant in {column!r}, and are left out"
         for column, other in self.spoilt.items():
-            if re.search(COMMA_NUMBER, other):
+            if has_comma(other):
                 yield (
                     f"source {name}: column {column!r} is text, for numbers in it have a comma ({other!r}); where "
                     f'these are fractions, set ingest.sources.{name}.decimal to ","'
@@ -152,6 +151,7 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
         since=None if history is None else window.start - history,
         time_zone=section.time_zone,
         epoch=section.epoch,
+        decimal=section.decimal if isinstance(section, FileSource) else ".",
     )
     return resolved(spec.reader, own)(name=name, home=home, records=records, settings=section), records
 
@@ -227,7 +227,7 @@ class _Known:
         schema = rows.collect_schema()
         rows = self.records.known(rows)
         return rows.with_columns(
-            converted(name, schema[name], wanted, self.records.time_zone).alias(name)
+            converted(name, schema[name], wanted, self.records).alias(name)
             for name, wanted in self.types.items()
             if name not in self.records.instants
         )

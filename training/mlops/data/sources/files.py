@@ -27,7 +27,6 @@ from mlops.contract.sources import FileSource, TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
-from mlops.data.sources.type_inference import COMMA_NUMBER
 
 _LAST_BYTES = 1 << 20
 """Most bytes of a file's last line that are looked at."""
@@ -53,10 +52,6 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
     @property
     def separator(self) -> str:
         return self.settings.separator if isinstance(self.settings, FileSource) else ","
-
-    @property
-    def decimal(self) -> str:
-        return self.settings.decimal if isinstance(self.settings, FileSource) else "."
 
     @property
     def suffix(self) -> str:
@@ -109,7 +104,6 @@ class Files(SourceReader[FilesT], Generic[FilesT]):
                 null_values=nulls,
                 scratch=scratch / f"{number:05d}",
                 separator=self.separator,
-                decimal=self.decimal,
             )
             for number, (path, entry) in enumerate(found)
         ]
@@ -179,8 +173,6 @@ class FilePiece:
     """Path whose name begins those of the fetched and the unpacked file."""
     separator: str = ","
     """Between the fields of CSV."""
-    decimal: str = "."
-    """Before the fraction of a number in CSV."""
 
     @property
     def place(self) -> str:
@@ -212,7 +204,7 @@ class FilePiece:
                     f"source {self.source!r}: {self.place} has two columns {original!r}; rename one of them, if "
                     "the first line is meant to be a header"
                 )
-        return rows if self.decimal == "." else rows.with_columns(map(_with_points, columns))
+        return rows
 
     def _refuse_utf16(self, file: Path) -> None:
         """:raises BadDataError: where a file begins with the mark of UTF-16"""
@@ -300,13 +292,6 @@ class FilePiece:
                 f"source {self.source!r}: {self.place} holds {len(members)} files; a zip source holds exactly one"
             )
         return members[0]
-
-
-def _with_points(column: str) -> pl.Expr:
-    """Write the numbers of a column of text with a point before the fraction, and nothing between thousands."""
-    text = pl.col(column)
-    number = text.str.strip_chars().str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-    return pl.when(text.str.contains(COMMA_NUMBER)).then(number).otherwise(text).alias(column)
 
 
 def _fixed_part(uri: str) -> tuple[str, str]:

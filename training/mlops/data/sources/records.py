@@ -14,6 +14,7 @@ import polars as pl
 
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Table
+from mlops.data.sources.numerals import numeral
 
 # After a time of day: without it, the year of 02-01-2024 would pass for an offset.
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
@@ -44,6 +45,8 @@ class Records:
     """IANA zone of dates, and of times without an offset; None: they are no instants."""
     epoch: str | None = None
     """What instants that are numbers count since 1970 UTC: ``s``, ``ms``, ``us`` or ``ns``; None: they are none."""
+    decimal: str = "."
+    """What stands before the fraction of a number that is text."""
 
     @property
     def instants(self) -> list[str]:
@@ -85,7 +88,8 @@ class Records:
     def instant(self, name: str, dtype: pl.DataType) -> pl.Expr:
         """Return a column as instants in UTC, in microseconds; what is none becomes null."""
         if self.epoch is not None and (dtype == pl.String or dtype.is_numeric()):
-            return _since_1970(pl.col(name), dtype, self.epoch)
+            number = numeral(pl.col(name), self.decimal) if dtype == pl.String else pl.col(name)
+            return _since_1970(number, dtype, self.epoch)
         return instant(name, dtype, self.time_zone)
 
     def known(self, rows: pl.LazyFrame) -> pl.LazyFrame:

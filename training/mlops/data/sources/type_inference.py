@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mlops.contract.step import BadDataError
+from mlops.data.sources.numerals import has_comma, numeral
 from mlops.data.sources.records import Records, instant
 from mlops.data.sources.source import DOCUMENT, Piece, reading
 
@@ -25,8 +25,6 @@ TYPES: Mapping[str, pl.DataType] = {
 }
 """Polars type of each name that ``types`` may have."""
 _NO_FRACTION = r"\.0*$"
-COMMA_NUMBER = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?\s*$"
-"""A number with a comma before its fraction, and points between thousands."""
 Shown = Literal["null", "boolean", "int64", "float64", "string"]
 """Type that the values of a column of text show; ``null`` if there are none."""
 
@@ -170,7 +168,7 @@ class Numbers:
     @property
     def spoilt_by(self) -> str | None:
         """The value for which the column is text, though most of its values are numbers, or it is one with a comma."""
-        if self.other is not None and re.search(COMMA_NUMBER, self.other):
+        if self.other is not None and has_comma(self.other):
             return self.other
         return self.other if 2 * self.num_numbers >= self.num_values else None
 
@@ -198,11 +196,8 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
         found = known.select(
             pl.len().alias("rows"),
             *(pl.col(name).null_count().alias(f"null {name}") for name in records.key),
-            *(
-                _unfit(name, schema[name], wanted, records.time_zone).alias(f"unfit {name}")
-                for name, wanted in types.items()
-            ),
-            *(count for name in open_columns for count in _counts(name)),
+            *(_unfit(name, schema[name], wanted, records).alias(f"unfit {name}") for name, wanted in types.items()),
+            *(count for name in open_columns for count in _counts(name, records.decimal)),
         )
         counted = found.collect(engine="streaming").row(0, named=True)
     for name in records.key:
@@ -221,20 +216,18 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
     return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns}, undated, numbers)
 
 
-def converted(name: str, dtype: pl.DataType, wanted: str, time_zone: str | None) -> pl.Expr:
-    """
-    Convert a column to another type; null where a value does not fit.
-
-    :param time_zone: of dates and times without an offset
-    """
+def converted(name: str, dtype: pl.DataType, wanted: str, records: Records) -> pl.Expr:
+    """Convert a column to another type, as the source writes it; null where a value does not fit."""
     column, target = pl.col(name), TYPES[wanted]
     if wanted == "datetime":
-        return instant(name, dtype, time_zone)
+        return instant(name, dtype, records.time_zone)
     if dtype == pl.String and wanted == "date":
         return column.str.to_date(strict=False)
     if dtype == pl.String and wanted == "boolean":
         lower = column.str.to_lowercase()
         return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
+    if dtype == pl.String and target.is_numeric():
+        column = numeral(column, records.decimal)
     if dtype == pl.String and target.is_integer():
         # A column of whole numbers that some program holds as floats is written 180.0.
         return column.str.replace(_NO_FRACTION, "").cast(target, strict=False)
@@ -280,23 +273,24 @@ def _refuse_unreadable(rows: pl.LazyFrame, records: Records, name: str) -> int:
     return int(missing)
 
 
-def _unfit(name: str, dtype: pl.DataType, wanted: str, time_zone: str | None) -> pl.Expr:
+def _unfit(name: str, dtype: pl.DataType, wanted: str, records: Records) -> pl.Expr:
     """Return the first value that is not of the wanted type, as text."""
     column = pl.col(name)
-    unfit = column.is_not_null() & converted(name, dtype, wanted, time_zone).is_null()
+    unfit = column.is_not_null() & converted(name, dtype, wanted, records).is_null()
     if dtype.is_float() and TYPES[wanted].is_integer():
         unfit |= column != column.round()  # a cast would cut the fraction off
     return column.filter(unfit).first().cast(pl.String, strict=False)
 
 
-def _counts(name: str) -> list[pl.Expr]:
+def _counts(name: str, decimal: str) -> list[pl.Expr]:
     column = pl.col(name)
+    number = numeral(column, decimal)
     return [
         column.count().alias(f"values {name}"),
-        column.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
-        column.cast(pl.Int128, strict=False).count().alias(f"whole {name}"),
-        column.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
-        column.filter(column.cast(pl.Float64, strict=False).is_null() & column.is_not_null())
+        number.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
+        number.cast(pl.Int128, strict=False).count().alias(f"whole {name}"),
+        number.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
+        column.filter(number.cast(pl.Float64, strict=False).is_null() & column.is_not_null())
         .first()
         .str.slice(0, 80)
         .alias(f"other {name}"),
