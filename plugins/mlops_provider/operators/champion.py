@@ -36,6 +36,25 @@ def champion_of(model: str, deployment: Deployment) -> ModelVersionRef | None:
     return asked(find_model_version(deployment.tracking_uri, model, alias=CHAMPION, login=reader))
 
 
+def version_of(
+    model: str, deployment: Deployment, what: str, *, version: str | None = None, alias: str | None = None
+) -> ModelVersionRef | None:
+    """
+    The version of a number or of an alias, which a task takes; None where there is none.
+
+    :param what: it is, for messages: ``taxi@champion, which train.initialise names``
+    :raises StepFailedError: where the model is another team's, or a pipeline did not register the version
+    """
+    if (why := deployment.tenant.why_not_name(model)) is not None:  # a run may name another one than the DAG
+        raise StepFailedError(f"cannot take {what}: {why}")
+    reader = login_of("reader", deployment)
+    request = find_model_version(deployment.tracking_uri, model, version=version, alias=alias, login=reader)
+    try:
+        return asked(request, f"{what}, cannot be looked up")
+    except NotOursError as error:
+        raise StepFailedError(f"cannot take {what}: {error}") from error
+
+
 def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> None:
     """
     For a task that is cleared after others decided otherwise: the listeners of its asset would serve what is not in

@@ -26,11 +26,14 @@ from mlops.steps import predict as step
 def predicted(project: Any, run_step: Any) -> Any:
     """Asks a version about a snapshot, as an operator does that has looked the version up."""
 
-    def predict(version: ModelVersionRef, dataset: DatasetRef, key: str = "night", **changes: Any) -> Any:
+    def predict(
+        version: ModelVersionRef, dataset: DatasetRef, key: str = "night", *, interval_end: str = "", **changes: Any
+    ) -> Any:
         section = {"registered_model": version.name, "version": "champion", "columns": None, "output": None, **changes}
         document = project.step_input("predict", section, dataset, key)
         commit_lineage(project.store, version)
-        return run_step(project, replace(document, baselines={"model": version}))
+        run = replace(document.run, interval_end=interval_end or document.run.interval_end)
+        return run_step(project, replace(document, run=run, baselines={"model": version}))
 
     return predict
 
@@ -51,7 +54,7 @@ def test_each_row_has_the_answer_of_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """But for the last bits, which follow from the batch. Of a query of one item there is nothing to rank: null."""
-    monkeypatch.setattr(step, "BATCH_ROWS", 17)
+    monkeypatch.setattr(step, "rows_of", lambda _: 17)
     checkpoint = toy_checkpoint(binary=binary)
     dataset, rows = rows_of(project, checkpoint)
     version = register(checkpoint)
@@ -93,6 +96,94 @@ def test_answers_go_to_a_folder_a_file_for_each_period(
     assert files[0].name == "2013-01-09.parquet"
     assert pl.concat(map(pl.read_parquet, files)).equals(read(project, ref))
     assert pl.read_parquet(files[0]).columns == ["day", "item", "score", "probability"]
+
+
+def test_killed_between_commit_and_folder_the_next_try_hands_on(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    """Broken: the folder would lack answers that the ref says are there, or hold some of no ref."""
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    in_the_way = project.home / "data/answers/2013-01-11.parquet"
+    in_the_way.mkdir(parents=True)
+    failure = predicted(version, dataset, output="data/answers")
+    assert isinstance(failure, Failure), failure
+    in_the_way.rmdir()
+    second = register(toy_checkpoint(binary=True, key="second", seed=8))
+    ref = predicted(second, dataset, output="data/answers")
+    assert isinstance(ref, PredictionsRef), ref
+    assert ref.model_version == version.version, "committed by the first try, whoever is champion by now"
+    files = sorted((project.home / "data/answers").iterdir())
+    assert pl.concat(map(pl.read_parquet, files)).equals(read(project, ref))
+
+
+def test_what_a_later_interval_says_stays(project: Any, toy_checkpoint: Any, register: Any, predicted: Any) -> None:
+    """Broken: an old night that is cleared would put its answers back over those of the nights after it."""
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    folder = project.home / "data/answers"
+    old = predicted(version, dataset, output="data/answers")
+    new = predicted(
+        version, dataset, key="later", interval_end="2034-02-11T00:00:00+00:00", columns=["item"], output="data/answers"
+    )
+    assert isinstance(new, PredictionsRef), new
+    assert predicted(version, dataset, output="data/answers") == old
+    files = sorted(folder.iterdir())
+    assert pl.concat(map(pl.read_parquet, files)).equals(read(project, new))
+
+
+def test_a_folder_of_somebody_else_is_left_alone(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    """Broken: two pipelines with one folder would overwrite each other's files of the same day."""
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, rows = rows_of(project, checkpoint)
+    folder = project.home / "data/answers"
+    folder.mkdir(parents=True)
+    rows.write_parquet(folder / "2013-01-10.parquet")
+    before = (folder / "2013-01-10.parquet").read_bytes()
+    failure = predicted(register(checkpoint), dataset, output="data/answers")
+    assert isinstance(failure, Failure), failure
+    assert "2013-01-10.parquet was written by something else" in failure.message
+    assert (folder / "2013-01-10.parquet").read_bytes() == before
+
+
+def test_a_column_of_another_type_is_no_column_of_the_model(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+) -> None:
+    """Broken: numbers would be read as words that the model never saw, and answered without a word."""
+    version = register(toy_checkpoint(binary=True))
+    other = toy_checkpoint(binary=True, key="other", columns=[pl.lit(7).alias("city")])
+    failure = predicted(version, other.ancestor(DatasetRef))
+    assert isinstance(failure, Failure), failure
+    assert "2013-01-09: column 'city' does not hold String, to which these features were fitted" in failure.message
+
+
+def test_an_interval_that_is_predicted_stays_though_no_version_is_left(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, run_step: Any
+) -> None:
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    ref = predicted(version, dataset)
+    section = {"registered_model": version.name, "version": "champion", "columns": None, "output": None}
+    assert run_step(project, project.step_input("predict", section, dataset, "night")) == ref
+    failure = run_step(project, project.step_input("predict", section, dataset, "next"))
+    assert f"there is no 'champion' of the model '{version.name}' to ask" in failure.message
+
+
+def test_a_group_is_whole_though_it_lies_in_several_periods(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Broken: its parts would be ranked each by itself, or left out as too small."""
+    checkpoint = toy_checkpoint(columns=[(pl.col("query") % 40).alias("query")])
+    dataset, rows = rows_of(project, checkpoint)
+    ref = predicted(register(checkpoint), dataset)
+    assert isinstance(ref, PredictionsRef), ref
+    expected = open_checkpoint(project.store, checkpoint, tmp_path).answer(rows)
+    np.testing.assert_allclose(read(project, ref)["score"].fill_null(np.nan), expected["score"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_of_another_library_answers_in_a_process_of_its_own(

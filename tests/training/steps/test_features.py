@@ -201,7 +201,9 @@ def test_batches_leave_no_trace(run: Run, store: Store, name: str, monkeypatch: 
     """A window that does not fit into memory is worked on in batches: the same bytes must come out."""
     whole = run(name, place="whole")
     # Far fewer rows than a split has; the default holds it whole.
-    monkeypatch.setattr(materialise, "batches_of", lambda table, group_by: batches.batches_of(table, group_by, rows=10))
+    monkeypatch.setattr(
+        materialise, "batches_of", lambda table, group_by, rows: batches.batches_of(table, group_by, rows=10)
+    )
     batched = run(name, place="batched")
 
     first, second = ([s["shards"] for s in manifest_of(store, ref)["splits"].values()] for ref in (whole, batched))

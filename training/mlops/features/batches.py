@@ -21,7 +21,9 @@ from mlops.data.shards.spool import Spool
 
 T = TypeVar("T")
 BATCH_ROWS: Final = 131_072
-"""Rows of a batch: some tens of megabytes of raw rows and features. No result depends on this number."""
+"""Most rows of a batch: some tens of megabytes of raw rows and features. No result depends on this number."""
+_BATCH_FEATURES: Final = 32 << 20
+"""Most features of a batch, about: 128 MiB."""
 _MAX_BUCKETS: Final = 512
 _BUCKET: Final = "__bucket"
 _RESULT: Final = "result"
@@ -40,6 +42,11 @@ class Batches(Protocol):
         :param function: called with one batch; run where the rows are, so that it must be picklable. No result depends
             on which rows share a batch, nor on the order in which results come
         """
+
+
+def rows_of(num_features: int) -> int:
+    """Return the number of rows of a batch, of which each has so many features, such as the pixels of an image."""
+    return max(1, min(BATCH_ROWS, _BATCH_FEATURES // max(1, num_features)))
 
 
 @contextmanager

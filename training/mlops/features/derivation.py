@@ -22,6 +22,7 @@ from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import described
 from mlops.features.source_line import no_column
 
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
 # How Polars prints a selection of columns by type, by a pattern, or of all.
 _SELECTOR = re.compile(r'(?<!["\w])cs\.')
 
@@ -127,7 +128,12 @@ class Derivation:
                 raise BadDataError(f"features are made of {lacking[0]!r}: {no_column(lacking[0], frame.columns)}")
             frame = frame.select(wanted)
         for column, dtype in types.items():
-            if frame.get_column(column).dtype != dtype:
+            if (given := frame.get_column(column).dtype) != dtype:
+                if not _same_kind(given, dtype) and frame.get_column(column).null_count() < frame.height:
+                    raise BadDataError(
+                        f"column {column!r} does not hold {dtype}, to which these features were fitted: it is {given}; "
+                        "give it its type in ingest.transform, or by `types` of its source"
+                    )
                 try:
                     cast = frame.with_columns(pl.col(column).cast(dtype))
                 except PolarsError as error:
@@ -207,6 +213,15 @@ class Derivation:
         if not self.features.group_by:
             return np.arange(rows.height + 1, dtype=np.int64)
         return np.append(np.flatnonzero(~table["within"].to_numpy()), rows.height).astype(np.int64)
+
+
+def _same_kind(given: pl.DataType, dtype: pl.DataType) -> bool:
+    """Tell whether a value keeps its meaning in another type: a number as text, or as an instant, has another one."""
+    if dtype in _TEXTS:
+        return given in _TEXTS
+    if dtype == pl.Boolean:
+        return False
+    return not dtype.is_temporal() or given.is_temporal() or given == pl.String
 
 
 def _stages(

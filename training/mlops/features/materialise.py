@@ -18,7 +18,7 @@ from mlops.data.engine.engines import Table
 from mlops.data.shards.shard_files import map_shards
 from mlops.data.shards.shard_writing import SplitWriter
 from mlops.features.applied import FittedFeatures
-from mlops.features.batches import Batches, batches_of
+from mlops.features.batches import Batches, batches_of, rows_of
 from mlops.features.feature_set import FeatureSet
 from mlops.features.fitted import version
 from mlops.features.fitting import fit
@@ -57,8 +57,13 @@ def materialise(
     :param event_time: column that is kept with the keys of an entity
     :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
     """
+    # As far as it is known before anything is fitted: of most transforms it is one.
+    width = sum(getattr(transform, "num_features", 1) for transform in features.transforms)
     with ExitStack() as stack:
-        splits = {name: stack.enter_context(batches_of(table, features.group_by)) for name, table in tables.items()}
+        splits = {
+            name: stack.enter_context(batches_of(table, features.group_by, rows=rows_of(width)))
+            for name, table in tables.items()
+        }
         fitted = FittedFeatures(features, fit(features, splits["train"]))
         keys = {f"key.{column}": column for column in features.entity}
         if keys:
@@ -74,6 +79,7 @@ def materialise(
             "feature_names": names,
             "categorical": fitted.categorical,
             "grouped": features.grouped,
+            "group_by": list(features.group_by),
             "classes": features.class_names,
             "engine": engine(),
             "splits": parts,

@@ -17,7 +17,7 @@ from mlops.store import REF_FILE, Store
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.run import EVALUATION, reopen_run
 
-AGAIN: Final = ("ingest", "validate", "features", "tune", "train")
+AGAIN: Final = ("ingest", "validate", "features", "tune", "train", "predict")
 """Steps that make the same bits when they are done again, in the order in which they need each other."""
 _MOST_STEPS: Final = 3
 """

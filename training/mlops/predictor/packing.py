@@ -54,6 +54,7 @@ def write_folder(store: Store, checkpoint: CheckpointRef, folder: Path) -> dict[
             "code": code["features"],
             "state": json.loads(store.read(features.artifacts["state"])),
             "engine": manifest.get("engine", {}),
+            "group_by": manifest.get("group_by", []),
         },
     }
     folder.mkdir()

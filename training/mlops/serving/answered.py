@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from mlops.contract.step import BadConfigError, BadDataError
 from mlops.serving import answering
 from mlops.serving.registered_package import RegisteredPackage
 
@@ -34,30 +32,5 @@ def answers_of(package: RegisteredPackage, scratch: Path) -> Answer:
 
 def _apart(package: RegisteredPackage, scratch: Path, rows: pl.DataFrame) -> pl.DataFrame:
     with TemporaryDirectory(dir=scratch) as folder:
-        given, result = Path(folder, "rows"), Path(folder, "answers")
-        given.mkdir()
-        result.mkdir()
-        # Any release of Polars reads the oldest layout of strings.
-        rows.write_ipc(given / "rows.arrow", compat_level=pl.CompatLevel.oldest())
-        package.run(answering.__name__, given, result)
-        document = json.loads((result / answering.DOCUMENT).read_text())
-        if document["format"] != answering.FORMAT:
-            raise BadConfigError(
-                f"it was registered with another release, whose answers have format {document['format']}; this one "
-                f"reads {answering.FORMAT}"
-            )
-        if "error" in document:
-            raise BadDataError(document["error"])
-        return pl.read_ipc(io.BytesIO((result / "rows.arrow").read_bytes()))
-
-
-def batches(rows: pl.DataFrame, most: int, *, grouped: bool) -> Iterator[pl.DataFrame]:
-    """
-    Cut rows into batches.
-
-    :param most: rows of a batch; groups, which may be anywhere in the table, are not cut
-    """
-    if grouped:
-        yield rows
-    else:
-        yield from rows.iter_slices(most)
+        package.run(answering, rows, Path(folder))
+        return pl.read_ipc(io.BytesIO(Path(folder, answering.ANSWERS).read_bytes()))

@@ -5,6 +5,7 @@ that the model was registered with, else by a program in a process of its own.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -15,9 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, Self
+from signal import Signals
+from types import ModuleType
+from typing import Any, Final, Self
 
-from mlops.contract.step import PARENT_VARIABLE, BadConfigError
+import polars as pl
+
+from mlops.contract.step import PARENT_VARIABLE, BadConfigError, BadDataError, StepError
 from mlops.predictor.predictor import Predictor, open_predictor
 from mlops.tracking.model_folder import LIBRARY, data_of
 
@@ -57,14 +62,33 @@ class RegisteredPackage:
         """Return the model; None where it needs a process of its own."""
         return None if self.paths else open_predictor(self.data)
 
-    def run(self, program: str, *arguments: Path) -> None:
+    def run(self, program: ModuleType, rows: pl.DataFrame, folder: Path) -> dict[str, Any]:
         """
         Run a program of the package's library in a process of its own.
 
-        :param program: name of a module of the library
-        :param arguments: after the folder of the model
-        :raises BadConfigError: where it ends without success
+        :param program: :mod:`mlops.serving.scoring` or :mod:`mlops.serving.answering`
+        :param rows: raw rows that it is given
+        :param folder: exists; the program writes what it has to say there
+        :return: its document
+        :raises BadDataError: where it cannot do it for these rows
+        :raises BadConfigError: where it ends without success, or is of a release whose files have another format
+        :raises StepError: where it is killed
         """
+        given = folder / "rows.arrow"
+        # Any release of Polars reads the oldest layout of strings.
+        rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
+        self._run(program.__name__, given, folder)
+        document: dict[str, Any] = json.loads((folder / program.DOCUMENT).read_text())
+        if document["format"] != program.FORMAT:
+            raise BadConfigError(
+                f"it was registered with another release, whose {program.__name__} leaves files of format "
+                f"{document['format']}; this one reads {program.FORMAT}"
+            )
+        if "error" in document:
+            raise BadDataError(document["error"])
+        return document
+
+    def _run(self, program: str, *arguments: Path) -> None:
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         others = [path for path in inherited if path and not Path(path, "mlops").is_dir()]
         environment = {
@@ -79,6 +103,12 @@ class RegisteredPackage:
         if done.returncode:
             logger.error("it ended with code %d:\n%s", done.returncode, done.stderr)
             said = (done.stderr.strip() or "nothing").splitlines()[-1]
+            if done.returncode < 0:
+                signal = Signals(-done.returncode).name
+                raise StepError(
+                    f"the process of the library that it was registered with was killed by {signal}; it said: {said}. "
+                    "Where memory ran out, give the step more"
+                )
             raise BadConfigError(f"the library that it was registered with ended with code {done.returncode}: {said}")
 
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from mlops.contract.refs import INPUT, Ref
 from mlops.contract.step import (
@@ -30,6 +31,8 @@ from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_byt
 from mlops.store import Store
 
 logger = logging.getLogger("mlops")
+_HANDED_ON: Final = frozenset({"predict"})
+"""Steps whose ``hand_on`` puts what is committed where others read it, at each try: it may have been killed there."""
 
 
 def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | None:
@@ -70,6 +73,13 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     :return: the committed ref; None on the ranks other than 0
     :raises LostObjectsError: if something that was committed is gone, and cannot be made again
     """
+    ref = _execute(document, deployment)
+    if document.step in _HANDED_ON and ref is not None and not document.reproduces:
+        importlib.import_module(f"mlops.steps.{document.step}").hand_on(ref, document, deployment)
+    return ref
+
+
+def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     if (done := find_committed(document, deployment)) is not None:
         return done
     store = Store(deployment.store)

@@ -7,21 +7,39 @@ stays as it was predicted.
 
 from __future__ import annotations
 
+import io
+import itertools
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from polars.exceptions import PolarsError
 
-from mlops.contract.refs import DatasetRef, ModelVersionRef, PredictionsRef, ValidationRef, canonical_json
+from mlops.contract.refs import (
+    Artifact,
+    DatasetRef,
+    ModelVersionRef,
+    PredictionsRef,
+    Ref,
+    ValidationRef,
+    canonical_json,
+    shorten,
+)
+from mlops.contract.section import check_section
 from mlops.contract.sections.predict import Predict
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.snapshots.canonical import encode
 from mlops.data.snapshots.snapshot import Snapshot
+from mlops.features.batches import rows_of
+from mlops.features.source_line import no_column
 from mlops.predictor.document import read_document
-from mlops.serving.answered import Answer, answers_of, batches
+from mlops.process import ProcessSettings
+from mlops.serving.answered import Answer, answers_of
 from mlops.serving.archive import unarchived
 from mlops.serving.registered_package import RegisteredPackage
 from mlops.steps import StepContext
@@ -29,9 +47,11 @@ from mlops.store import Store
 
 MODEL: Final = "model"
 """Baseline of the step: the version that is asked."""
-BATCH_ROWS: Final = 131_072
-"""Rows that are answered at once; of groups a whole period is, for a group may be anywhere in it."""
 FORMAT: Final = 1
+_PLACE: Final = "__place"
+_PIPELINE: Final = "mlops.pipeline"
+_INTERVAL_END: Final = "mlops.interval_end"
+_MARK_BYTES: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -39,32 +59,46 @@ logger = logging.getLogger(__name__)
 def run(context: StepContext) -> PredictionsRef:
     config, parent = context.section(Predict), context.input.ref
     assert isinstance(parent, DatasetRef | ValidationRef), "the operator's wiring was checked when the DAG was parsed"
+    if MODEL not in context.input.baselines:
+        raise BadConfigError(
+            f"there is no {config.version!r} of the model {config.registered_model!r} to ask; what there is: "
+            f"mlops models history {config.registered_model}"
+        )
     version = context.input.baselines[MODEL].ancestor(ModelVersionRef)
     snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
     kept = _kept(config, snapshot)
+    if config.output is not None:
+        _folder(config.output, context.deployment.home)  # refuses what it is none of
     folder = unarchived(context.store, version.parent, context.scratch)
     package = RegisteredPackage.of(folder, context.scratch / "registered")
-    described = read_document(package.data)["model"]
+    document = read_document(package.data)
+    described, group_by = document["model"], document["features"]["group_by"]
+    if lacking := [name for name in group_by if name not in snapshot.manifest.schema]:
+        raise BadDataError(
+            f"the model's rows are grouped by {lacking[0]!r}: {no_column(lacking[0], snapshot.manifest.schema)}"
+        )
     if taken := sorted(set(kept) & set(described["columns"])):
         raise BadConfigError(
             f"column {taken[0]!r} of the snapshot is called as one of the model's answer; leave it out by "
             "predict.columns"
         )
     answer = answers_of(package, context.scratch)
-    output = None if config.output is None else _folder(config.output, context.deployment.home)
     partitions: list[dict[str, Any]] = []
     num_unanswered = 0
-    for period in snapshot.periods:
-        rows = snapshot.read([period])
-        found = pl.concat(_answered(answer, rows, kept, grouped=bool(described["grouped"])))
+    for periods in _together(snapshot, group_by, context.scratch):
+        parts = [snapshot.read([period]) for period in periods]
+        most = None if group_by else rows_of(described["num_features"])
+        try:
+            found = pl.concat(_answered(answer, pl.concat(parts), kept, most))
+        except BadDataError as error:
+            raise BadDataError(f"{periods[0]}: {error}") from error
         num_unanswered += found.select(pl.all_horizontal(pl.col(*described["columns"]).is_null()).sum()).item()
-        data = encode(found)
-        artifact = context.publish(f"{len(partitions):05d}.parquet", data)
-        if output is not None:
-            # Before the commit: whoever tries again puts the same file there, or that of what is committed then.
-            output.put(f"{period}.parquet", data)
-        partitions.append({"period": period, "num_rows": found.height, **asdict(artifact)})
-        logger.info("%s: %d rows answered by version %s of %s", period, found.height, version.version, version.name)
+        ends = itertools.accumulate(part.height for part in parts)
+        for period, part, end in zip(periods, parts, ends, strict=True):
+            data = encode(found[end - part.height : end], _origin(context.run, version))
+            artifact = context.publish(f"{len(partitions):05d}.parquet", data)
+            partitions.append({"period": period, "num_rows": part.height, **asdict(artifact)})
+            logger.info("%s: %d rows answered by version %s of %s", period, part.height, version.version, version.name)
     if num_unanswered:
         logger.info("%d rows have no answer: they are of groups below FeatureSet.min_group_size", num_unanswered)
     manifest = {
@@ -87,6 +121,76 @@ def run(context: StepContext) -> PredictionsRef:
     )
 
 
+def hand_on(ref: Ref, document: StepInput, deployment: ProcessSettings) -> None:
+    """Put what is committed into ``predict.output``, a file for each period."""
+    config = check_section(Predict, document.config, document.step)
+    if config.output is None:
+        return
+    store, folder = Store(deployment.store), _folder(config.output, deployment.home)
+    own, later = document.run, list[str]()
+    partitions = json.loads(store.read(ref.artifacts["manifest"]))["partitions"]
+    for part in partitions:
+        name = f"{part['period']}.parquet"
+        there = _origin_of(folder, name)
+        if there is not None and there.get(_PIPELINE) != own.pipeline:
+            raise BadConfigError(
+                f"{folder.uri}/{name} was written by {there.get(_PIPELINE, 'something else')}, not by {own.pipeline}: "
+                "give each pipeline a folder of its own in predict.output, or move that file away"
+            )
+        if there is not None and _instant(there[_INTERVAL_END]) > _instant(own.interval_end):
+            later.append(name)
+            continue
+        artifact = Artifact(key=part["key"], sha256=part["sha256"], num_bytes=part["num_bytes"])
+        folder.put(name, store.read(artifact))
+    logger.info("%d files put into %s", len(partitions) - len(later), folder.uri)
+    if later:
+        logger.info("%s there are of a later interval, and stay", shorten(later))
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _origin(run: RunIdentity, version: ModelVersionRef) -> dict[str, str]:
+    return {
+        _PIPELINE: run.pipeline,
+        _INTERVAL_END: run.interval_end,
+        "mlops.model": f"{version.name}/{version.version}",
+    }
+
+
+def _origin_of(folder: Store, name: str) -> dict[str, str] | None:
+    """Return what :func:`_origin` says of a file, empty where it is another's; None where there is none."""
+    if (size := folder.size(name)) is None:
+        return None
+    # A Parquet file ends with its metadata, how long these are, and a mark.
+    tail = bytes(folder.get_range(name, max(0, size - _MARK_BYTES), _MARK_BYTES))
+    length = int.from_bytes(tail[:4], "little") + _MARK_BYTES
+    try:
+        return pl.read_parquet_metadata(io.BytesIO(folder.get_range(name, max(0, size - length), length)))
+    except PolarsError:
+        return {}
+
+
+def _together(snapshot: Snapshot, group_by: Sequence[str], cache: Path) -> Iterator[Sequence[str]]:
+    """Return the periods, those together which a group has rows in."""
+    periods = snapshot.periods
+    last = list(range(len(periods)))
+    if group_by and len(periods) > 1:
+        groups = [
+            snapshot.scan([period], cache=cache).select(group_by).unique().with_columns(pl.lit(place).alias(_PLACE))
+            for place, period in enumerate(periods)
+        ]
+        found = pl.concat(groups).group_by(group_by).agg(pl.min(_PLACE).alias("first"), pl.max(_PLACE).alias("last"))
+        for first, end in found.select("first", "last").unique().collect().iter_rows():
+            last[first] = max(last[first], end)
+    start = 0
+    for place, end in enumerate(itertools.accumulate(last, max)):
+        if end == place:
+            yield periods[start : place + 1]
+            start = place + 1
+
+
 def _kept(config: Predict, snapshot: Snapshot) -> list[str]:
     known = list(snapshot.manifest.schema)
     if config.columns is None:
@@ -98,8 +202,13 @@ def _kept(config: Predict, snapshot: Snapshot) -> list[str]:
     return config.columns
 
 
-def _answered(answer: Answer, rows: pl.DataFrame, kept: list[str], *, grouped: bool) -> Iterator[pl.DataFrame]:
-    for batch in batches(rows, BATCH_ROWS, grouped=grouped):
+def _answered(answer: Answer, rows: pl.DataFrame, kept: list[str], most: int | None) -> Iterator[pl.DataFrame]:
+    """
+    Answer rows in batches.
+
+    :param most: rows of a batch; None: all at once, for a group may be anywhere among them
+    """
+    for batch in rows.iter_slices(most) if most else [rows]:
         yield batch.select(kept).hstack(answer(batch))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,10 @@ from mlops.store import REF_FILE, Store
 
 ONCE: Final = frozenset({"evaluate", "register", "promote"})
 """Steps whose results depend on the time of their run: today other results would come out, or other models be live."""
+
+
+_IN_USE: Final[Mapping[str, Mapping[str, None]]] = {"features": {"online": None}, "predict": {"output": None}}
+"""Settings by which others than a pipeline get what a step makes, by step; switched off."""
 
 
 class LostObjectsError(BadDataError):
@@ -49,9 +53,8 @@ def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:
 
 
 def work_of(document: StepInput) -> StepInput:
-    """Return the work to repeat: the same, but for what serves a model in production, which is left alone."""
-    online = {"online": None} if document.step == "features" else {}
-    return replace(document, config={**document.config, **online})
+    """Return the work to repeat: the same, but for what others use just now, which is left alone."""
+    return replace(document, config={**document.config, **_IN_USE.get(document.step, {})})
 
 
 def put_back(store: Store, committed: Ref, document: StepInput, tracking_uri: str) -> Ref:

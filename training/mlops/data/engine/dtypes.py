@@ -21,6 +21,11 @@ def dtype_of(text: str) -> pl.DataType:
     return dtype
 
 
+def instance_of(dtype: object) -> pl.DataType:
+    """Return the type itself of what Polars has in a nested type: the type, or its class."""
+    return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
+
+
 def _value(node: ast.expr) -> object:
     match node:
         case ast.Name(id=name) if isinstance(getattr(pl, name, None), type):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mlops.contract.step import BadConfigError, BadDataError, StepError
-from mlops.data.engine.dtypes import dtype_of
+from mlops.data.engine.dtypes import dtype_of, instance_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,20 +174,15 @@ def carried(dtype: pl.DataType) -> pl.DataType | None:
         case pl.Duration():
             return pl.Duration("us")
         case pl.Struct(fields=fields):
-            inner = {field.name: carried(_instance(field.dtype)) for field in fields}
+            inner = {field.name: carried(instance_of(field.dtype)) for field in fields}
             return None if None in inner.values() else pl.Struct(inner)  # type: ignore[arg-type]
         case pl.List(inner=item) | pl.Array(inner=item):
-            kept = carried(_instance(item))
+            kept = carried(instance_of(item))
             return None if kept is None else pl.List(kept)
         case pl.Time() | pl.Int128() | pl.UInt128() | pl.Object():
             return None
         case _:
             return dtype
-
-
-def _instance(dtype: Any) -> pl.DataType:
-    instance: pl.DataType = dtype if isinstance(dtype, pl.DataType) else dtype()
-    return instance
 
 
 def to_arrow(frame: pl.DataFrame, arrow: pa.Schema) -> pa.Table:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
 from mlops.contract.step import BadDataError
+from mlops.data.engine.dtypes import instance_of
 
 _ROW_GROUP_ROWS: Final = 131_072
 # Measured on 20 mixed columns: level 1 takes 0.8 of level 3's CPU time, for 1% more bytes.
@@ -41,22 +42,18 @@ def _normal(column: str, value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         case pl.Categorical() | pl.Enum():
             return value.cast(pl.String)
         case pl.List(inner=inner):
-            return value.list.eval(_normal(column, pl.element(), _instance(inner)))
+            return value.list.eval(_normal(column, pl.element(), instance_of(inner)))
         case pl.Array(inner=inner):
-            return value.arr.eval(_normal(column, pl.element(), _instance(inner)))
+            return value.arr.eval(_normal(column, pl.element(), instance_of(inner)))
         case pl.Struct(fields=fields):
             parts = [
-                _normal(column, value.struct.field(field.name), _instance(field.dtype)).alias(field.name)
+                _normal(column, value.struct.field(field.name), instance_of(field.dtype)).alias(field.name)
                 for field in fields
             ]
             return pl.when(value.is_not_null()).then(pl.struct(parts))
         case pl.Object():
             raise BadDataError(f"column {column!r} holds Python objects, which no file can; make them text or numbers")
     return value
-
-
-def _instance(dtype: object) -> pl.DataType:
-    return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
 
 
 def in_order(rows: pl.DataFrame, event_time: str) -> pl.DataFrame:
@@ -94,12 +91,21 @@ def _tied(rows: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
     return (same.fill_null(value=False) | same.shift(-1).fill_null(value=False)).arg_true()
 
 
-def encode(rows: pl.DataFrame) -> bytes:
-    """Encode rows as Parquet bytes, which are a function of the rows alone."""
+def encode(rows: pl.DataFrame, metadata: Mapping[str, str] | None = None) -> bytes:
+    """
+    Encode rows as Parquet bytes, which are a function of the rows alone.
+
+    :param metadata: further texts of the file
+    """
     buffer = io.BytesIO()
     # Everything that could vary is fixed; chunks are merged because row groups would follow them.
     rows.rechunk().write_parquet(
-        buffer, compression="zstd", compression_level=_ZSTD_LEVEL, statistics=True, row_group_size=_ROW_GROUP_ROWS
+        buffer,
+        compression="zstd",
+        compression_level=_ZSTD_LEVEL,
+        statistics=True,
+        row_group_size=_ROW_GROUP_ROWS,
+        metadata=dict(metadata) if metadata else None,
     )
     return buffer.getvalue()
 
