@@ -28,6 +28,7 @@ from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError, stack_settings
 from mlops_provider.locked_anchors import LockedAnchors
+from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -64,7 +65,11 @@ SIGNING = MAKING_ENTRIES | {"verify"}
 
 def hand_over(options: argparse.Namespace, console: Console) -> int:
     """Become the process that answers: its input, output and exit code are ours. Or, after it, tell Airflow."""
-    deployment = deployment_of(options, options.team)
+    team = options.team
+    if options.word == "schema" and team is None:
+        found = _pipeline_of(options.rest, deployment_of(options, None).home)
+        team = found.team if found is not None else None
+    deployment = deployment_of(options, team)
     runtime, _ = HANDED_OVER[options.word]
     python = python_of(deployment, runtime)
     command = [str(python), "-m", "mlops.commands", options.word, *_arguments(options, deployment)]
@@ -179,10 +184,16 @@ def _arguments(options: argparse.Namespace, deployment: Deployment) -> list[str]
 
 def _schema_of(given: Sequence[str], home: Path) -> list[str]:
     """To ``schema propose PIPELINE`` where that pipeline's YAML keeps its schema."""
-    for argument in () if _says(given, "--schema") else given:
+    found = None if _says(given, "--schema") else _pipeline_of(given, home)
+    return [] if found is None else ["--schema", found.validate_.schema_path]
+
+
+def _pipeline_of(given: Sequence[str], home: Path) -> Pipeline | None:
+    """The pipeline that an argument names, where there is a YAML of it."""
+    for argument in given:
         for path in (home / "dags").rglob(f"{argument}{SUFFIX}") if re.fullmatch(NAME_PATTERN, argument) else ():
-            return ["--schema", load_pipeline(path).validate_.schema_path]
-    return []
+            return load_pipeline(path)
+    return None
 
 
 def _keys_of(given: Sequence[str], deployment: Deployment) -> list[str]:

@@ -1,4 +1,4 @@
-"""Trainings on GPUs, by NCCL. They skip, and are counted, where there are none; none of them has run yet."""
+"""Trainings on GPUs, by NCCL. They skip, and are counted, where there are too few; none has run on two yet."""
 
 from __future__ import annotations
 

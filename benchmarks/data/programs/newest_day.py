@@ -87,7 +87,7 @@ def examined(window: Mapping[str, pl.DataFrame], columns: Sequence[str] | None =
     """
     parts = [part if columns is None else part.select("time_hour", *columns) for part in window.values()]
     rows = Rows(
-        table=pl.concat(parts).lazy(),
+        whole=pl.concat(parts).lazy(),
         num_rows={day: part.height for day, part in window.items()},
         event_time="time_hour",
         kind=Periods("day", ZONE),

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from mlops.contract.learners import TORCH
-from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
+from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.section import leaves
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import TrackingLink, run_url
-from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.initial_weights import initial_model, initial_version, with_weights
 from mlops_provider.operators.runs import recipe_folders
+from mlops_provider.operators.warm_start import WarmStartOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class TrainOperator(StepOperator):
+class TrainOperator(WarmStartOperator):
     """
     Train a model with torchrun and return its best checkpoint.
 
@@ -34,18 +33,6 @@ class TrainOperator(StepOperator):
 
     def __init__(self, *, features: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=features, **kwargs)
-        self._initial: ModelVersionRef | None = None
-
-    def models(self) -> list[str]:
-        return [] if (name := initial_model(self.settings)) is None else [name]
-
-    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        if initial_model(settings) is not None:
-            self._initial = initial_version(settings, self._deployment())
-        return with_weights(settings, self._initial)
-
-    def baselines(self, deployment: Deployment) -> dict[str, Ref]:
-        return {} if self._initial is None else {"initialise": self._initial}
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return training_code(settings)

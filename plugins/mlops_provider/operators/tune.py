@@ -12,10 +12,9 @@ from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import TrackingLink, run_url
-from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.initial_weights import initial_model, initial_version, with_weights
 from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.operators.train import training_code, training_gang
+from mlops_provider.operators.warm_start import WarmStartOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,16 +22,10 @@ if TYPE_CHECKING:
 BUDGET_SPENT = "BudgetSpentError"
 
 
-class _Search(StepOperator):
+class _Search(WarmStartOperator):
     """What a search and its trials share: the training that they are about."""
 
-    def models(self) -> list[str]:
-        return [] if (name := initial_model(self.settings["train"])) is None else [name]
-
-    def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        train = settings["train"]
-        version = None if initial_model(train) is None else initial_version(train, self._deployment())
-        return {**settings, "train": with_weights(train, version)}
+    train_setting = "train"
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})

@@ -277,3 +277,9 @@ def test_a_champion_that_knows_the_held_out_days_is_pointed_out() -> None:
     rules, data = [rule_of(IMPROVEMENT)], measured(estimated(0.7, 0.8, 0.01))
     assert "trained on 4 of the held-out periods" in judge(rules, data, periods_seen=4).reason
     assert "held-out days" not in judge(rules, data).reason
+
+
+def test_what_has_seen_the_held_out_days_replaces_nothing() -> None:
+    verdict = judge([rule_of(IMPROVEMENT)], measured(estimated(0.9, 0.8, 0.001)), periods_started_from=2)
+    assert not verdict.passed
+    assert verdict.reason.startswith("The weights that the candidate started from were trained on 2 of the held-out")

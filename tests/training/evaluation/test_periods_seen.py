@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,20 @@ import narwhals as nw
 import polars as pl
 import pytest
 
-from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ValidationRef
+from mlops.contract.refs import (
+    INPUT,
+    CheckpointRef,
+    DatasetRef,
+    FeaturesRef,
+    ModelVersionRef,
+    ReportRef,
+    ValidationRef,
+)
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
+from mlops.contract.step import RunIdentity, StepInput
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
-from mlops.evaluation.periods_seen import periods_seen
+from mlops.evaluation.periods_seen import periods_seen, periods_started_from
 from mlops.store import Store
 
 BY_TIME = TimeSplit(validation=1, test=2)
@@ -69,3 +79,27 @@ def test_days_that_the_champion_has_seen_are_counted(
 ) -> None:
     """Otherwise a champion that was fitted on the test rows would look unbeatable, and nobody would know why."""
     assert periods_seen(store, trained(*champion), trained(*candidate)) == num_days
+
+
+def started_from(store: Store, candidate: CheckpointRef, base: CheckpointRef) -> CheckpointRef:
+    """A training's ref, with its input, which names the version whose weights it started from."""
+    report = ReportRef(place="e", passed=True, reason="", metrics={}, champion=None, parent=base)
+    version = ModelVersionRef(place="r", name="toy", version="1", semantic_version="1.0.0", parent=report)
+    identity = RunIdentity(
+        pipeline="toy", run_key="k", interval_start="", interval_end="", timezone="UTC", dag_id="toy", task_id="train",
+        run_id="r", try_number=1, user="",
+    )  # fmt: skip
+    told = StepInput(step="train", run=identity, config={}, ref=candidate.parent, baselines={"initialise": version})
+    artifact = store.put_artifact("t", "input.json", told.dump().encode())
+    return replace(candidate, artifacts={INPUT: artifact})
+
+
+def test_days_that_the_weights_have_seen_which_it_started_from_are_counted(store: Store, trained: Trained) -> None:
+    """Broken: a candidate that has learnt the rows which it is measured on would win, and nobody would know why."""
+    candidate = trained(10, BY_TIME)
+    assert periods_started_from(store, candidate) == 0
+    assert periods_started_from(store, started_from(store, candidate, trained(9, BY_TIME))) == 0
+    later = started_from(store, candidate, trained(11, BY_TIME))
+    assert periods_started_from(store, later) == 1
+    through_another = started_from(store, trained(9, BY_TIME), trained(12, BY_TIME))
+    assert periods_started_from(store, started_from(store, candidate, through_another)) == 2

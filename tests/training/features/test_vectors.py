@@ -80,9 +80,9 @@ def test_another_column_than_one_of_vectors_is_refused() -> None:
             fit(VECTORS, pl.DataFrame({"x": [1.0], "embedding": column, "y": [1]}))
 
 
-def png(pixels: Any, kind: str = "PNG") -> bytes:
+def png(pixels: Any, dtype: Any = np.uint8) -> bytes:
     buffer = io.BytesIO()
-    Pillow.fromarray(np.asarray(pixels, np.uint8)).save(buffer, kind)
+    Pillow.fromarray(np.asarray(pixels, dtype)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -113,12 +113,16 @@ def test_an_image_is_its_pixels_by_channel_and_row() -> None:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        (b"GIF89a, or so", "the 13 bytes of row 1 are no image"),
-        (b"", "the 0 bytes of row 1 are no image"),
-        (png(np.zeros((2, 3)))[:45], "the 45 bytes of row 1 are no image"),
-        (png(np.zeros((3, 2))), "the image of row 1 has 2 x 3 pixels, not 3 x 2; bring them to one size"),
+        (b"GIF89a, or so", "the 13 bytes at place 1 of its batch are no image"),
+        (b"", "the 0 bytes at place 1 of its batch are no image"),
+        (png(np.zeros((2, 3)))[:45], "the 45 bytes at place 1 of its batch are no image"),
+        (
+            png(np.zeros((3, 2))),
+            "the image at place 1 of its batch has 2 x 3 pixels, not 3 x 2; bring them to one size",
+        ),
+        (png(np.full((2, 3), 300), np.uint16), "at place 1 of its batch has pixels of mode I;16, whose values are not"),
     ],
-    ids=["no image", "empty", "cut", "size"],
+    ids=["no image", "empty", "cut", "size", "16 bits"],
 )
 def test_bytes_that_are_no_such_image_are_named(file: bytes, message: str) -> None:
     rows = pictures(png(np.zeros((2, 3))), file)

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.ensemble
+import sklearn.linear_model
+import sklearn.model_selection
 from measured import objective_of
 
 from mlops.contract.step import BadConfigError, BadDataError
@@ -136,3 +139,57 @@ def test_a_model_of_another_release_is_refused() -> None:
 
     with pytest.raises(BadDataError, match="saved by another release of scikit-learn"):
         learner.load(pickle.dumps((Old(), names)), given.objective)
+
+
+def test_a_search_within_is_equal_bytes_each_time() -> None:
+    """Broken: how long each fit took stands in the model, and folds were drawn from a generator that nobody seeds."""
+    parameters = {
+        "estimator": sklearn.linear_model.LogisticRegression(),
+        "param_grid": {"C": [0.1, 1.0]},
+        "cv": sklearn.model_selection.StratifiedKFold(3, shuffle=True),
+    }
+    given, found = lesson("binary"), set()
+    for _ in range(3):
+        settings = {"estimator": "sklearn.model_selection:GridSearchCV", "parameters": parameters}
+        learner = load_learner("sklearn", settings, no_recipe)
+        model, _ = learner.learn(learner.begin(given), given, 1)
+        found.add(model.save())
+    assert len(found) == 1
+
+
+def test_what_says_only_after_learning_that_it_has_probabilities_learns() -> None:
+    parts = [("trees", sklearn.ensemble.RandomForestClassifier(n_estimators=3, random_state=0))]
+    given, learner = lesson("binary"), of("sklearn.ensemble:StackingClassifier", estimators=parts)
+    model, loss = learner.learn(learner.begin(given), given, 1)
+    assert np.isfinite(loss)
+    assert np.isfinite(model.predict(given.train)).all()
+
+
+def test_a_row_alone_has_the_margins_that_it_has_among_others() -> None:
+    """Broken: a class without rows got its logit from the least of the request."""
+    given = lesson("multiclass", labels=[0, 1, 3] * 20, classes=5)
+    learner = of("sklearn.svm:LinearSVC")
+    model, _ = learner.learn(learner.begin(given), given, 1)
+    whole = model.predict(given.train)
+    alone = np.concatenate([model.predict(given.train.take(np.array([row]))) for row in range(60)])
+    np.testing.assert_array_equal(alone, whole)
+
+
+def test_counts_that_are_all_0_in_a_leaf_have_a_loss() -> None:
+    given = lesson("regression", labels=[0] * 40 + [5] * 20, loss="poisson")
+    learner = of("sklearn.ensemble:RandomForestRegressor", n_estimators=3)
+    _, loss = learner.learn(learner.begin(given), given, 1)
+    assert np.isfinite(loss)
+
+
+def test_margins_of_pairs_of_classes_are_refused() -> None:
+    given = lesson("multiclass", labels=[0, 1, 2, 3] * 15, classes=4)
+    learner = of("sklearn.svm:SVC", decision_function_shape="ovo")
+    with pytest.raises(BadConfigError, match=r"SVC gives 6 numbers for 4 classes.*decision_function_shape to ovr"):
+        learner.learn(learner.begin(given), given, 1)
+
+
+def test_what_is_no_estimator_is_named() -> None:
+    given, learner = lesson("binary"), of("collections:Counter")
+    with pytest.raises(BadConfigError, match=r"collections:Counter makes Counter, which is no estimator"):
+        learner.begin(given)

@@ -163,3 +163,11 @@ def test_perplexity_is_that_of_a_token() -> None:
     """Broken: a short document would count as much as a long one."""
     num_tokens, losses = np.array([1.0, 9.0]), np.array([5.0, 9 * np.log(2)])
     assert measure("perplexity", num_tokens, losses, np.arange(3)) == pytest.approx((np.exp(5) * 2**9) ** (1 / 10))
+
+
+def test_of_equal_scores_the_first_class_is_the_one_predicted() -> None:
+    """Broken: a model that knows nothing, and gives all classes the same, would be right at any k."""
+    labels, logits = np.arange(60) % 5, np.zeros((60, 5))
+    for k in (1, 2, 5):
+        assert of_classes(f"top_k_accuracy@{k}", labels, logits) == pytest.approx(k / 5)
+    assert of_classes("accuracy", labels, logits) == pytest.approx(1 / 5)

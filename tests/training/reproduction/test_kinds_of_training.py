@@ -126,3 +126,24 @@ def test_trees_are_made_again_to_the_bit(quick: Any) -> None:
     done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+
+
+@pytest.mark.parametrize("by", by_turns(["a file", "a model"], 2))
+def test_a_training_that_started_from_weights_is_identical_when_their_file_is_gone(quick: Any, by: str) -> None:
+    """Broken: what lay on somebody's disk could not be had for making the model again."""
+    features = quick.features()
+    base = quick.train(features, key="base", epochs=1)
+    weights = base.artifacts["weights"]
+    if by == "a file":
+        file = quick.home / "models/base.pt"
+        file.parent.mkdir()
+        file.write_bytes(quick.store.read(weights))
+        start = {"path": "models/base.pt", "sha256": weights.sha256}
+    else:
+        start = {"model": "toy@champion", "found": {**dataclasses.asdict(weights), "version": "1"}}
+    checkpoint = quick.train(features, key="from", epochs=1, initialise={**start, "leave_out": ["3.*"]})
+    if by == "a file":
+        file.unlink()
+    done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout

@@ -226,6 +226,19 @@ def test_vectors_and_bytes_are_looked_at_by_how_long_they_are(nights):
         nights.validate(night(FIRST + timedelta(days=1), 40.0))
 
 
+def test_a_key_of_bytes_is_unique_by_its_bytes(nights):
+    """Broken: keys of one length, such as those of 16 bytes, were all one."""
+    nights.schema.unlink()
+    rows = table([100, 100, 100])
+    keyed = rows.with_columns(key=pl.Series([row.to_bytes(16, "big") for row in range(rows.height)]))
+    nights.validate(nights.ingest(keyed), unique=[["key"]])
+    start = FIRST + timedelta(days=1)
+    rows = table([100, 100, 100], start)
+    twice = rows.with_columns(key=pl.Series([(row // 2).to_bytes(16, "big") for row in range(rows.height)]))
+    with pytest.raises(BadDataError, match=f"{rows.height // 2} keys occur more than once"):
+        nights.validate(nights.ingest(twice, start), unique=[["key"]])
+
+
 def test_another_try_at_the_same_night_proposes_anew(nights):
     """Who writes a pipeline changes its columns ten times on one day."""
     nights.schema.unlink()

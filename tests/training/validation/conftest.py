@@ -79,7 +79,7 @@ def rows_of(frames: Mapping[str, pl.DataFrame]) -> Rows:
     """What the step reads from the snapshot of these days."""
     frames = {day: frames[day] for day in sorted(frames) if frames[day].height}
     return Rows(
-        table=pl.concat(frame.lazy() for frame in frames.values()) if frames else pl.LazyFrame(),
+        whole=pl.concat(frame.lazy() for frame in frames.values()) if frames else pl.LazyFrame(),
         num_rows={day: frame.height for day, frame in frames.items()},
         event_time="departure",
         kind=Periods("day", "UTC"),

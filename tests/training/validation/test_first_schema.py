@@ -50,7 +50,7 @@ def described(columns: dict[str, pl.Series], sizes: tuple[int, ...]) -> Describe
         frames[day] = frame.with_columns(departure=pl.Series([noon + timedelta(seconds=row) for row in range(size)]))
         start += size
     rows = Rows(
-        table=pl.concat(frame.lazy() for frame in frames.values()),
+        whole=pl.concat(frame.lazy() for frame in frames.values()),
         num_rows={day: frame.height for day, frame in frames.items()},
         event_time="departure",
         kind=Periods("day", "UTC"),

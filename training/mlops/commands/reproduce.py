@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
@@ -180,7 +180,7 @@ def _train(
         now = again.run(
             document,
             original.checkpoint.parent,
-            config={"nodes": 1, "processes": world_size},
+            config={"nodes": 1, "processes": world_size, **_initial_weights(original)},
             world_size=world_size,
             num_threads=original.environment["num_threads"],
             on_line=on_line,
@@ -192,6 +192,13 @@ def _train(
     run = reopen_run(connect(again.tracking_uri), now.tracking_run)
     run.log_values({}, {IDENTICAL_TAG: str(not found)})
     return now, found.values(), _reasons(original, now, again, found) if found else ()
+
+
+def _initial_weights(original: Original) -> dict[str, Any]:
+    """Return the setting by which a training starts from the kept copy of its file; empty where there is none."""
+    if (kept := original.checkpoint.artifacts.get("initial_weights")) is None:
+        return {}
+    return {"initialise": {**original.train_input.config["initialise"], "found": {**asdict(kept), "version": ""}}}
 
 
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:

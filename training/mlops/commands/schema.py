@@ -18,7 +18,7 @@ from mlops.store import Store
 from mlops.validation.first_schema import Described, first_schema, proposal_in_force
 from mlops.validation.proposal import revise_schema
 from mlops.validation.rows import Rows
-from mlops.validation.schema import SERVING, Schema, read_schema
+from mlops.validation.schema import Schema, read_schema
 from mlops.validation.schema_text import revise_text
 
 
@@ -68,16 +68,20 @@ def _propose(options: argparse.Namespace, places: Places, console: Console) -> i
 def _first(
     options: argparse.Namespace, path: Path, described: Described, store: Store, console: Console, notes: Console
 ) -> int:
-    text = first_schema(described, options.label)
-    if not options.snapshot and (schema := _in_force(options, store)) is not None:
+    schema = None if options.snapshot else _in_force(options, store)
+    if schema is None:
+        text = first_schema(described, options.label)
+    else:
         assert schema.proposal is not None
-        text, proto = schema.proposal.decode(), schema_pb2.Schema()
-        proto.CopyFrom(schema.proto)
-        for feature in proto.feature:
-            if feature.name in options.label and SERVING not in feature.not_in_environment:
-                feature.not_in_environment.append(SERVING)
-        text = revise_text(text, schema.proto, proto)
-        notes.print("This is what the runs are held against; --snapshot proposes another one.", markup=False)
+        proto = _revised(schema, described, options)
+        text = revise_text(schema.proposal.decode(), schema.proto, proto)
+        notes.print(
+            "This is what the runs are held against, with what the newest snapshot needs; --snapshot proposes another "
+            "one.",
+            markup=False,
+        )
+        for anomaly in described.anomalies(schema):
+            notes.print(f"did not fit: {anomaly.line}", markup=False)
     console.out(text, highlight=False, end="")
     if options.write:
         _replace(path, text)
@@ -100,7 +104,7 @@ def _in_force(options: argparse.Namespace, store: Store) -> Schema | None:
 def _revision(
     options: argparse.Namespace, path: Path, schema: Schema, described: Described, console: Console, notes: Console
 ) -> int:
-    proto = revise_schema(schema.proto, list(described.datasets.values()), described.rows.schema, options.label)
+    proto = _revised(schema, described, options)
     before = path.read_text("utf-8")
     after = revise_text(before, schema.proto, proto)
     for anomaly in described.anomalies(schema):
@@ -122,6 +126,10 @@ def _revision(
         return 0
     notes.print("Take over what is right of it, or all with --write; then commit it.", markup=False)
     return 1
+
+
+def _revised(schema: Schema, described: Described, options: argparse.Namespace) -> schema_pb2.Schema:
+    return revise_schema(schema.proto, list(described.datasets.values()), described.rows.schema, options.label)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -61,7 +61,8 @@ def score_champion(
 
 def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: Sequence[Metric]) -> None:
     """
-    Check that the metrics are defined for both models, and that language models have the same tokens.
+    Check that the metrics are defined for both models, that their labels mean the same, and that language models have
+    the same tokens.
 
     :raises BadConfigError: if the two cannot be compared
     """
@@ -79,7 +80,13 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
                 f"its labels mean something else: its objective_settings.{setting} is {before}, and the candidate's "
                 f"{now}"
             )
-    tokens = describe(candidate)["tokens"]
+    described = describe(candidate)
+    if list(champion.classes) != described["classes"]:
+        before, now = (f"[{', '.join(classes)}]" for classes in (champion.classes, described["classes"]))
+        raise BadConfigError(
+            f"its labels mean something else: the classes of its feature set are {before}, and the candidate's {now}"
+        )
+    tokens = described["tokens"]
     if tokens is not None and tokens != champion.tokens:
         assert champion.tokens is not None, "the metrics of tokens fit both"
         raise BadConfigError(

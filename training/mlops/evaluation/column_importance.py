@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from mlops.contract.step import BadDataError
+from mlops.contract.step import StepError
 from mlops.metrics.metric import Metric
 from mlops.predictor.predictor import Predictor
 
+logger = logging.getLogger(__name__)
 MOST_ROWS: Final = 1_000
 """Rows that are looked at, about: it is for people to read, and decides nothing."""
 
@@ -45,7 +47,8 @@ def column_importance(model: Predictor, rows: pl.DataFrame, metric: Metric) -> M
             * (whole - _measured(model, some.with_columns(pl.col(column).shuffle(seed=0)), metric))
             for column in model.inputs
         }
-    except BadDataError:  # of one class only, say
+    except StepError as error:  # of one class only, say
+        logger.info("which columns the model rests on cannot be measured: %s", error)
         return {}
 
 

@@ -147,6 +147,7 @@ def compare(
     *,
     own: Callable[[str], object],
     periods_seen: int = 0,
+    periods_started_from: int = 0,
     column_importance: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Comparison:
     """
@@ -157,6 +158,7 @@ def compare(
     :param rows: the raw held-out rows that ``scored.rows`` points into
     :param own: loads code of a recipe by its import path
     :param periods_seen: held-out periods that the champion was trained on
+    :param periods_started_from: those that the weights were trained on which the candidate started from
     :param column_importance: see :attr:`Comparison.column_importance`
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
@@ -170,7 +172,13 @@ def compare(
         metric=metrics[0].name,
         champion_version=champion_version,
         estimates={metric.name: estimate(metric, of_candidate, of_champion) for metric in metrics},
-        slices=slices(metrics[0], kept, config.slices or slice_columns(kept), of_candidate, of_champion),
+        slices=slices(
+            metrics[0],
+            kept,
+            config.slices or slice_columns(kept.drop(model.unknown, strict=False)),
+            of_candidate,
+            of_champion,
+        ),
         groups=group_differences(
             kept,
             config.fairness,
@@ -187,7 +195,9 @@ def compare(
         candidate=of_candidate,
         champion=of_champion,
         measured=measured,
-        verdict=judge(config.rules, measured, own, periods_seen=periods_seen),
+        verdict=judge(
+            config.rules, measured, own, periods_seen=periods_seen, periods_started_from=periods_started_from
+        ),
         importance=model.importance(),
         column_importance=column_importance,
         num_apart=num_rows - len(scored.rows),

@@ -26,6 +26,8 @@ MOST_FEATURES: Final = 12
 STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
+    # A name with dollars is no formula.
+    "text.parse_math": False,
     "font.size": 11,
     "font.family": "sans-serif",
     "text.color": INK,

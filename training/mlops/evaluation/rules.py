@@ -28,7 +28,12 @@ from mlops.evaluation.verdict import Measured, RuleOutcome, Verdict
 
 
 def judge(
-    rules: Sequence[Section], measured: Measured, own: Callable[[str], object], *, periods_seen: int = 0
+    rules: Sequence[Section],
+    measured: Measured,
+    own: Callable[[str], object],
+    *,
+    periods_seen: int = 0,
+    periods_started_from: int = 0,
 ) -> Verdict:
     """
     Judge a candidate: all rules must hold. The reason names those that fail; if all hold, the first, and how many there
@@ -36,6 +41,8 @@ def judge(
 
     :param own: loads code of a recipe by its import path
     :param periods_seen: held-out periods that the champion was trained on, as when an old night is run again
+    :param periods_started_from: those that the weights were trained on which the candidate started from: it fails then,
+        for it has seen what it is measured on
     :raises BadConfigError: where a rule is about something that is not measured, or its code fails
     """
     outcomes = [_outcome(rule, measured, own) for rule in rules]
@@ -45,7 +52,13 @@ def judge(
         reason += f" All {len(outcomes)} rules hold."
     if periods_seen:
         reason += f" The champion was trained on {periods_seen} of the held-out periods, which favours it."
-    return Verdict(passed=not failed, reason=reason, outcomes=outcomes)
+    if periods_started_from:
+        reason = (
+            f"The weights that the candidate started from were trained on {periods_started_from} of the held-out "
+            "periods: it has seen what it is measured on. Start from an earlier version (train.initialise), or hold "
+            f"out later data. {reason}"
+        )
+    return Verdict(passed=not failed and not periods_started_from, reason=reason, outcomes=outcomes)
 
 
 def _outcome(rule: Section, measured: Measured, own: Callable[[str], object]) -> RuleOutcome:

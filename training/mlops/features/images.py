@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,11 @@ import polars as pl
 from PIL import Image as Decoder
 from PIL import UnidentifiedImageError
 
+from mlops.contract.step import BadDataError
 from mlops.features.vectors import MultiValued
+
+_MODES: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
+"""Pillow's modes of 8 bits and less, of which it converts each to grey or to colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,6 @@ class Image(MultiValued):
         pixels = np.empty((len(values), self.channels, self.height, self.width), np.uint8)
         for place, data in enumerate(values):
             image = self._opened(data, place)
-            if image.size != (self.width, self.height):
-                raise self.bad_data(
-                    f"the image of row {place} has {image.width} x {image.height} pixels, not {self.width} x "
-                    f"{self.height}; bring them to one size in ingest.transform"
-                )
             converted = np.asarray(image.convert("L" if self.channels == 1 else "RGB"))
             pixels[place] = converted.reshape(self.height, self.width, self.channels).transpose(2, 0, 1)
         return (pixels.reshape(len(values), -1) / np.float32(255)).astype(np.float32)
@@ -58,9 +57,26 @@ class Image(MultiValued):
     def _opened(self, data: bytes, place: int) -> Decoder.Image:
         try:
             image = Decoder.open(io.BytesIO(data))
-            image.load()
-            return image
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        except (UnidentifiedImageError, Decoder.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+            raise self._no_image(data, place, error) from error
+        # Before its pixels are decoded: a small file may have any number of them.
+        if image.size != (self.width, self.height):
             raise self.bad_data(
-                f"the {len(data)} bytes of row {place} are no image: {type(error).__name__}: {error}"
-            ) from error
+                f"the image at place {place} of its batch has {image.width} x {image.height} pixels, not {self.width} "
+                f"x {self.height}; bring them to one size in ingest.transform"
+            )
+        if image.mode not in _MODES:
+            raise self.bad_data(
+                f"the image at place {place} of its batch has pixels of mode {image.mode}, whose values are not 0 to "
+                "255; convert such images in ingest.transform, or take the numbers as a Vector"
+            )
+        try:
+            image.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            raise self._no_image(data, place, error) from error
+        return image
+
+    def _no_image(self, data: bytes, place: int, error: Exception) -> BadDataError:
+        return self.bad_data(
+            f"the {len(data)} bytes at place {place} of its batch are no image: {type(error).__name__}: {error}"
+        )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from mlops.data.engine.dtypes import instance_of
 from mlops.features.protocol import Defined, Encoder, FloatArray, State
 from mlops.features.running_statistics import Moments, Statistic
 
@@ -90,7 +91,7 @@ class Vector(MultiValued):
     def check(self, schema: Mapping[str, pl.DataType]) -> None:
         dtype = schema[self.column]
         inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
-        if dtype != pl.Null and (inner is None or not pl.Series([], dtype=inner).dtype.is_numeric()):
+        if dtype != pl.Null and (inner is None or not instance_of(inner).is_numeric()):
             raise self.bad_config(f"the column is {dtype}, not a vector of numbers")
 
     def decode(self, values: pl.Series) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ import torch
 from mlops.contract.learner_settings import LightGbmSettings
 from mlops.contract.objective_settings import MulticlassSettings, RegressionSettings
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.shards.batch import Batch
+from mlops.data.shards.batch import rows_with
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import FittedModel, Lesson
 from mlops.metrics.predictions import Floats
@@ -224,14 +224,7 @@ def as_predictions(raw: Array, objective: LoadedObjective) -> Floats:
     :return: ``[N]`` or ``[N, K]``
     """
     outputs = torch.from_numpy(np.ascontiguousarray(raw.T if len(raw) > 1 else raw[0], np.float32))
-    rows = Batch(
-        features=torch.empty(raw.shape[1], 0),
-        labels=torch.zeros(raw.shape[1]),
-        mask=None,
-        weights=torch.ones(raw.shape[1]),
-        samples=np.arange(raw.shape[1]),
-    )
-    return objective.functions.predict(outputs, rows)
+    return objective.functions.predict(outputs, rows_with(torch.zeros(len(outputs))))
 
 
 def _sums(booster: lightgbm.Booster) -> Sequence[Array]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from mlops.code import load_extension, recipe_of
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
@@ -22,6 +24,7 @@ def check_features(config: Train, manifest: Mapping[str, Any], own: Callable[[st
     :param manifest: of the features
     :param own: loads code of the recipe by its import path
     :raises BadConfigError: where metrics, objective, learner and features do not fit each other
+    :raises BadDataError: where a split has a label that the objective is not defined for
     """
     objective = load_objective(config.objective, config.objective_settings, own)
     spec = objective.spec
@@ -39,6 +42,9 @@ def check_features(config: Train, manifest: Mapping[str, Any], own: Callable[[st
             f"train.objective_settings.classes must be those of the feature set, [{', '.join(classes)}], got "
             f"[{', '.join(stated)}]: a served answer would name the wrong ones"
         )
+    if made == "rows":
+        for split in manifest["splits"].values():
+            objective.functions.check_labels(np.array(split["labels"], np.float32))
     if config.learner != TORCH:
         _check_learner(config, objective, manifest["feature_set"], own)
     if spec.needs_groups and not manifest["grouped"]:

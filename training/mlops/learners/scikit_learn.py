@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learner_settings import SklearnSettings
 from mlops.contract.objective_settings import RegressionSettings
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.shards.batch import Batch
+from mlops.data.shards.batch import rows_with
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import FittedModel, Lesson
 from mlops.metrics.predictions import Floats
@@ -89,8 +91,13 @@ class Fitted:
         else:
             known = np.asarray(estimator.decision_function(features), np.float64)
             known = np.stack([-known / 2, known / 2], axis=1) if known.ndim == 1 else known
-            least = known.min(initial=0.0) + np.log(_LEAST)
-        found = np.full((len(features), num_classes), least)
+            least = known.min(axis=1, keepdims=True, initial=0.0) + np.log(_LEAST)
+        if known.shape[1] != len(estimator.classes_):
+            raise BadConfigError(
+                f"{type(estimator).__name__} gives {known.shape[1]} numbers for {len(estimator.classes_)} classes, one "
+                "for each pair of them; set decision_function_shape to ovr, or probability to true"
+            )
+        found: Array = np.full((len(features), num_classes), 0.0) + least
         found[:, np.asarray(estimator.classes_, np.int64)] = known
         return found
 
@@ -108,20 +115,18 @@ class ScikitLearn:
             estimator = make(**self._settings.parameters)
         except TypeError as error:
             raise BadConfigError(f"train.learner_settings.parameters do not fit {path}: {error}") from error
-        if objective.kind == "value":
-            fits, wanted = is_regressor(estimator), "a regressor"
-        else:
-            fits, wanted = is_classifier(estimator), "a classifier"
+        kind, wanted = (is_regressor, "a regressor") if objective.kind == "value" else (is_classifier, "a classifier")
+        try:
+            fits, parameters = kind(estimator), estimator.get_params()
+        except AttributeError as error:
+            raise BadConfigError(
+                f"{path} makes {type(estimator).__name__}, which is no estimator of scikit-learn: {error}; derive it "
+                "from sklearn.base.BaseEstimator"
+            ) from error
         if not fits:
             raise BadConfigError(
                 f"objective {objective.name!r} needs {wanted}, and {path} makes {type(estimator).__name__}, which is "
                 "none"
-            )
-        if objective.kind != "value" and not any(
-            hasattr(estimator, name) for name in ("predict_proba", "decision_function")
-        ):
-            raise BadConfigError(
-                f"{path} predicts no probabilities with these parameters, which {objective.name!r} needs"
             )
         if lesson.epochs > 1 and not _learns_in_parts(estimator):
             raise BadConfigError(
@@ -129,7 +134,7 @@ class ScikitLearn:
             )
         chance = {
             name: lesson.seed
-            for name, value in estimator.get_params().items()
+            for name, value in parameters.items()
             if name.rpartition("__")[2] == "random_state" and value is None
         }
         return Fitted(estimator.set_params(**chance), objective, lesson.feature_names)
@@ -145,15 +150,25 @@ class ScikitLearn:
         features = _numbers(table)
         labels = np.asarray(table.labels, np.float64 if lesson.objective.kind == "value" else np.int64)
         try:
-            if _learns_in_parts(estimator):
-                # In an order of the epoch's own, which depends on nothing that was drawn before.
-                order = np.random.default_rng([lesson.seed, epoch]).permutation(len(labels))
-                classes = {"classes": np.arange(_num_classes(lesson))} if is_classifier(estimator) else {}
-                estimator.partial_fit(features[order], labels[order], **classes)
-            else:
-                estimator.fit(features, labels)
+            with _seeded(lesson.seed, epoch):
+                if _learns_in_parts(estimator):
+                    # In an order of the epoch's own, which depends on nothing that was drawn before.
+                    order = np.random.default_rng([lesson.seed, epoch]).permutation(len(labels))
+                    classes = {"classes": np.arange(_num_classes(lesson))} if is_classifier(estimator) else {}
+                    estimator.partial_fit(features[order], labels[order], **classes)
+                else:
+                    estimator.fit(features, labels)
         except ValueError as error:
             raise BadConfigError(f"{self._settings.estimator} cannot learn from these rows: {error}") from error
+        # Some know it only now, such as a stack of estimators.
+        if lesson.objective.kind != "value" and not any(
+            hasattr(estimator, name) for name in ("predict_proba", "decision_function")
+        ):
+            raise BadConfigError(
+                f"{self._settings.estimator} predicts no probabilities with these parameters, which "
+                f"{lesson.objective.name!r} needs"
+            )
+        _forget_times(estimator)
         return learnt, _loss(learnt.predict(table), table, lesson.objective)
 
 
@@ -163,6 +178,30 @@ def _numbers(table: FeatureTable) -> Array:
     precision, whatever path the linear algebra takes for so many rows.
     """
     return table.features.astype(np.float64)
+
+
+@contextmanager
+def _seeded(*seed: int) -> Iterator[None]:
+    """Seed the generators of Python and of numpy, which an estimator may use where none of its parameters says so."""
+    before = random.getstate(), np.random.get_state()
+    mixed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    random.seed(mixed)
+    np.random.seed(mixed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _forget_times(estimator: Any) -> None:
+    """Set how long a search took to 0, for equal models are equal bytes."""
+    for part in (estimator, *(step for _, step in getattr(estimator, "steps", ()))):
+        if hasattr(part, "refit_time_"):
+            part.refit_time_ = 0.0
+        for name, values in getattr(part, "cv_results_", {}).items():
+            if name.endswith("_time"):
+                values[:] = 0.0
 
 
 def _learns_in_parts(estimator: Any) -> bool:
@@ -189,14 +228,8 @@ def _loss(predicted: Floats, table: FeatureTable, objective: LoadedObjective) ->
     settings = objective.settings
     if isinstance(settings, RegressionSettings) and settings.loss == "poisson":
         with np.errstate(divide="ignore", invalid="ignore"):
-            predicted = np.log(predicted)
-    rows = Batch(
-        features=torch.empty(table.num_rows, 0),
-        labels=torch.from_numpy(np.array(table.labels)),
-        mask=None,
-        weights=torch.ones(table.num_rows),
-        samples=np.arange(table.num_rows),
-    )
+            predicted = np.log(np.maximum(predicted, np.float32(_LEAST)))
+    rows = rows_with(torch.from_numpy(np.array(table.labels)))
     return float(objective.functions.loss(_Given(torch.from_numpy(np.ascontiguousarray(predicted))), rows).mean())
 
 

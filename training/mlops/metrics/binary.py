@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlops.metrics.predictions import Floats, IntArray, Predictions
-from mlops.metrics.weighted import Array, Weighted, ratio_of_sums
+from mlops.metrics.weighted import Weighted, as_ones, ratio_of_sums
 
 
 def weighted_auc(predictions: Predictions, parameter: None) -> Weighted:
@@ -22,17 +22,13 @@ def weighted_auc(predictions: Predictions, parameter: None) -> Weighted:
 
 def weighted_f1(predictions: Predictions, parameter: None) -> Weighted:
     """Return the F1 score of the rows that are more probable than not."""
-    positive, predicted = (_as_ones(each > 0) for each in (predictions.labels, predictions.predicted))
+    positive, predicted = (as_ones(each > 0) for each in (predictions.labels, predictions.predicted))
     return ratio_of_sums(
         2 * positive * predicted,
         positive + predicted,
         predictions.offsets,
         undefined=f"no label and no prediction of the {len(positive)} rows is positive",
     )
-
-
-def _as_ones(chosen: npt.NDArray[np.bool_]) -> Array:
-    return chosen.astype(np.float64)
 
 
 class WeightedAuc:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mlops.metrics.binary import log_losses, probabilities
 from mlops.metrics.predictions import Floats, IntArray, Predictions
-from mlops.metrics.weighted import Array, Weighted, of_sums, ratio, ratio_of_sums
+from mlops.metrics.weighted import Array, Weighted, as_ones, of_sums, ratio, ratio_of_sums
 
 CALIBRATION_BINS: Final = 15
 
@@ -50,14 +50,18 @@ def weighted_calibration_error(predictions: Predictions, parameter: None) -> Wei
 def weighted_accuracy(predictions: Predictions, parameter: None) -> Weighted:
     """Return the share of rows whose most probable class is theirs."""
     labels, chosen, _ = _classified(predictions)
-    return ratio_of_sums(_as_ones(labels == chosen), np.ones(len(labels)), predictions.offsets)
+    return ratio_of_sums(as_ones(labels == chosen), np.ones(len(labels)), predictions.offsets)
 
 
 def weighted_top_k_accuracy(predictions: Predictions, parameter: float) -> Weighted:
-    """Return the share of rows whose class is among the ``K`` most probable ones."""
-    own = predictions.predicted[np.arange(predictions.num_rows), predictions.labels.astype(np.int64)]
-    before = (predictions.predicted > own[:, None]).sum(axis=1)
-    return ratio_of_sums(_as_ones(before < parameter), np.ones(len(own)), predictions.offsets)
+    """
+    Return the share of rows whose class is among the ``K`` most probable ones; of equal ones the first counts, as
+    where one is predicted.
+    """
+    scores, labels = predictions.predicted, predictions.labels.astype(np.int64)[:, None]
+    own = np.take_along_axis(scores, labels, axis=1)
+    before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < labels))
+    return ratio_of_sums(as_ones(before.sum(axis=1) < parameter), np.ones(len(own)), predictions.offsets)
 
 
 def weighted_balanced_accuracy(predictions: Predictions, parameter: None) -> Weighted:
@@ -121,10 +125,6 @@ def _mean(parts: Array, wholes: Array) -> float:
     """Return the mean of the ratios whose whole is above 0; NaN where there is none."""
     there = wholes > 0
     return float((parts[there] / wholes[there]).mean()) if there.any() else float("nan")
-
-
-def _as_ones(chosen: npt.NDArray[np.bool_]) -> Array:
-    return chosen.astype(np.float64)
 
 
 def _summed_error(sums: Array) -> Array:

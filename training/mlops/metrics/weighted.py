@@ -70,6 +70,11 @@ def ratio_of_sums(numerator: Array, denominator: Array, offsets: IntArray, *, un
     return of_sums(terms, ratio, offsets, undefined=undefined)
 
 
+def as_ones(chosen: npt.NDArray[np.bool_]) -> Array:
+    """Return 1 for what is chosen and 0 for what is not."""
+    return chosen.astype(np.float64)
+
+
 def over_drawn_rows(function: Callable[[Floats, Floats, IntArray], float], predictions: Predictions) -> Weighted:
     """
     Return a metric that is computed anew from the rows of each resample, whatever it is. It takes long.

@@ -57,6 +57,10 @@ class DocumentsPredictor:
     def inputs(self) -> Sequence[str]:
         return []
 
+    @property
+    def unknown(self) -> Sequence[str]:
+        return []
+
     def score(self, rows: pl.DataFrame) -> Scored:
         num_tokens, losses = score_documents(self._module, self.tokens, rows, torch.device("cpu"))
         offsets = np.arange(rows.height + 1)

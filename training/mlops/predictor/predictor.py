@@ -56,6 +56,10 @@ class Predictor(Protocol):
     def inputs(self) -> Sequence[str]:
         """Raw columns that features are made of: not those that only group rows or put them in an order."""
 
+    @property
+    def unknown(self) -> Sequence[str]:
+        """Raw columns that nobody knows when the model is asked: the label, and outcomes."""
+
     def score(self, rows: pl.DataFrame) -> Scored:
         """
         Score rows.

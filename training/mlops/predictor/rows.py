@@ -66,6 +66,10 @@ class RowsPredictor:
         features = self.fitted.feature_set
         return [name for name in self.columns if name not in {*features.group_by, *features.order_by}]
 
+    @property
+    def unknown(self) -> Sequence[str]:
+        return [self.fitted.feature_set.label, *self.fitted.feature_set.outcomes]
+
     def score(self, rows: pl.DataFrame) -> Scored:
         table = self.fitted.apply(rows)
         return Scored(

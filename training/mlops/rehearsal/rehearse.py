@@ -20,7 +20,6 @@ from mlops.contract.sections.ingest import Ingest
 from mlops.contract.sections.train import Train
 from mlops.contract.sections.validate import Validate
 from mlops.data.engine.engines import as_table
-from mlops.data.shards.shard_reading import open_split
 from mlops.features.fitted import as_feature_set
 from mlops.features.materialise import Materialised, materialise
 from mlops.features.token_set import TokenSet
@@ -87,8 +86,7 @@ class _Trial:
     def run(self, sample: Sample) -> None:
         store = Store(f"file://{self.scratch / 'store'}")
         section = check_section(Features, self.document["features"], "features")
-        train = self.document["train"]
-        config = check_section(Train, {**train, **(_ALONE if train.get("learner", TORCH) == TORCH else {})}, "train")
+        config = self._train()
         made: Materialised | None = None
         with self.problems.caught("features", "feature_set"):
             made = self._features(store, section, sample.rows)
@@ -115,6 +113,18 @@ class _Trial:
                 self._epoch(store, config, features, manifest)
                 self.done.append(f"an epoch of {config.learner}")
 
+    def _train(self) -> Train:
+        """Return the section as it can be tried here: by a process, and with no weights that are looked up."""
+        train = dict(self.document["train"])
+        if train.get("learner", TORCH) == TORCH:
+            train |= _ALONE
+        if ((train.get("initialise") or {}).get("model")) is not None:
+            self.done.append(
+                f"{train.pop('initialise')['model']} is looked up when a run begins: whether its weights are the "
+                "model's is not tried"
+            )
+        return check_section(Train, train, "train")
+
     def _features(self, store: Store, section: Features, rows: pl.DataFrame) -> Materialised:
         definition = load_attribute(section.feature_set, self.home)
         code = store.put_artifact(_PLACE, "code.zip", bundle(recipe_folder(self.home, section.feature_set)))
@@ -134,9 +144,6 @@ class _Trial:
 
         ranks = join(config.parallel, deterministic=config.deterministic, float32_matmul=config.float32_matmul)
         recipe = Recipe(config=config, ranks=ranks, home=self.home, store=store, features=features, manifest=manifest)
-        if recipe.objective.spec.inputs == "rows":
-            labels = open_split(store, features, "train", self.scratch).labels
-            recipe.objective.functions.check_labels(labels)
         recipe.self_test(recipe.loader()).run()
 
     def _epoch(self, store: Store, config: Train, features: FeaturesRef, manifest: Mapping[str, Any]) -> None:

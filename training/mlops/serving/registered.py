@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from pydantic import ConfigDict
 from mlops.contract.extensions import by_import_path
 from mlops.contract.objectives import OBJECTIVES
 from mlops.contract.section import Section, SpecError, check_section
-from mlops.contract.step import BadConfigError, BadDataError
 from mlops.metrics.predictions import Predictions
 from mlops.objectives.objective import LoadedObjective
 from mlops.predictor.predictor import Predictor
@@ -33,6 +31,8 @@ class ScoredByPackage:
     objective: str
     kind: str
     """Kind of prediction."""
+    classes: Sequence[str]
+    """Values of its label, as ``FeatureSet.classes`` names them; empty where the label is a number."""
     tokens: Mapping[str, Any] | None
     """``format``, ``tokenizer`` and ``fitted`` of the tokens of a language model."""
     model: Predictor | None
@@ -58,26 +58,8 @@ def score_by_package(folder: Path, rows: pl.DataFrame, scratch: Path, *, candida
     package = RegisteredPackage.of(folder, scratch)
     if (model := package.opened()) is not None:
         return _described(scoring.describe(model), model.score(rows), model)
-    return _scored_apart(package, rows, scratch, candidate)
-
-
-def _scored_apart(
-    package: RegisteredPackage, rows: pl.DataFrame, scratch: Path, candidate: LoadedObjective
-) -> ScoredByPackage:
-    given, result = scratch / "rows.arrow", scratch / "result"
-    result.mkdir()
-    # Any release of Polars reads the oldest layout of strings.
-    rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
-    package.run(scoring.__name__, given, result)
-    document = json.loads((result / scoring.DOCUMENT).read_text())
-    if document["format"] != scoring.FORMAT:
-        raise BadConfigError(
-            f"it was registered with another release, whose scores have format {document['format']}; this one reads "
-            f"{scoring.FORMAT}"
-        )
-    if "error" in document:
-        raise BadDataError(document["error"])
-    with np.load(result / scoring.ARRAYS) as arrays:
+    document = package.run(scoring, rows, scratch)
+    with np.load(scratch / scoring.ARRAYS) as arrays:
         predictions = Predictions(
             labels=arrays["labels"],
             predicted=arrays["predicted"],
@@ -100,5 +82,10 @@ def _settings(name: str, values: Mapping[str, Any], candidate: LoadedObjective) 
 
 def _described(document: Mapping[str, Any], scored: Scored, model: Predictor | None = None) -> ScoredByPackage:
     return ScoredByPackage(
-        scored=scored, objective=document["objective"], kind=document["kind"], tokens=document["tokens"], model=model
+        scored=scored,
+        objective=document["objective"],
+        kind=document["kind"],
+        classes=document["classes"],
+        tokens=document["tokens"],
+        model=model,
     )

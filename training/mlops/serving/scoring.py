@@ -22,6 +22,7 @@ import polars as pl
 from mlops.contract.step import StepError
 from mlops.predictor.documents import DocumentsPredictor
 from mlops.predictor.predictor import Predictor, open_predictor
+from mlops.predictor.rows import RowsPredictor
 from mlops.process import die_with_parent
 
 FORMAT: Final = 1
@@ -31,12 +32,16 @@ DOCUMENT: Final = "scored.json"
 
 
 def describe(model: Predictor) -> dict[str, Any]:
-    """Return what must be known of a model to compare it with another: its objective and, of documents, its tokens."""
+    """
+    Return what must be known of a model to compare it with another: its objective, what its labels stand for and, of
+    documents, its tokens.
+    """
     tokens = model.tokens.state if isinstance(model, DocumentsPredictor) else None
     return {
         "objective": model.objective.name,
         "kind": model.objective.kind,
         "settings": model.objective.settings.model_dump(mode="json"),
+        "classes": model.fitted.feature_set.class_names if isinstance(model, RowsPredictor) else [],
         "tokens": tokens and {part: tokens[part] for part in ("format", "tokenizer", "fitted")},
     }
 

@@ -14,7 +14,7 @@ from mlops.evaluation.column_importance import column_importance
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
 from mlops.evaluation.model_report import Background, render
-from mlops.evaluation.periods_seen import periods_seen
+from mlops.evaluation.periods_seen import periods_seen, periods_started_from
 from mlops.evaluation.serving_benchmark import measure_serving
 from mlops.features.fitted import held_out
 from mlops.predictor.packing import open_checkpoint
@@ -113,6 +113,7 @@ def _compared(
         measure_serving(candidate, rows),
         own=context.own,
         periods_seen=seen,
+        periods_started_from=periods_started_from(store, checkpoint),
         column_importance={name: column_importance(model, rows, metrics[0]) for name, model in models.items()},
     )
     return comparison, drifts

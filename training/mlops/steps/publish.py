@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
 from mlops.code import bundle, recipe_folder
-from mlops.contract.refs import CheckpointRef, FeaturesRef, StudyRef, canonical_json
+from mlops.contract.refs import Artifact, CheckpointRef, FeaturesRef, StudyRef, canonical_json
 from mlops.contract.sections.train import Train
 from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import load_objective
@@ -49,6 +49,8 @@ class Origin:
     """Code of the recipe as a zip, see :func:`mlops.code.bundle`."""
     patch: bytes
     """Patch from the commit to the code as it is; empty if there is nothing to patch, or too much."""
+    initial_weights: Artifact | None = None
+    """The kept file of weights that it started from."""
 
     @classmethod
     def of(cls, home: Path, recipe: str, ranks: Ranks) -> Origin:
@@ -150,9 +152,12 @@ def publish(
         files["trail.json"] = canonical_json(dict(trained.trail))
     if trained.lost_best is not None:
         files["lost_best.json"] = canonical_json(dict(trained.lost_best))
+    artifacts = {name.partition(".")[0]: context.publish(name, data) for name, data in files.items()}
+    if origin.initial_weights is not None:
+        artifacts["initial_weights"] = origin.initial_weights
     return CheckpointRef(
         place=context.place,
-        artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},
+        artifacts=artifacts,
         epoch=trained.epoch,
         metrics=trained.metrics,
         seed=config.seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ from mlops.trainer.recipe import Recipe
 from mlops.trainer.run_logging import MlflowCurves
 from mlops.trainer.state import TrainingState
 from mlops.trainer.trained import best_of
+from mlops.trainer.warm_start import keep_weights
 
 
 def run(context: StepContext) -> CheckpointRef | None:
@@ -44,7 +46,7 @@ def run(context: StepContext) -> CheckpointRef | None:
         return run_program(context, config, manifest)
     assert config.model is not None, "checked by the section"
     ranks = join_ranks(config)
-    origin = Origin.of(context.deployment.home, config.model, ranks) if ranks.leads else None
+    origin = _origin(context, config, ranks) if ranks.leads else None
     tags = origin.tags() if origin else {}
     ref = None
     with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):
@@ -55,6 +57,13 @@ def run(context: StepContext) -> CheckpointRef | None:
             ref = publish(context, config, best, origin, tracked, manifest)
     leave(ranks)
     return ref
+
+
+def _origin(context: StepContext, config: Train, ranks: Ranks) -> Origin:
+    assert config.model is not None, "of learner: torch"
+    home = context.deployment.home
+    kept = keep_weights(config.initialise, context.store, home, context.place)
+    return replace(Origin.of(home, config.model, ranks), initial_weights=kept)
 
 
 def join_ranks(config: Train) -> Ranks:

@@ -182,7 +182,7 @@ def allowed(name: str) -> str:
 
 
 def allowed_parameter(name: str) -> str:
-    """Return a parameter's name as MLflow allows it: ``learning_rate_factors.*.weight`` has a ``_`` for the ``*``."""
+    """Return a parameter's name as MLflow allows it: ``model_args.drop*`` has a ``_`` for the ``*``."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 

@@ -159,7 +159,7 @@ class Trainer:
                 # may be elsewhere by now.
                 self._look(together=False)
                 raise
-            if not self._prepared and job.optimizer.state:
+            if not self._prepared and self._ranks.any_stage(bool(job.optimizer.state)):
                 # Not before a first step (in fp16 some overflow) has given the optimizer its state.
                 job.checkpoints.prepare(self._tensors())
                 self._prepared = True

@@ -29,8 +29,12 @@ def build_optimizer(
     if configure is None:
         # torch has no fused step for complex numbers.
         fused = all(parameter.is_floating_point() for parameter in model.parameters())
-        named = ((names.get(name, name), parameter) for name, parameter in model.named_parameters())
-        parameters = groups(named, config.learning_rate_factors, config.learning_rate)
+        named: dict[nn.Parameter, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            named.setdefault(parameter, []).append(names.get(name, name))
+        parameters = groups(
+            [(each, parameter) for parameter, each in named.items()], config.learning_rates, config.learning_rate
+        )
         return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
     try:
         optimizer = configure(model, config.learning_rate, config.weight_decay)

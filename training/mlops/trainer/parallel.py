@@ -93,6 +93,10 @@ class Ranks:
         """Whether each is so on any rank. Called by all."""
         return [bool(number) for number in self.reduce(largest=flags).largest]
 
+    def any_stage(self, flag: bool) -> bool:
+        """Whether it is so in any stage of the pipeline: one may have nothing to learn. Called by all."""
+        return self.any(flag)[0] if self.parallel.pp > 1 else flag
+
     def from_leader(self, value: T) -> T:
         """Rank 0's value, on every rank. Called by all."""
         if self.world_size == 1:

@@ -65,7 +65,8 @@ class Recipe:
         if config.initialise is not None:
             load_weights(model, config.initialise, self.store, self.home)
         freeze(model, config.freeze)
-        matching([*config.learning_rate_factors], dict(model.named_parameters()), "train.learning_rate_factors")
+        patterns = [each.parameters for each in config.learning_rates]
+        matching(patterns, dict(model.named_parameters(remove_duplicate=False)), "train.learning_rates")
         return model
 
     def parallelise(self, model: nn.Module) -> tuple[ParallelStrategy, Optimizer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mlops.contract.refs import Artifact
-from mlops.contract.sections.warm_start import Initialise
+from mlops.contract.sections.warm_start import Initialise, LearningRate
 from mlops.contract.step import BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.weights import deserialise
@@ -36,18 +36,35 @@ def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) 
             f"train.initialise: {where} holds no state dict: {type(error).__name__}: {error}"
         ) from error
     own = model.state_dict()
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise BadConfigError(f"train.initialise: {where} holds no state dict, a mapping of names to tensors")
     left = matching(start.leave_out, {**own, **given}, "train.initialise.leave_out")
     taken = {name: value for name, value in given.items() if name not in left}
     wanted = [name for name in own if name not in left]
+    for tie in _ties(model):
+        if (part := left & tie) and part != tie:
+            raise BadConfigError(
+                f"train.initialise.leave_out: {', '.join(sorted(tie))} are one parameter; name all of them, or none"
+            )
     problems = [
         *_listed("has no", [name for name in wanted if name not in taken]),
         *_listed("has, and the model has not,", [name for name in taken if name not in own]),
         *_listed(
             "has another shape of",
             [
-                f"{name} ({list(taken[name].shape)}, the model's is {list(own[name].shape)})"
+                f"{name} ({_shape(taken[name])}, the model's is {_shape(own[name])})"
                 for name in wanted
                 if name in taken and _shape(taken[name]) != _shape(own[name])
+            ],
+        ),
+        *_listed(
+            "has whole numbers where the model has fractions, or the other way round, in",
+            [
+                name
+                for name in wanted
+                if name in taken
+                and _shape(own[name]) is not None is not _shape(taken[name])
+                and taken[name].is_floating_point() != own[name].is_floating_point()
             ],
         ),
     ]
@@ -61,11 +78,11 @@ def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
-    Leave parameters as they are.
+    Leave parameters as they are. One of several names is frozen by any of them.
 
     :raises BadConfigError: where a pattern means no parameter, or all of them are left
     """
-    parameters = dict(model.named_parameters())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in matching(patterns, parameters, "train.freeze"):
         parameters[name].requires_grad_(False)
     if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
@@ -73,19 +90,29 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def groups(
-    named: Iterable[tuple[str, nn.Parameter]], factors: Mapping[str, float], learning_rate: float
+    named: Iterable[tuple[Collection[str], nn.Parameter]], rates: Sequence[LearningRate], learning_rate: float
 ) -> list[dict[str, Any]]:
     """
     Return the optimizer's groups, one for each learning rate, in the order of the parameters.
 
-    :param named: parameters by their names in the whole model
-    :param factors: of the learning rate, by pattern; the first that matches counts
+    :param named: parameters, each with its names in the whole model
+    :param rates: of some of them; the first that matches counts
     """
     found: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in named:
-        factor = next((factor for pattern, factor in factors.items() if fnmatchcase(name, pattern)), 1.0)
+    for names, parameter in named:
+        meant = (each.factor for each in rates if any(fnmatchcase(name, each.parameters) for name in names))
+        factor = next(meant, 1.0)
         found.setdefault(factor, []).append(parameter)
     return [{"params": parameters, "lr": factor * learning_rate} for factor, parameters in found.items()]
+
+
+def _ties(model: nn.Module) -> list[set[str]]:
+    """Return the names of each parameter and buffer that has several."""
+    names: dict[int, set[str]] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            names.setdefault(id(tensor), set()).add(name)
+    return [found for found in names.values() if len(found) > 1]
 
 
 def matching(patterns: Sequence[str], names: Collection[str], setting: str) -> set[str]:
@@ -105,12 +132,23 @@ def matching(patterns: Sequence[str], names: Collection[str], setting: str) -> s
     return found
 
 
+def keep_weights(start: Initialise | None, store: Store, home: Path, place: str) -> Artifact | None:
+    """
+    Keep the file that a training starts from with its results, for it may be gone when the training is made again.
+
+    :param place: of the training in the store
+    :return: None where it starts from none, or from those of a version, which are kept with that
+    """
+    if start is None or start.path is None:
+        return None
+    return store.put_artifact(place, "initial_weights.pt", _read(start, store, home)[1])
+
+
 def _read(start: Initialise, store: Store, home: Path) -> tuple[str, bytes]:
-    if start.path is None:
-        assert start.found is not None, "the operator looks it up"
-        found = start.found
+    if (found := start.found) is not None:
         artifact = Artifact(key=found.key, sha256=found.sha256, num_bytes=found.num_bytes)
-        return f"version {found.version} of {start.model}", store.read(artifact)
+        return start.path or f"version {found.version} of {start.model}", store.read(artifact)
+    assert start.path is not None, "the operator looks a model up"
     remote = "://" in start.path
     folder, _, name = start.path.rpartition("/") if remote else ("", "", "")
     try:

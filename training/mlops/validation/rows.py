@@ -14,6 +14,7 @@ import polars as pl
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.contract.grain import Periods
+from mlops.data.engine.dtypes import instance_of
 from mlops.data.snapshots.partitions import start_of_period
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.validation.bins import Numbers
@@ -38,7 +39,7 @@ def as_described(table: pl.LazyFrame) -> pl.LazyFrame:
     """
     numbers = []
     for name, dtype in table.collect_schema().items():
-        if isinstance(dtype, pl.List | pl.Array) and _instance(dtype.inner).is_numeric():
+        if isinstance(dtype, pl.List | pl.Array) and instance_of(dtype.inner).is_numeric():
             squares = pl.col(name).cast(pl.List(pl.Float64)).list.eval(pl.element() ** 2)
             numbers.append(squares.list.sum().sqrt().alias(name))
         elif dtype == pl.Binary:
@@ -46,15 +47,11 @@ def as_described(table: pl.LazyFrame) -> pl.LazyFrame:
     return table.with_columns(numbers)
 
 
-def _instance(dtype: object) -> pl.DataType:
-    return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """Rows of a window, period after period."""
 
-    table: pl.LazyFrame
+    whole: pl.LazyFrame
     """The rows, in the order of the periods of ``num_rows``."""
     num_rows: Mapping[str, int]
     """Number of rows by period, oldest first; those without rows are missing."""
@@ -72,11 +69,16 @@ class Rows:
         """
         manifest = snapshot.manifest
         return cls(
-            table=as_described(snapshot.scan(cache=cache)) if manifest.partitions else pl.LazyFrame(),
+            whole=snapshot.scan(cache=cache) if manifest.partitions else pl.LazyFrame(),
             num_rows={partition.period: partition.num_rows for partition in manifest.partitions},
             event_time=manifest.event_time,
             kind=Periods(manifest.grain, manifest.timezone),
         )
+
+    @cached_property
+    def table(self) -> pl.LazyFrame:
+        """The rows as they are described; see :func:`as_described`."""
+        return as_described(self.whole)
 
     @cached_property
     def schema(self) -> pl.Schema:

@@ -19,7 +19,7 @@ from mlops.data.snapshots.manifest import Manifest
 from mlops.validation.anomalies import Anomaly, ReferenceComparison, shorten
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted
-from mlops.validation.rows import Rows, as_described
+from mlops.validation.rows import Rows
 from mlops.validation.schema import SERVING, Schema, expected_features
 
 SERVING_LOG: Final = "serving log"
@@ -57,12 +57,12 @@ def read_serving_log(
     except (PolarsError, FileNotFoundError) as error:
         raise BadDataError(f"validate.serving_log: cannot read {config.path}: {error}") from error
     rows = Rows(
-        table=pl.scan_parquet(file),
+        whole=pl.scan_parquet(file),
         num_rows={},
         event_time=config.event_time,
         kind=Periods(manifest.grain, manifest.timezone),
     )
-    by_period = rows.table.group_by(rows.period.alias("period")).len().sort("period").collect()
+    by_period = rows.whole.group_by(rows.period.alias("period")).len().sort("period").collect()
     if by_period.is_empty():
         return None, [
             f"Skew between training and serving was not checked: {config.path} has no request "
@@ -72,8 +72,8 @@ def read_serving_log(
     notes = (
         [f"Columns of the serving log that the schema does not have for serving: {shorten(others)}."] if others else []
     )
-    rows = replace(rows, table=as_described(rows.table.select(kept)), num_rows=dict(by_period.iter_rows()))
-    return replace(rows, table=_as_in_training(rows, training)), notes
+    rows = replace(rows, whole=rows.whole.select(kept), num_rows=dict(by_period.iter_rows()))
+    return replace(rows, whole=_as_in_training(rows, training)), notes
 
 
 def check_serving_log(

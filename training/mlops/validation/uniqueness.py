@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.refs import shorten
 from mlops.validation.anomalies import NUM_EXAMPLES, Anomaly, on_periods
 from mlops.validation.rows import Rows
 
@@ -24,12 +25,12 @@ def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
     """
     if any(column not in rows.schema for column in key):
         return []
-    repeated = rows.table.group_by(key).agg(pl.len().alias(_NUM_ROWS)).filter(pl.last() > 1).collect(engine="streaming")
+    repeated = rows.whole.group_by(key).agg(pl.len().alias(_NUM_ROWS)).filter(pl.last() > 1).collect(engine="streaming")
     if repeated.is_empty():
         return []
     num_rows = int(repeated.select(pl.last().sum()).item())
     periods = (
-        rows.table.select(*key, rows.period.alias(_PERIOD))
+        rows.whole.select(*key, rows.period.alias(_PERIOD))
         .join(repeated.lazy().select(key), on=key, how="semi", nulls_equal=True)
         .select(pl.last().unique().sort())
         .collect()
@@ -46,8 +47,15 @@ def check_unique(rows: Rows, key: Sequence[str]) -> list[Anomaly]:
             expected="every key once",
             found=f"{repeated.height:,} keys occur more than once, in {num_rows:,} of {rows.total:,} rows, "
             f"{on_periods(periods, len(rows.num_rows), rows.kind.grain)}",
-            examples=tuple(f"{', '.join(map(str, values))} {count:,}x" for *values, count in shown.iter_rows()),
+            examples=tuple(
+                f"{', '.join(_shown(value) for value in values)} {count:,}x" for *values, count in shown.iter_rows()
+            ),
             periods=tuple(periods) if len(periods) < len(rows.num_rows) else (),
             fix=f"remove [{', '.join(key)}] from validate.unique",
         )
     ]
+
+
+def _shown(value: object) -> str:
+    """Return a value as text; of bytes and of vectors the beginning."""
+    return shorten(value) if isinstance(value, bytes | list) else str(value)

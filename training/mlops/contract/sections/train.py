@@ -14,7 +14,7 @@ from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section, Text
 from mlops.contract.sections.tune import TunedSection
-from mlops.contract.sections.warm_start import Initialise, Rate
+from mlops.contract.sections.warm_start import Initialise, LearningRate
 
 
 class Parallel(Section):
@@ -108,9 +108,10 @@ class Train(TunedSection):
     initialise: Initialise | None = None
     """Weights to start from; None: as ``build_model`` makes them."""
     freeze: list[Text] = []
-    """Names of parameters that are not learnt; patterns: ``embedding.*``."""
-    learning_rate_factors: dict[Text, Rate] = {}
-    """Of the learning rate, by names of parameters, the first that matches: ``{"encoder.*": 0.1}``. Other parameters
+    """Names of parameters that are not learnt; patterns: ``embedding.*``. What a layer counts goes on, as the running
+    statistics of batch normalisation."""
+    learning_rates: list[LearningRate] = []
+    """Of some parameters, ``{parameters: "encoder.*", factor: 0.1}``: the first that matches counts. Other parameters
     have the rate itself. Of AdamW: ``configure_optimizer`` makes groups of its own."""
     program: Program | None = None
     """A script ``include/<pipeline>/<name>.py`` of the model's recipe that torchrun starts instead of our loop. It gets
@@ -270,10 +271,8 @@ class Train(TunedSection):
 
     @model_validator(mode="after")
     def _groups_of_one_optimizer(self) -> Train:
-        if self.learning_rate_factors and self.configure_optimizer:
-            raise ValueError(
-                "consistent: configure_optimizer makes the groups itself; remove it, or learning_rate_factors"
-            )
+        if self.learning_rates and self.configure_optimizer:
+            raise ValueError("consistent: configure_optimizer makes the groups itself; remove it, or learning_rates")
         return self
 
     @model_validator(mode="after")
@@ -292,7 +291,7 @@ class Train(TunedSection):
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
         of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping")
-        for name in (*of_our_loop, "initialise", "freeze", "learning_rate_factors"):
+        for name in (*of_our_loop, "initialise", "freeze", "learning_rates"):
             if getattr(self, name):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:

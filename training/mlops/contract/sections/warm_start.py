@@ -19,14 +19,15 @@ class StoredWeights(Section):
     sha256: Digest
     num_bytes: int
     version: str
-    """Number of the version."""
+    """Number of the version; empty for a copy of a file."""
 
 
 class Initialise(Section):
     """Weights to start from: those of a registered model, or a file that is pinned by its digest."""
 
     model: Version | None = None
-    """``NAME@ALIAS`` or ``NAME/VERSION`` of a model that torch has trained."""
+    """``NAME@ALIAS`` or ``NAME/VERSION`` of a model that torch has trained. What an alias means is looked up when the
+    task first begins, and holds for its later tries."""
     path: Text | None = None
     """A file as ``torch.save(model.state_dict())`` writes it: relative to the project folder, absolute, or
     ``s3://bucket/key``. Tensors alone are read from it: it cannot run code."""
@@ -36,7 +37,8 @@ class Initialise(Section):
     """Names of parameters and buffers that start as ``build_model`` makes them, such as a head of other classes;
     patterns: ``head.*``. All others must be there, with the same shapes."""
     found: StoredWeights | None = None
-    """What ``model`` is when the task begins: the operator writes it, and it is part of the run key."""
+    """What ``model`` is when the task begins: the operator writes it, and it is part of the run key. Of ``path`` the
+    kept copy, where the training is made again."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Initialise:
@@ -52,4 +54,10 @@ class Initialise(Section):
         return self.model is None or "@" not in self.model
 
 
-Rate = Annotated[float, Field(gt=0)]
+class LearningRate(Section):
+    """The learning rate of some parameters."""
+
+    parameters: Text
+    """Their names in the model, or a pattern: ``encoder.*``."""
+    factor: float = Field(gt=0)
+    """Of ``learning_rate``."""

@@ -57,6 +57,17 @@ class Batch:
         return [part for part in parts if part is not None]
 
 
+def rows_with(labels: Tensor) -> Batch:
+    """Return ungrouped rows of which labels alone are known, for an objective that asks for nothing else."""
+    return Batch(
+        features=torch.empty(len(labels), 0),
+        labels=labels,
+        mask=None,
+        weights=torch.ones(len(labels)),
+        samples=np.arange(len(labels)),
+    )
+
+
 class SampleSource(Protocol):
     """
     The samples of a split, numbered through its shards. Called by one loader's thread: ``prefetch`` ahead, then

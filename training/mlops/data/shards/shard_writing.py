@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from mlops.contract.step import BadDataError, scratch_parent
 from mlops.data.shards.feature_table import FeatureTable, concat
+from mlops.data.shards.label_values import LabelValues
 from mlops.data.shards.shard_files import COLUMNS, offsets_of_samples
 from mlops.data.shards.spool import Spool
 from mlops.store import Store
@@ -68,6 +69,7 @@ class SplitWriter:
         self._spool = Spool(Path(self._scratch.name, "buckets"))
         self._kept: list[FeatureTable] = []
         self._num_rows = self._row_bytes = 0
+        self._labels = LabelValues()
 
     def __enter__(self) -> SplitWriter:
         return self
@@ -77,6 +79,7 @@ class SplitWriter:
 
     def add(self, table: FeatureTable) -> None:
         self._num_rows += table.num_rows
+        self._labels.add(table.labels)
         self._row_bytes = max(self._row_bytes, row_bytes(table))
         if self._num_buckets == 1:
             self._kept.append(table)
@@ -92,7 +95,8 @@ class SplitWriter:
         """
         Store the samples that were added.
 
-        :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``shards``
+        :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``labels`` (see
+            :class:`LabelValues`), ``shards``
         :raises BadDataError: where two samples have one id: their keys do not tell them apart
         """
         shards: list[dict[str, Any]] = []
@@ -117,7 +121,12 @@ class SplitWriter:
                 }
             )
             num_samples += table.num_samples
-        return {"num_rows": self._num_rows, "num_samples": num_samples, "shards": shards}
+        return {
+            "num_rows": self._num_rows,
+            "num_samples": num_samples,
+            "labels": self._labels.listed(),
+            "shards": shards,
+        }
 
     def _shards(self) -> Iterator[FeatureTable]:
         """Iterate over the samples in their order, cut into shards; a split without samples is one empty shard."""
