@@ -42,6 +42,10 @@ class PredictOperator(StepOperator):
         self._version = version_of(model, self._deployment(), f"{model}{sign}{named}, which is to predict", **which)
         return dict(settings)
 
+    def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        output = settings["output"]
+        return {"predict.output.connection": output["connection"]} if output and output["kind"] == "sql" else {}
+
     def baselines(self, deployment: Deployment) -> dict[str, Ref]:
         # Where there is none any more, the step says so, unless the interval is predicted already.
         return {} if self._version is None else {"model": self._version}

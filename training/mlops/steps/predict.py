@@ -7,7 +7,6 @@ stays as it was predicted.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import logging
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-from polars.exceptions import PolarsError
 
 from mlops.contract.refs import (
     Artifact,
@@ -33,6 +31,8 @@ from mlops.contract.refs import (
 from mlops.contract.section import check_section
 from mlops.contract.sections.predict import Predict
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
+from mlops.data.sinks import COLUMNS, open_sink
+from mlops.data.sinks.sink import INTERVAL_END, MODEL, PIPELINE, Origin
 from mlops.data.snapshots.canonical import encode
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.features.batches import rows_of
@@ -45,13 +45,10 @@ from mlops.serving.registered_package import RegisteredPackage
 from mlops.steps import StepContext
 from mlops.store import Store
 
-MODEL: Final = "model"
+BASELINE: Final = "model"
 """Baseline of the step: the version that is asked."""
 FORMAT: Final = 1
 _PLACE: Final = "__place"
-_PIPELINE: Final = "mlops.pipeline"
-_INTERVAL_END: Final = "mlops.interval_end"
-_MARK_BYTES: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +56,15 @@ logger = logging.getLogger(__name__)
 def run(context: StepContext) -> PredictionsRef:
     config, parent = context.section(Predict), context.input.ref
     assert isinstance(parent, DatasetRef | ValidationRef), "the operator's wiring was checked when the DAG was parsed"
-    if MODEL not in context.input.baselines:
+    if BASELINE not in context.input.baselines:
         raise BadConfigError(
             f"there is no {config.version!r} of the model {config.registered_model!r} to ask; what there is: "
             f"mlops models history {config.registered_model}"
         )
-    version = context.input.baselines[MODEL].ancestor(ModelVersionRef)
+    version = context.input.baselines[BASELINE].ancestor(ModelVersionRef)
     snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
     kept = _kept(config, snapshot)
-    if config.output is not None:
-        _folder(config.output, context.deployment.home)  # refuses what it is none of
+    sink = None if config.output is None else open_sink(config.output, context.deployment.home)
     folder = unarchived(context.store, version.parent, context.scratch)
     package = RegisteredPackage.of(folder, context.scratch / "registered")
     document = read_document(package.data)
@@ -77,11 +73,13 @@ def run(context: StepContext) -> PredictionsRef:
         raise BadDataError(
             f"the model's rows are grouped by {lacking[0]!r}: {no_column(lacking[0], snapshot.manifest.schema)}"
         )
-    if taken := sorted(set(kept) & set(described["columns"])):
+    if taken := sorted({*kept} & {*described["columns"], *(COLUMNS if sink is not None and sink.tabular else ())}):
         raise BadConfigError(
             f"column {taken[0]!r} of the snapshot is called as one of the model's answer; leave it out by "
             "predict.columns"
         )
+    origin = _origin(context.run, f"{version.name}/{version.version}")
+    metadata = {PIPELINE: origin.pipeline, INTERVAL_END: origin.interval_end.isoformat(), MODEL: origin.model}
     answer = answers_of(package, context.scratch)
     partitions: list[dict[str, Any]] = []
     num_unanswered = 0
@@ -95,7 +93,7 @@ def run(context: StepContext) -> PredictionsRef:
         num_unanswered += found.select(pl.all_horizontal(pl.col(*described["columns"]).is_null()).sum()).item()
         ends = itertools.accumulate(part.height for part in parts)
         for period, part, end in zip(periods, parts, ends, strict=True):
-            data = encode(found[end - part.height : end], _origin(context.run, version))
+            data = encode(found[end - part.height : end], metadata)
             artifact = context.publish(f"{len(partitions):05d}.parquet", data)
             partitions.append({"period": period, "num_rows": part.height, **asdict(artifact)})
             logger.info("%s: %d rows answered by version %s of %s", period, part.height, version.version, version.name)
@@ -122,54 +120,25 @@ def run(context: StepContext) -> PredictionsRef:
 
 
 def hand_on(ref: Ref, document: StepInput, deployment: ProcessSettings) -> None:
-    """Put what is committed into ``predict.output``, a file for each period."""
+    """Put what is committed where ``predict.output`` says, period by period."""
     config = check_section(Predict, document.config, document.step)
     if config.output is None:
         return
-    store, folder = Store(deployment.store), _folder(config.output, deployment.home)
-    own, later = document.run, list[str]()
+    assert isinstance(ref, PredictionsRef), "what this step commits"
+    store, sink = Store(deployment.store), open_sink(config.output, deployment.home)
+    origin, later = _origin(document.run, f"{ref.model}/{ref.model_version}"), list[str]()
     partitions = json.loads(store.read(ref.artifacts["manifest"]))["partitions"]
     for part in partitions:
-        name = f"{part['period']}.parquet"
-        there = _origin_of(folder, name)
-        if there is not None and there.get(_PIPELINE) != own.pipeline:
-            raise BadConfigError(
-                f"{folder.uri}/{name} was written by {there.get(_PIPELINE, 'something else')}, not by {own.pipeline}: "
-                "give each pipeline a folder of its own in predict.output, or move that file away"
-            )
-        if there is not None and _instant(there[_INTERVAL_END]) > _instant(own.interval_end):
-            later.append(name)
-            continue
         artifact = Artifact(key=part["key"], sha256=part["sha256"], num_bytes=part["num_bytes"])
-        folder.put(name, store.read(artifact))
-    logger.info("%d files put into %s", len(partitions) - len(later), folder.uri)
+        if not sink.put(part["period"], store.read(artifact), origin):
+            later.append(part["period"])
+    logger.info("%d periods are put into %s", len(partitions) - len(later), sink.place)
     if later:
-        logger.info("%s there are of a later interval, and stay", shorten(later))
+        logger.info("what is there of %s is of a later interval, and stays", shorten(later))
 
 
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _origin(run: RunIdentity, version: ModelVersionRef) -> dict[str, str]:
-    return {
-        _PIPELINE: run.pipeline,
-        _INTERVAL_END: run.interval_end,
-        "mlops.model": f"{version.name}/{version.version}",
-    }
-
-
-def _origin_of(folder: Store, name: str) -> dict[str, str] | None:
-    """Return what :func:`_origin` says of a file, empty where it is another's; None where there is none."""
-    if (size := folder.size(name)) is None:
-        return None
-    # A Parquet file ends with its metadata, how long these are, and a mark.
-    tail = bytes(folder.get_range(name, max(0, size - _MARK_BYTES), _MARK_BYTES))
-    length = int.from_bytes(tail[:4], "little") + _MARK_BYTES
-    try:
-        return pl.read_parquet_metadata(io.BytesIO(folder.get_range(name, max(0, size - length), length)))
-    except PolarsError:
-        return {}
+def _origin(run: RunIdentity, model: str) -> Origin:
+    return Origin(pipeline=run.pipeline, interval_end=datetime.fromisoformat(run.interval_end), model=model)
 
 
 def _together(snapshot: Snapshot, group_by: Sequence[str], cache: Path) -> Iterator[Sequence[str]]:
@@ -210,12 +179,6 @@ def _answered(answer: Answer, rows: pl.DataFrame, kept: list[str], most: int | N
     """
     for batch in rows.iter_slices(most) if most else [rows]:
         yield batch.select(kept).hstack(answer(batch))
-
-
-def _folder(output: str, home: Path) -> Store:
-    if "://" in output:
-        return Store(output)  # refuses what it is none of
-    return Store(f"file://{home / output}")
 
 
 def _columns(snapshot: Snapshot, kept: list[str], answer: dict[str, str]) -> dict[str, Any]:

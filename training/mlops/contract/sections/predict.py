@@ -3,11 +3,71 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from mlops.contract.section import STORE_PATTERN, Name, Section, Text
+
+
+class FilesOutput(Section):
+    """A Parquet file for each period, such as ``2013-02-09.parquet``."""
+
+    kind: Literal["files"] = "files"
+    path: Text
+    """Folder: relative to the project folder, absolute, or ``s3://bucket/prefix``. Each pipeline has one of its own."""
+
+    @field_validator("path")
+    @classmethod
+    def _a_folder(cls, value: str) -> str:
+        if "://" in value and not re.fullmatch(STORE_PATTERN, value):
+            raise ValueError("a folder, or s3://bucket/prefix without a / at its end")
+        return value
+
+
+class DeltaOutput(Section):
+    """A Delta table, which is made where there is none; columns that it lacks are added."""
+
+    kind: Literal["delta"]
+    path: Text
+    """Its folder: relative to the project folder, absolute, or ``s3://bucket/prefix``."""
+
+
+class SqlOutput(Section):
+    """A table of a database, which is made where there is none. A period's rows are replaced in one transaction."""
+
+    kind: Literal["sql"]
+    connection: Text
+    """Airflow connection of type ``postgres`` or ``sqlite``."""
+    table: Text
+    """``table``, or ``schema.table``."""
+
+    @field_validator("table")
+    @classmethod
+    def _a_table(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", value):
+            raise ValueError("the name of a table, such as answers or lab.answers")
+        return value
+
+
+def _kind_of_output(value: object) -> str | None:
+    if isinstance(value, FilesOutput | DeltaOutput | SqlOutput):
+        return f"({value.kind})"
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    return f"({kind})" if kind in ("files", "delta", "sql") else None
+
+
+AnyOutput = Annotated[
+    Annotated[FilesOutput, Tag("(files)")]
+    | Annotated[DeltaOutput, Tag("(delta)")]
+    | Annotated[SqlOutput, Tag("(sql)")],
+    Discriminator(
+        _kind_of_output,
+        custom_error_type="kind_of_output",
+        custom_error_message="a folder for files, or of kind files, delta or sql",
+    ),
+]
 
 
 class Predict(Section):
@@ -20,11 +80,12 @@ class Predict(Section):
     """An alias, or a number. What an alias means is looked up when the step first begins: an interval that was
     predicted stays as it is when another model becomes the champion."""
     columns: list[Text] | None = Field(default=None, min_length=1)
-    """Columns of the snapshot that stand beside the answers; None: all."""
-    output: Text | None = None
-    """Folder for the answers, relative to the project folder, absolute, or ``s3://bucket/prefix``: a Parquet file for
-    each period, such as ``2013-02-09.parquet``, which takes the place of that of an earlier interval. None: in the
-    store alone. Rows of a group that lie in several periods are answered together: so many periods are in memory."""
+    """Columns of the snapshot that stand beside the answers; None: all. Rows of a group that lie in several periods are
+    answered together: so many periods are in memory."""
+    output: AnyOutput | None = None
+    """Where the answers go beside the store, period by period; a text is the path of ``kind: files``. A period takes
+    the place of what an earlier interval said of it. Tables have the columns ``prediction_pipeline``,
+    ``prediction_period``, ``prediction_interval_end`` and ``prediction_model``, too."""
 
     @field_validator("columns")
     @classmethod
@@ -33,9 +94,9 @@ class Predict(Section):
             raise ValueError(f"distinct: {twice!r} is named twice")
         return value
 
-    @field_validator("output")
+    @field_validator("output", mode="before")
     @classmethod
-    def _a_folder(cls, value: str | None) -> str | None:
-        if value is not None and "://" in value and not re.fullmatch(STORE_PATTERN, value):
-            raise ValueError("a folder, or s3://bucket/prefix without a / at its end")
-        return value
+    def _files_by_default(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"kind": "files", "path": value}
+        return {"kind": "files", **value} if isinstance(value, Mapping) else value
