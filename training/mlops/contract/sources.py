@@ -101,19 +101,30 @@ class FileSource(SourceSection):
     separates fields, too, such numbers are in quotes."""
 
 
-class TextSource(SourceSection):
+class WholeFilesSource(SourceSection):
     """
-    Text files in UTF-8, one row each, with the columns ``path``, ``text`` and ``as_of``: the last instant of the
+    Files of which each is a row, with the columns ``path``, one of its content, and ``as_of``: the last instant of the
     interval, for a folder says what is there and not since when. A file's own time would be that of the copy.
     """
 
-    kind: Literal["text"]
     path: str
     """File or glob: relative to the project folder, absolute, or ``s3://bucket/...``. A row's ``path`` is that below
     the folder which the pattern begins with."""
     sha256: Digest | None = None
     """Digest of all paths and contents, of files on a disk; ingest refuses others, and says theirs."""
     event_time: str | None = "as_of"
+
+
+class TextSource(WholeFilesSource):
+    """Text files in UTF-8, each a row with its content as ``text``."""
+
+    kind: Literal["text"]
+
+
+class BytesSource(WholeFilesSource):
+    """Files of any kind, such as images, each a row with its content as ``bytes``."""
+
+    kind: Literal["bytes"]
 
 
 class SqlSource(SourceSection):
@@ -198,7 +209,8 @@ class SourceSpec:
 
 _OURS: Final = "mlops.data.sources"
 FILES = SourceSpec(section=FileSource, reader=f"{_OURS}.files:Files")
-TEXT = SourceSpec(section=TextSource, reader=f"{_OURS}.text_files:TextFiles")
+TEXT = SourceSpec(section=TextSource, reader=f"{_OURS}.whole_files:WholeFiles")
+BYTES = SourceSpec(section=BytesSource, reader=f"{_OURS}.whole_files:WholeFiles")
 SQL = SourceSpec(section=SqlSource, reader=f"{_OURS}.sql:sql_query")
 DELTA = SourceSpec(section=DeltaSource, reader=f"{_OURS}.lakehouse:Delta")
 ICEBERG = SourceSpec(section=IcebergSource, reader=f"{_OURS}.lakehouse:Iceberg")
@@ -211,6 +223,7 @@ SOURCES: Final = ExtensionPoint(
     builtin={
         "files": "mlops.contract.sources:FILES",
         "text": "mlops.contract.sources:TEXT",
+        "bytes": "mlops.contract.sources:BYTES",
         "sql": "mlops.contract.sources:SQL",
         "delta": "mlops.contract.sources:DELTA",
         "iceberg": "mlops.contract.sources:ICEBERG",
@@ -255,6 +268,7 @@ def _kind_of_source(value: object) -> str | None:
 AnySource = Annotated[
     Annotated[FileSource, Tag("(FileSource)")]
     | Annotated[TextSource, Tag("(TextSource)")]
+    | Annotated[BytesSource, Tag("(BytesSource)")]
     | Annotated[SqlSource, Tag("(SqlSource)")]
     | Annotated[DeltaSource, Tag("(DeltaSource)")]
     | Annotated[IcebergSource, Tag("(IcebergSource)")]
@@ -264,6 +278,7 @@ AnySource = Annotated[
     Discriminator(
         _kind_of_source,
         custom_error_type="kind_of_source",
-        custom_error_message="files (give their path), or have a kind: text, sql, delta, iceberg, redis, kafka, ...",
+        custom_error_message="files (give their path), or have a kind: text, bytes, sql, delta, iceberg, redis, kafka, "
+        "...",
     ),
 ]

@@ -36,6 +36,18 @@ class TestText(SourceConformance):
         return {"path": "*.txt"}
 
 
+class TestBytes(SourceConformance):
+    @pytest.fixture
+    def kind(self) -> str:
+        return "bytes"
+
+    @pytest.fixture
+    def settings(self, home: Path) -> dict[str, Any]:
+        for name in ("a", "b"):
+            (home / f"{name}.png").write_bytes(b"\x89PNG of " + name.encode())
+        return {"path": "*.png"}
+
+
 class TestSqlite(SourceConformance):
     @pytest.fixture
     def kind(self) -> str:

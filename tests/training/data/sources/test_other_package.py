@@ -91,7 +91,7 @@ def test_its_settings_are_kept_with_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"kind": "git_logs"}, "sources.commits.kind must be one of files, text, sql, .*did you mean 'git_log'?"),
+        ({"kind": "git_logs"}, "sources.commits.kind must be one of files, .*did you mean 'git_log'?"),
         ({"kind": "git_log"}, "the key 'sources.commits.repository' is missing"),
         ({"kind": "git_log", "repository": "c", "brunch": "b"},
          "unknown key 'sources.commits.brunch'; did you mean 'branch'?"),

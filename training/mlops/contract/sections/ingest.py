@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from mlops.contract.grain import Grain, counted
 from mlops.contract.section import Name, Section, Transform
 from mlops.contract.sections.calendar import EVERY_DAY, Calendar
-from mlops.contract.sources import AnySource, TextSource
+from mlops.contract.sources import AnySource, WholeFilesSource
 
 
 def _no_share(value: object) -> object:
@@ -204,5 +204,5 @@ class Ingest(Section):
         return [
             name
             for name, source in self.sources.items()
-            if self.event_time == (source.event_time if isinstance(source, TextSource) else source.as_of)
+            if self.event_time == (source.event_time if isinstance(source, WholeFilesSource) else source.as_of)
         ]

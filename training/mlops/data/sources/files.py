@@ -23,7 +23,7 @@ import pyarrow as pa
 from obstore.exceptions import PreconditionError
 from obstore.store import from_url
 
-from mlops.contract.sources import FileSource, TextSource
+from mlops.contract.sources import FileSource, WholeFilesSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
@@ -34,7 +34,7 @@ COMPRESSIONS = ("", ".gz", ".zip", ".zst")
 FORMATS = (".parquet", *(f"{kind}{compression}" for kind in (".csv", ".jsonl") for compression in COMPRESSIONS))
 
 
-FilesT = TypeVar("FilesT", bound=FileSource | TextSource)
+FilesT = TypeVar("FilesT", bound=FileSource | WholeFilesSource)
 
 
 @dataclass(frozen=True, kw_only=True)

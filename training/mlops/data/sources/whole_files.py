@@ -1,4 +1,4 @@
-"""Text files, on a disk or in an object store, one row for each file."""
+"""Files, on a disk or in an object store, one row for each: of text, or of any bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, groupby
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from mlops.contract.refs import digest_of
-from mlops.contract.sources import TextSource
+from mlops.contract.sources import BytesSource, TextSource
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.sources.files import FilePiece, Files
 from mlops.data.sources.source import Piece, Position
@@ -23,10 +23,10 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFiles(Files[TextSource]):
+class WholeFiles(Files[TextSource | BytesSource]):
     """
-    Text files as rows of ``path``, below the folder that the pattern begins with, ``text`` and ``as_of``; see
-    :class:`mlops.contract.sources.TextSource`.
+    Files as rows of ``path``, below the folder that the pattern begins with, ``text`` or ``bytes``, and ``as_of``; see
+    :class:`mlops.contract.sources.WholeFilesSource`.
     """
 
     @property
@@ -56,7 +56,8 @@ class TextFiles(Files[TextSource]):
         ends = accumulate(piece.entry["num_bytes"] for piece in files)
         parts = groupby(zip(ends, files, strict=True), key=lambda part: part[0] // PIECE_BYTES)
         folder, as_of = _folder(self.path), self.records.as_of - timedelta(microseconds=1)
-        return [TextPiece(tuple(file for _, file in part), folder, as_of) for _, part in parts]
+        decoded = isinstance(self.settings, TextSource)
+        return [WholeFilesPiece(tuple(file for _, file in part), folder, as_of, decoded) for _, part in parts]
 
     def _check(self, position: Position) -> None:
         if "files" not in position:
@@ -75,24 +76,27 @@ class TextFiles(Files[TextSource]):
 
 
 @dataclass(frozen=True, slots=True)
-class TextPiece:
-    """Some text files that are read as one piece."""
+class WholeFilesPiece:
+    """Some files that are read as one piece."""
 
     files: tuple[FilePiece, ...]
     folder: str
     as_of: datetime
+    decoded: bool
+    """True: their content is text."""
 
     @property
     def place(self) -> str:
         return self.files[0].place if len(self.files) == 1 else f"{len(self.files)} files from {self.files[0].place} on"
 
     def __call__(self) -> pl.LazyFrame:
-        rows: dict[str, list[Any]] = {
-            "path": [_below(self.folder, file.entry["path"]) for file in self.files],
-            "text": [_text(file) for file in self.files],
-        }
+        paths = pl.Series("path", [_below(self.folder, file.entry["path"]) for file in self.files], pl.String)
+        if self.decoded:
+            content = pl.Series("text", [_text(file) for file in self.files], pl.String)
+        else:
+            content = pl.Series("bytes", [file.on_disk().read_bytes() for file in self.files], pl.Binary)
         as_of = pl.lit(self.as_of, pl.Datetime("us", "UTC"))
-        return pl.LazyFrame(rows, schema={"path": pl.String, "text": pl.String}).with_columns(as_of=as_of)
+        return pl.LazyFrame([paths, content]).with_columns(as_of=as_of)
 
 
 def _text(file: FilePiece) -> str:
