@@ -76,8 +76,6 @@ def test_train_takes_features_or_a_study(version_ref: ModelVersionRef) -> None:
 def test_a_wrong_space_fails_when_the_dag_is_parsed() -> None:
     with pytest.raises(SpecError, match=r"task 'tune': space.learning_rate must be of values that train takes: > 0"):
         search(space={"learning_rate": {"low": -1, "high": 1}})
-    with pytest.raises(SpecError, match=r"train.program trains, which does not say how it goes"):
-        search(train={**TRAIN, "program": "include/toy/train.py"})
 
 
 def test_any_step_can_be_mapped_over_its_settings() -> None:

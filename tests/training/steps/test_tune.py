@@ -21,6 +21,28 @@ from mlops.tuning.study import Study
 
 RATES = {"low": 1e-4, "high": 0.3, "log": True, "step": None}
 SPACE = {"learning_rate": RATES, "model_args.hidden": {"choices": [4, 8, 16]}}
+PROGRAM = """
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from mlops import Program
+
+program = Program.start()
+torch.manual_seed(program.config.seed)
+if program.world_size > 1:
+    distributed.init_process_group("gloo")
+model = program.build_model()
+replica = DistributedDataParallel(model) if program.world_size > 1 else model
+optimizer = torch.optim.AdamW(model.parameters(), lr=program.config.learning_rate)
+for step in program.loader("train").epoch(1):
+    for batch in step.batches:
+        losses = program.loss(replica, batch) * batch.weights
+        (losses.sum() * program.world_size / step.num_samples).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+program.finish(model.state_dict(), epoch=1, metrics=program.measure(model))
+"""
 
 
 @pytest.fixture
@@ -317,3 +339,31 @@ def test_settings_of_another_learner_are_searched(
     trained = run_step(project, project.step_input("train", section["train"], study, "train"))
     assert isinstance(trained, CheckpointRef), trained
     assert trained.metrics["ndcg@10"] == pytest.approx(trials[good].value)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_script_of_ones_own_is_searched_too(
+    project: Any, run_step: Any, search: Any, config: Any, processes: int
+) -> None:
+    """Broken: the settings of whoever has a loop of his own could not be searched, nor be those that a study found."""
+    (project.home / "include/toy/train_mine.py").write_text(PROGRAM)
+    own = {"program": "include/toy/train_mine.py", "processes": processes, "epochs": 1}
+
+    def run(document: Any) -> Any:
+        if document.step == "tune":
+            return run_step(project, document)
+        started = project.start(document, processes=processes, name=document.run.run_key)
+        return started.result()
+
+    trials = [run(search(number, train=own)) for number in range(3)]
+    assert all(isinstance(trial, TrialRef) for trial in trials), trials
+    assert len({trial.value for trial in trials}) == 3
+    study = run(search(None, train=own))
+    assert isinstance(study, StudyRef), study
+    best = max(trials, key=lambda trial: trial.value)
+    assert (study.best_value, study.parameters) == (best.value, best.parameters)
+    model = run(project.step_input("train", config(**own), study))
+    assert isinstance(model, CheckpointRef), model
+    assert model.metrics["ndcg@10"] == best.value, "the same training as the trial's"
+    described = json.loads(project.store.read(model.artifacts["model"]))
+    assert described["model_args"] == {"hidden": study.parameters["model_args.hidden"]}

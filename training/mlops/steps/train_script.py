@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from mlops.contract.metrics import short_name
@@ -11,6 +13,7 @@ from mlops.contract.refs import CheckpointRef
 from mlops.contract.sections.train import Train
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
+from mlops.tracking.run import TrackedRun
 from mlops.trainer.checkpoint.weights import serialise
 from mlops.trainer.parallel import Ranks, own_device, seed_everything
 from mlops.trainer.recipe import Recipe
@@ -20,31 +23,11 @@ from mlops.trainer.trained import Trained
 
 def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]) -> CheckpointRef | None:
     """:return: on rank 0 the checkpoint that the script handed back; None on the others"""
-    features, deployment = context.features, context.deployment
-    assert config.program is not None
     assert config.model is not None, "checked by the section"
-    # The process group is the script's.
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    ranks = Ranks(rank=deployment.rank, world_size=world_size, device=own_device())
-    recipe = Recipe(
-        config=config, ranks=ranks, home=deployment.home, store=context.store, features=features, manifest=manifest
-    )
-    model = recipe.model()
-    seed_everything(config.seed)
-    origin = Origin.of(deployment.home, config.model, ranks) if ranks.leads else None
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    ref = None
-    with tracked_run(context, config, ranks, num_parameters, origin.tags() if origin else {}) as tracked:
-        output = run_script(
-            deployment.home,
-            config.program,
-            context.input.dump(),
-            checkpoints=f"{context.store.uri}/{context.place}/checkpoints",
-            scratch=context.scratch,
-        )
-        if origin is not None and tracked is not None:
-            left = ProgramOutput.read(output, program=config.program, metric=short_name(config.metric), model=model)
-            tracked.log(left.point())
+    ranks, ref = seat(), None
+    origin = Origin.of(context.deployment.home, config.model, ranks) if ranks.leads else None
+    with follow_program(context, config, ranks, manifest, origin.tags() if origin else {}) as (left, tracked):
+        if left is not None and origin is not None and tracked is not None:
             metric = short_name(config.metric)
             best = Trained(
                 weights=serialise(left.weights),
@@ -54,6 +37,49 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
                 world_size=ranks.world_size,
             )
             ref = publish(context, config, best, origin, tracked, manifest)
+    return ref
+
+
+def seat() -> Ranks:
+    """Return this process's place among others, of which it knows nothing: the process group is the script's."""
+    return Ranks(
+        rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")), device=own_device()
+    )
+
+
+@contextmanager
+def follow_program(
+    context: StepContext, config: Train, ranks: Ranks, manifest: Mapping[str, Any], tags: Mapping[str, str]
+) -> Iterator[tuple[ProgramOutput | None, TrackedRun | None]]:
+    """
+    Run the script to its end; the run in MLflow ends with the context.
+
+    :param config: what a study has found is in it
+    :param tags: of the run
+    :return: on rank 0 what the script left; None on the others
+    """
+    deployment, program = context.deployment, config.program
+    assert program is not None
+    recipe = Recipe(
+        config=config, ranks=ranks, home=deployment.home, store=context.store, features=context.features,
+        manifest=manifest,
+    )  # fmt: skip
+    model = recipe.model()
+    seed_everything(config.seed)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    told = replace(context.input, step="train", config=config.model_dump(mode="json"), ref=context.features)
+    with tracked_run(context, config, ranks, num_parameters, tags) as tracked:
+        output = run_script(
+            deployment.home,
+            program,
+            told.dump(),
+            checkpoints=f"{context.store.uri}/{context.place}/checkpoints",
+            scratch=context.scratch,
+        )
+        left = None
+        if ranks.leads and tracked is not None:
+            left = ProgramOutput.read(output, program=program, metric=short_name(config.metric), model=model)
+            tracked.log(left.point())
+        yield left, tracked
     if tracked is not None:
         tracked.finish(TRACKING_SECONDS)
-    return ref

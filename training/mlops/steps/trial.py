@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from optuna.trial import FrozenTrial, TrialState
@@ -19,7 +21,8 @@ from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model
 from mlops.steps.train_learner import learn
-from mlops.trainer.parallel import Ranks, leave
+from mlops.steps.train_script import follow_program, seat
+from mlops.trainer.parallel import Ranks, from_leader_alone, leave
 from mlops.trainer.state import TrainingState
 from mlops.tuning.study import RUN, Study
 from mlops.tuning.study_logging import STATES, trial_tags
@@ -34,13 +37,18 @@ def run(context: StepContext) -> TrialRef | None:
     config = context.section(TrialStep)
     number = config.number
     manifest = checked_manifest(context, config.train)
-    ranks = join_ranks(config.train) if config.train.learner == TORCH else Ranks()
+    program = config.train.program is not None
+    alone = seat() if program else Ranks()
+    ranks = join_ranks(config.train) if config.train.learner == TORCH and not program else alone
     study = Study.open(context.input, context.store.uri, config, context.own) if ranks.leads else None
-    trial = ranks.from_leader(study.begin(number) if study else None)
+    begun = study.begin(number) if study else None
+    timeout = timedelta(seconds=config.train.collective_timeout_seconds)
+    trial = from_leader_alone(begun, timeout) if program else ranks.from_leader(begun)
     assert trial is not None, "rank 0 has it"
     if trial.state is TrialState.RUNNING:
         trial = _train(context, config, ranks, study, trial, manifest)
-    leave(ranks)
+    if not program:
+        leave(ranks)
     if study is None:
         return None
     # Only the study's best settings are used any further.
@@ -83,6 +91,17 @@ def _train(
         gpu_hours = gpus * sum(each.seconds for each in state.history) / SECONDS_PER_HOUR
         return study.report(number, epoch.epoch, epoch.validation_metric, gpu_hours)
 
+    if settings.program is not None:
+        began = time.monotonic()
+        with follow_program(context, settings, ranks, manifest, tags) as (left, tracked):
+            run_id = tracked.wait_until_open(TRACKING_SECONDS) if tracked and ranks.leads else ""
+        if study is None:
+            return trial
+        assert left is not None, "on rank 0"
+        found = left.metrics[short_name(settings.metric)]
+        # How it went is not known before its end: there is nothing to prune.
+        study.report(number, left.epoch, found, gpus * (time.monotonic() - began) / SECONDS_PER_HOUR)
+        return _ended(study, study.end(number, found, run_id), settings)
     if settings.learner == TORCH:
         training: Any = train_model(context, settings, ranks, manifest, should_prune=should_prune, tags=tags)
     else:
@@ -93,11 +112,16 @@ def _train(
         return trial
     assert state.best is not None, "epochs >= 1"
     # After MLflow has it all: a trial that has ended is not looked at again.
-    trial = study.end(number, None if state.pruned else state.best.validation_metric, run_id)
+    value = None if state.pruned else state.best.validation_metric
+    return _ended(study, study.end(number, value, run_id), settings)
+
+
+def _ended(study: Study, trial: FrozenTrial, settings: Train) -> FrozenTrial:
+    """Say how a trial ended, and return it."""
     best = study.best()
     logger.info(
         "trial %d is %s: %s %.6g; %s",
-        *(number, STATES[trial.state], short_name(settings.metric), trial.value),
+        *(trial.number, STATES[trial.state], short_name(settings.metric), trial.value),
         f"best so far: {best.value:.6g} with {settings_text(best.params)}" if best else "none is complete yet",
     )
     return trial

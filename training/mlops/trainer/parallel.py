@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from mlops.contract.sections.train import Parallel
 from mlops.contract.step import BadConfigError
@@ -216,6 +218,24 @@ def join(
         mesh=None if replicas_only else device_mesh(parallel, device.type, timeout),
         cpu_group=distributed.new_group(backend="gloo", timeout=timeout),
     )
+
+
+def from_leader_alone(value: T, timeout: timedelta) -> T:
+    """
+    Rank 0's value, on every rank, by a process group that is gone afterwards: the one of the training is somebody
+    else's. Called by all.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return value
+    choose_interface()
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    # Under keys of its own: whoever connects next would find the addresses of this one.
+    store = PrefixStore("from_leader_alone", store)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    box = [value]
+    distributed.broadcast_object_list(box, src=0)
+    distributed.destroy_process_group()
+    return box[0]
 
 
 def own_device() -> torch.device:

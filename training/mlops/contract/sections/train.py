@@ -195,8 +195,6 @@ class Train(TunedSection):
         return self.elastic == "exact"
 
     def why_untunable(self) -> str | None:
-        if self.program:
-            return "left out where train.program trains, which does not say how it goes"
         if self.initialise and not self.initialise.is_fixed:
             return (
                 f"left out, or train.initialise.model a version's number instead of {self.initialise.model}: all "
