@@ -31,9 +31,11 @@ class Trees:
         booster = None if self.booster is None else json.loads(bytes(self.booster.save_raw("json")))
         return json.dumps({"names": list(self.names), "booster": booster}).encode()
 
-    def importance(self) -> Mapping[str, float]:
-        gains = {} if self.booster is None else self.booster.get_score(importance_type="total_gain")
-        return {name: float(gains.get(f"f{place}", 0.0)) for place, name in enumerate(self.names)}
+    def importance(self, table: FeatureTable) -> Mapping[str, float]:
+        if self.booster is None:
+            return {}
+        found = self.booster.predict(xgboost.DMatrix(table.features), pred_contribs=True)
+        return dict(zip(self.names, np.abs(found[:, :-1]).mean(axis=0).tolist(), strict=True))
 
 
 class XGBoostLearner:

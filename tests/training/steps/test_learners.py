@@ -64,7 +64,7 @@ class Constant:
     def save(self):
         return json.dumps(self.value).encode()
 
-    def importance(self):
+    def importance(self, table):
         return {}
 
 
@@ -147,7 +147,7 @@ def test_it_is_judged_registered_and_served(project: Any, boosted: Any, run_step
     assert isinstance(report, ReportRef), report
     assert report.passed, report.reason
     page = project.store.read(report.artifacts["report"]).decode()
-    assert "What the candidate looks at" in page
+    assert "What predictions rest on" in page
     assert ">good<" in page, "the feature that says most is named in the figure"
     assert "What is lost where a column is shuffled" in page
     lost = json.loads(project.store.read(report.artifacts["metrics"]))["column_importance"]["candidate"]
@@ -259,6 +259,11 @@ def test_it_is_judged_against_a_champion_of_another_learner(
     assert second.metrics["ndcg@10"] != first.metrics["ndcg@10"]
     lost = json.loads(project.store.read(second.artifacts["metrics"]))["column_importance"]
     assert max(lost["champion"], key=lambda column: lost["champion"][column]) == "good", "beside the candidate's"
+    rests = json.loads(project.store.read(second.artifacts["metrics"]))["feature_importance"]
+    trees = "champion" if champion == "lightgbm" else "candidate"
+    assert max(rests[trees], key=lambda name: rests[trees][name]) == "good"
+    assert sum(rests[trees].values()) == pytest.approx(1)
+    assert rests["candidate" if trees == "champion" else "champion"] == {}, "a network does not say"
 
 
 def test_ids_of_a_vocabulary_are_categories_for_it(project: Any, boosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:

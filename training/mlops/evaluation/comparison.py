@@ -59,8 +59,9 @@ class Comparison:
     champion: Predictions | None
     measured: Measured
     verdict: Verdict
-    importance: Mapping[str, float]
-    """How much each feature contributes to the candidate, by its name; empty where its learner does not say."""
+    feature_importance: Mapping[str, Mapping[str, float]]
+    """How much each feature contributes to the predictions, by its name, of ``candidate`` and ``champion``; empty where
+    a learner does not say, and of the champion only where it could be opened here."""
     column_importance: Mapping[str, Mapping[str, float]]
     """What is lost of the metric where a raw column is shuffled, by column, of ``candidate`` and ``champion``; of the
     latter only where it could be opened here."""
@@ -131,6 +132,7 @@ class Comparison:
             ],
             "fairness": [asdict(each) for each in measured.groups],
             "serving": asdict(measured.serving),
+            "feature_importance": {name: dict(each) for name, each in self.feature_importance.items()},
             "column_importance": {name: dict(each) for name, each in self.column_importance.items()},
         }
 
@@ -148,6 +150,7 @@ def compare(
     own: Callable[[str], object],
     periods_seen: int = 0,
     periods_started_from: int = 0,
+    feature_importance: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     column_importance: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Comparison:
     """
@@ -159,6 +162,7 @@ def compare(
     :param own: loads code of a recipe by its import path
     :param periods_seen: held-out periods that the champion was trained on
     :param periods_started_from: those that the weights were trained on which the candidate started from
+    :param feature_importance: see :attr:`Comparison.feature_importance`
     :param column_importance: see :attr:`Comparison.column_importance`
     :raises BadDataError: where a metric cannot be measured on these rows
     :raises BadConfigError: where a rule or a slice is about something that is not there
@@ -198,7 +202,7 @@ def compare(
         verdict=judge(
             config.rules, measured, own, periods_seen=periods_seen, periods_started_from=periods_started_from
         ),
-        importance=model.importance(),
+        feature_importance=feature_importance,
         column_importance=column_importance,
         num_apart=num_rows - len(scored.rows),
     )

@@ -21,8 +21,8 @@ CSS_COLOURS: Final = {
     CANDIDATE: "var(--candidate)",
     CHAMPION: "var(--champion)",
 }
-MOST_FEATURES: Final = 12
-"""Features whose importance is drawn."""
+MOST_NAMES: Final = 12
+"""Columns or features of which something is drawn, the first."""
 STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -59,40 +59,37 @@ def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric:
         figures = [
             *comparison.figures(),
             *_columns(comparison.column_importance, comparison.measured.estimate(None).title),
-            *_importance(comparison.importance),
+            *_features(comparison.feature_importance),
             _training(history, metric),
         ]
         return [(title, _svg(figure)) for title, figure in figures]
 
 
-def _importance(by_feature: Mapping[str, float]) -> list[tuple[str, Figure]]:
-    """Draw what the model looks at; nothing where its learner does not say, or it looks at nothing."""
-    total = sum(by_feature.values())
-    if not total > 0:
+def _features(by_model: Mapping[str, Mapping[str, float]]) -> list[tuple[str, Figure]]:
+    """Draw what the models look at; nothing where the candidate's learner does not say, or it looks at nothing."""
+    shares = {
+        model: {name: value / total for name, value in values.items()}
+        for model, values in by_model.items()
+        if (total := sum(values.values())) > 0
+    }
+    if "candidate" not in shares:
         return []
-    figure, axes = new_axes()
-    first = sorted(by_feature.items(), key=lambda each: -each[1])[:MOST_FEATURES]
-    names, shares = [name for name, _ in first], [value / total for _, value in first]
-    axes.barh(names, shares, color=CANDIDATE, height=0.7)
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", labelsize=9, length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set(xlabel="share of the importance of all features")
-    more = f"; {MOST_FEATURES} of {len(by_feature)}" if len(by_feature) > MOST_FEATURES else ""
-    return [(f"What the candidate looks at{more}", figure)]
+    return [_by_name(shares, "What predictions rest on", "share of what all features contribute")]
 
 
 def _columns(by_model: Mapping[str, Mapping[str, float]], metric: str) -> list[tuple[str, Figure]]:
-    """
-    Draw what the metric loses where a column is shuffled: bars of the candidate, marks of the champion. A single column
-    has nothing to be compared with.
-    """
-    candidate, champion = by_model.get("candidate", {}), by_model.get("champion", {})
-    columns = sorted({*candidate, *champion}, key=lambda name: -max(candidate.get(name, 0.0), champion.get(name, 0.0)))
-    if len(columns) < 2:
+    """Draw what the metric loses where a column is shuffled. A single column has nothing to be compared with."""
+    if len({name for values in by_model.values() for name in values}) < 2:
         return []
+    return [_by_name(by_model, "What is lost where a column is shuffled", f"{metric} lost")]
+
+
+def _by_name(by_model: Mapping[str, Mapping[str, float]], title: str, label: str) -> tuple[str, Figure]:
+    """Draw a number for each name: bars of the candidate, marks of the champion."""
+    candidate, champion = by_model.get("candidate", {}), by_model.get("champion", {})
+    names = sorted({*candidate, *champion}, key=lambda name: -max(candidate.get(name, 0.0), champion.get(name, 0.0)))
     figure, axes = new_axes()
-    first = columns[:MOST_FEATURES]
+    first = names[:MOST_NAMES]
     places = range(len(first))
     axes.barh(places, [candidate.get(name, 0.0) for name in first], color=CANDIDATE, height=0.6, label="candidate")
     if champion:
@@ -105,9 +102,8 @@ def _columns(by_model: Mapping[str, Mapping[str, float]], metric: str) -> list[t
     axes.tick_params(axis="y", labelsize=9, length=0)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=6)
-    axes.set(xlabel=f"{metric} lost")
-    more = f"; {MOST_FEATURES} of {len(columns)}" if len(columns) > MOST_FEATURES else ""
-    return [(f"What is lost where a column is shuffled{more}", figure)]
+    axes.set(xlabel=label)
+    return title + (f"; {MOST_NAMES} of {len(names)}" if len(names) > MOST_NAMES else ""), figure
 
 
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:

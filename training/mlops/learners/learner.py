@@ -41,8 +41,11 @@ class FittedModel(Protocol):
     def save(self) -> bytes:
         """Return all of the model: equal models give equal bytes."""
 
-    def importance(self) -> Mapping[str, float]:
-        """Return how much each feature contributes, by its name; empty where the learner does not say."""
+    def importance(self, table: FeatureTable) -> Mapping[str, float]:
+        """
+        Return how much each feature contributes to the predictions of these rows, by its name; empty where the learner
+        does not say.
+        """
 
 
 class Learner(Protocol):

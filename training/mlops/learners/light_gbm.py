@@ -83,12 +83,18 @@ class Trees:
     def save(self) -> bytes:
         return json.dumps({"feature_names": self.feature_names, "outputs": list(self.texts)}).encode()
 
-    def importance(self) -> Mapping[str, float]:
-        """Return the gain of all splits by a feature, as a share of that of all features."""
-        gains = np.zeros(len(self.feature_names))
+    def importance(self, table: FeatureTable) -> Mapping[str, float]:
+        """
+        Return how far each feature moves a row's sums, on average: the mean of the absolute contributions by TreeSHAP
+        (Lundberg et al. 2020), which add up to a row's sum, as a share of those of all features.
+        """
+        moved = np.zeros(len(self.feature_names))
         for booster in self._boosters:
-            gains += booster.feature_importance("gain")
-        shares = gains / (gains.sum() or 1.0)
+            found = np.asarray(booster.predict(table.features, pred_contrib=True))
+            # For each output the features, and then what a row without any would have.
+            parts = found.reshape(table.num_rows, -1, len(self.feature_names) + 1)[:, :, :-1]
+            moved += np.abs(parts).mean(axis=0).sum(axis=0)
+        shares = moved / (moved.sum() or 1.0)
         return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
 
 

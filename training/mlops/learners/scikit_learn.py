@@ -55,8 +55,11 @@ class Fitted:
         # An object that was read again shares its strings otherwise than one that was made: saved twice it is one text.
         return _pickled(*self._read(data, self.objective))
 
-    def importance(self) -> Mapping[str, float]:
-        """Return what the estimator itself says (``feature_importances_``), as shares; empty where it says nothing."""
+    def importance(self, table: FeatureTable) -> Mapping[str, float]:
+        """
+        Return what the estimator itself says (``feature_importances_``), whatever the rows, as shares; empty where it
+        says nothing.
+        """
         last = self.estimator[-1] if isinstance(self.estimator, sklearn.pipeline.Pipeline) else self.estimator
         found = getattr(last, "feature_importances_", None)
         if found is None or len(found) != len(self.feature_names):

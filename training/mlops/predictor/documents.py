@@ -46,7 +46,7 @@ class DocumentsPredictor:
         self.description, self.objective, self.num_bytes = description, objective, num_bytes
         self._module, self._recipes = module, recipes
 
-    def importance(self) -> Mapping[str, float]:
+    def importance(self, rows: pl.DataFrame) -> Mapping[str, float]:
         return {}
 
     @property

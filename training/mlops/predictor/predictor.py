@@ -45,7 +45,7 @@ class Predictor(Protocol):
     def num_bytes(self) -> int:
         """Bytes of the files that a server needs: weights, fitted state, and the code of both."""
 
-    def importance(self) -> Mapping[str, float]:
+    def importance(self, rows: pl.DataFrame) -> Mapping[str, float]:
         """Return how much each feature contributes, by its name; empty where the learner does not say."""
 
     @property
@@ -140,4 +140,4 @@ def open_predictor(folder: Path) -> Predictor:
     def predict(table: FeatureTable) -> Floats:
         return predict_table(objective.functions, module, table, CPU, grouped=description.grouped)
 
-    return RowsPredictor(**common, predict=predict, importance=dict)
+    return RowsPredictor(**common, predict=predict, importance=lambda table: {})

@@ -45,7 +45,7 @@ class RowsPredictor:
         description: ModelDescription,
         objective: LoadedObjective,
         predict: Callable[[FeatureTable], Floats],
-        importance: Callable[[], Mapping[str, float]],
+        importance: Callable[[FeatureTable], Mapping[str, float]],
         num_bytes: int,
         recipes: TemporaryDirectory[str],
     ) -> None:
@@ -54,8 +54,8 @@ class RowsPredictor:
         self.description, self.objective, self.num_bytes = description, objective, num_bytes
         self._scores, self._importance, self._recipes = predict, importance, recipes
 
-    def importance(self) -> Mapping[str, float]:
-        return self._importance()
+    def importance(self, rows: pl.DataFrame) -> Mapping[str, float]:
+        return self._importance(self.fitted.apply(rows))
 
     @property
     def columns(self) -> pl.Schema:

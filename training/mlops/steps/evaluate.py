@@ -10,9 +10,9 @@ from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.step import BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.champion_scoring import score_champion
-from mlops.evaluation.column_importance import column_importance
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
+from mlops.evaluation.importance import column_importance, feature_importance
 from mlops.evaluation.model_report import Background, render
 from mlops.evaluation.periods_seen import periods_seen, periods_started_from
 from mlops.evaluation.serving_benchmark import measure_serving
@@ -114,6 +114,7 @@ def _compared(
         own=context.own,
         periods_seen=seen,
         periods_started_from=periods_started_from(store, checkpoint),
+        feature_importance={name: feature_importance(model, rows) for name, model in models.items()},
         column_importance={name: column_importance(model, rows, metrics[0]) for name, model in models.items()},
     )
     return comparison, drifts

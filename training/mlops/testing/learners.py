@@ -152,7 +152,7 @@ class LearnerConformance:
                 self._new(name, settings).load(data, lesson.objective)
 
     def test_importance_is_of_the_features(self, name: str, settings: Mapping[str, Any], lesson: Lesson) -> None:
-        found = self._fit(self._new(name, settings), lesson).importance()
+        found = self._fit(self._new(name, settings), lesson).importance(lesson.validation)
         assert found.keys() <= set(lesson.feature_names)
         if found:
             assert found["much"] > found["nothing"]

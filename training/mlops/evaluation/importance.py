@@ -1,4 +1,7 @@
-"""What a model's quality rests on: by how much its metric gets worse where the values of a column are shuffled."""
+"""
+What a model rests on: by how much its metric gets worse where the values of a column are shuffled, and how much each
+feature contributes to its predictions.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,9 @@ def column_importance(model: Predictor, rows: pl.DataFrame, metric: Metric) -> M
     :return: what is lost of the metric without each column, above 0 where the model is worse; empty where the model has
         no columns to shuffle, or its metric cannot be measured on so few rows
     """
-    if not model.inputs:
+    some = _some(model, rows)
+    if not model.inputs or not some.height:
         return {}
-    arranged, offsets = model.samples(rows)
-    if not arranged.height:
-        return {}
-    num_samples = len(offsets) - 1
-    # Whole samples, evenly spread.
-    step = max(1, round(arranged.height / MOST_ROWS))
-    kept = np.zeros(arranged.height, bool)
-    for sample in range(0, num_samples, step):
-        kept[offsets[sample] : offsets[sample + 1]] = True
-    some = arranged.filter(kept)
     try:
         whole = _measured(model, some, metric)
         return {
@@ -50,6 +44,27 @@ def column_importance(model: Predictor, rows: pl.DataFrame, metric: Metric) -> M
     except StepError as error:  # of one class only, say
         logger.info("which columns the model rests on cannot be measured: %s", error)
         return {}
+
+
+def feature_importance(model: Predictor, rows: pl.DataFrame) -> Mapping[str, float]:
+    """
+    Return how much each feature contributes to the predictions of held-out rows, by its name, as the model's learner
+    measures it; empty where it does not say.
+
+    :param rows: raw held-out rows
+    """
+    some = _some(model, rows)
+    return model.importance(some) if some.height else {}
+
+
+def _some(model: Predictor, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return raw rows of whole samples, evenly spread."""
+    arranged, offsets = model.samples(rows)
+    step = max(1, round(arranged.height / MOST_ROWS))
+    kept = np.zeros(arranged.height, bool)
+    for sample in range(0, len(offsets) - 1, step):
+        kept[offsets[sample] : offsets[sample + 1]] = True
+    return arranged.filter(kept)
 
 
 def _measured(model: Predictor, rows: pl.DataFrame, metric: Metric) -> float:
