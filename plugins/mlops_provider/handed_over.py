@@ -65,14 +65,13 @@ SIGNING = MAKING_ENTRIES | {"verify"}
 
 def hand_over(options: argparse.Namespace, console: Console) -> int:
     """Become the process that answers: its input, output and exit code are ours. Or, after it, tell Airflow."""
-    team = options.team
-    if options.word == "schema" and team is None:
-        found = _pipeline_of(options.rest, deployment_of(options, None).home)
-        team = found.team if found is not None else None
-    deployment = deployment_of(options, team)
+    deployment = deployment_of(options, options.team)
+    pipeline = _pipeline_of(options.rest, deployment.home) if options.word == "schema" else None
+    if options.team is None and pipeline is not None and pipeline.team is not None:
+        deployment = deployment_of(options, pipeline.team)
     runtime, _ = HANDED_OVER[options.word]
     python = python_of(deployment, runtime)
-    command = [str(python), "-m", "mlops.commands", options.word, *_arguments(options, deployment)]
+    command = [str(python), "-m", "mlops.commands", options.word, *_arguments(options, deployment, pipeline)]
     environment = runtime_environment(deployment, os.environ) | store_environment(deployment)
     environment |= _logins_for(options.word, deployment, os.environ)
     environment[VALIDATION_PYTHON_VARIABLE] = str(deployment.pythons["validation"])
@@ -164,36 +163,36 @@ def python_of(deployment: Deployment, runtime: str) -> Path:
     python = deployment.pythons[runtime]
     if not python.exists():
         raise StackError(
-            f"the {runtime} runtime has no interpreter at {python}: run `make venv`, or set [mlops] {runtime}python_of "
+            f"the {runtime} runtime has no interpreter at {python}: run `make venv`, or set [mlops] {runtime}_python "
             "in Airflow's configuration"
         )
     return python
 
 
-def _arguments(options: argparse.Namespace, deployment: Deployment) -> list[str]:
+def _arguments(options: argparse.Namespace, deployment: Deployment, pipeline: Pipeline | None) -> list[str]:
     """The runtime's arguments, with what only this side knows."""
     given: list[str] = options.rest
     match options.word:
-        case "schema":
-            return [*given, *_schema_of(given, deployment.home)]
+        case "schema" if pipeline is not None and not _says(given, "--schema"):
+            return [*given, "--schema", pipeline.validate_.schema_path]
         case "audit" | "models":
             return [*given, *_keys_of(given, deployment), *_anchors(options, deployment)]
         case _:
             return given
 
 
-def _schema_of(given: Sequence[str], home: Path) -> list[str]:
-    """To ``schema propose PIPELINE`` where that pipeline's YAML keeps its schema."""
-    found = None if _says(given, "--schema") else _pipeline_of(given, home)
-    return [] if found is None else ["--schema", found.validate_.schema_path]
-
-
 def _pipeline_of(given: Sequence[str], home: Path) -> Pipeline | None:
-    """The pipeline that an argument names, where there is a YAML of it."""
-    for argument in given:
-        for path in (home / "dags").rglob(f"{argument}{SUFFIX}") if re.fullmatch(NAME_PATTERN, argument) else ():
-            return load_pipeline(path)
-    return None
+    """The pipeline that ``schema propose`` is asked about, where there is a YAML of it."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("words", nargs="*")
+    for option in ("--snapshot", "--schema", "--label"):
+        parser.add_argument(option)
+    try:
+        _, *named = parser.parse_known_intermixed_args(given)[0].words or [""]
+    except argparse.ArgumentError:  # the command says what is wrong with it
+        return None
+    files = ((home / "dags").rglob(f"{name}{SUFFIX}") for name in named[:1] if re.fullmatch(NAME_PATTERN, name))
+    return next((load_pipeline(path) for found in files for path in found), None)
 
 
 def _keys_of(given: Sequence[str], deployment: Deployment) -> list[str]:

@@ -191,6 +191,43 @@ def test_the_schema_of_a_pipeline_is_found_in_its_yaml(
     assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out
 
 
+def test_the_schema_of_a_team_s_pipeline_is_proposed_from_the_team_s_store(handed_over: HandedOver, home: Path) -> None:
+    """Broken: it is proposed from data of the deployment's own area, or that area's credentials are sent there."""
+    (home / "teams.yaml").write_text(
+        "teams:\n  search: {dags: [search], names: search_, store: s3://search-data/mlops, "
+        "store_connection: search_store, tracking_uri: http://search, approvers: [admin]}\n"
+    )
+    text = PIPELINE.read_text().replace("pipeline: flight_ranking", "pipeline: search_ranking\nteam: search")
+    (home / "dags/search").mkdir(parents=True)
+    (home / "dags/search/search_ranking.pipeline.yaml").write_text(
+        text.replace("registered_model: flight_ranking", "registered_model: search_ranking")
+    )
+    argv, environment = handed_over(
+        "schema", "propose", "search_ranking", "--label", "rank",
+        AIRFLOW__MLOPS__TEAMS_FILE=str(home / "teams.yaml"), AIRFLOW__MLOPS__STORE="s3://own/mlops",
+        AIRFLOW__CORE__DAGS_FOLDER=str(home / "dags"), AWS_ACCESS_KEY_ID="own", AWS_SECRET_ACCESS_KEY="own",
+        AIRFLOW_CONN_SEARCH_STORE='{"conn_type": "aws", "login": "search", "password": "theirs"}',
+    )  # fmt: skip
+    schema = "include/flight_ranking/schema.pbtxt"
+    assert argv[4:] == ["propose", "search_ranking", "--label", "rank", "--schema", schema]
+    assert environment["MLOPS_STORE"] == "s3://search-data/mlops"
+    assert (environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"]) == ("search", "theirs")
+
+
+def test_a_label_that_is_called_as_a_pipeline_is_none(handed_over: HandedOver, home: Path) -> None:
+    """Broken: the other pipeline's schema would be proposed, from the store of its team."""
+    text = PIPELINE.read_text().replace("pipeline: flight_ranking", "pipeline: rank")
+    text = text.replace("schema_path: include/flight_ranking", "schema_path: include/rank")
+    (home / "dags").mkdir()
+    (home / "dags/rank.pipeline.yaml").write_text(text)
+    (home / "dags/flight_ranking.pipeline.yaml").write_text(PIPELINE.read_text())
+    argv, _ = handed_over("schema", "propose", "--label", "rank", "flight_ranking", "--write")
+    schema = "include/flight_ranking/schema.pbtxt"
+    assert argv[4:] == ["propose", "--label", "rank", "flight_ranking", "--write", "--schema", schema]
+    for unfinished in ([], ["propose"], ["propose", "--label"], ["--help"]):
+        assert handed_over("schema", *unfinished)[0][4:] == unfinished, "the command says what it lacks"
+
+
 def test_a_runtime_that_is_not_there_is_named_with_the_fix(
     handed_over: HandedOver, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
