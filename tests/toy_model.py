@@ -35,6 +35,29 @@ FEATURES = FeatureSet(
     ],
 )
 """
+PROGRAM = """
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from mlops import Program
+
+program = Program.start()
+torch.manual_seed(program.config.seed)
+if program.world_size > 1:
+    distributed.init_process_group("gloo")
+model = program.build_model()
+replica = DistributedDataParallel(model) if program.world_size > 1 else model
+optimizer = torch.optim.AdamW(model.parameters(), lr=program.config.learning_rate)
+for step in program.loader("train").epoch(1):
+    for batch in step.batches:
+        losses = program.loss(replica, batch) * batch.weights
+        (losses.sum() * program.world_size / step.num_samples).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+program.finish(model.state_dict(), epoch=1, metrics=program.measure(model))
+"""
+"""A loop of the recipe's own, for any number of processes."""
 
 
 def features(*, grouped: bool) -> str:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import services
 from airflow.sdk import DAG
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import (
     Artifact,
@@ -24,9 +25,11 @@ from mlops.contract.refs import (
 )
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.predict import PredictOperator
 from mlops_provider.operators.train import TrainOperator
+from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.registry import REF_TAG
 
@@ -147,6 +150,33 @@ def test_the_weights_that_a_training_starts_from(deployment: Any, mlflow: str, v
     stored = operator.config(operator.settings)["initialise"]["found"]
     assert stored == {"key": weights.key, "sha256": weights.sha256, "num_bytes": weights.num_bytes, "version": "1"}
     assert operator.baselines(Deployment.load())["initialise"].parent == report, "to be verified by the step"
+
+
+@pytest.mark.server
+def test_the_version_that_trials_start_from_is_told_to_them(
+    deployment: Any, mlflow: str, version_ref: ModelVersionRef
+) -> None:
+    """Broken: whatever MLflow's tag says the weights of a version are would be taken, and no trial would check it."""
+    deployment(mlflow)
+    train = {
+        "model": "include.p.model:build", "objective": "ranking", "metric": "ndcg@10",
+        "initialise": {"model": "searched/1"},
+    }  # fmt: skip
+    with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)) as dag:
+        features = version_ref.ancestor(FeaturesRef).to_wire()
+        space = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+        conclusion = TuneOperator(task_id="tune", features=features, train=train, space=space, trials=2)
+    trials = dag.get_task("tune_trial")
+    assert isinstance(trials, MappedOperator)
+    weights = Artifact(key="pipelines/p/train/k4/weights.pt", sha256="7" * 64, num_bytes=9)
+    checkpoint = replace(version_ref.ancestor(CheckpointRef), artifacts={"weights": weights})
+    report = replace(version_ref.parent, parent=checkpoint)
+    register(mlflow, "searched", report)
+    for operator in (conclusion, trials.unmap({"number": 1})):
+        assert isinstance(operator, StepOperator)
+        found = operator.config(operator.settings)["train"]["initialise"]["found"]
+        assert found == {"key": weights.key, "sha256": weights.sha256, "num_bytes": weights.num_bytes, "version": "1"}
+        assert operator.baselines(Deployment.load())["initialise"].parent == report, "to be verified by the step"
 
 
 class TaskState(dict[str, Any]):

@@ -8,6 +8,7 @@ import tempfile
 from typing import Any
 
 import pytest
+import toy_model
 from turns import by_turns, on_turn
 
 from mlops.contract.refs import CheckpointRef
@@ -15,27 +16,6 @@ from mlops.contract.sections.train import Train
 from mlops.contract.step import connection_variable
 from mlops.store import Store
 
-PROGRAM = """
-import torch
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
-
-from mlops import Program
-
-program = Program.start()
-torch.manual_seed(program.config.seed)
-distributed.init_process_group("gloo")
-model = program.build_model()
-replica = DistributedDataParallel(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=program.config.learning_rate)
-for step in program.loader("train").epoch(1):
-    for batch in step.batches:
-        losses = program.loss(replica, batch) * batch.weights
-        (losses.sum() * program.world_size / step.num_samples).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-program.finish(model.state_dict(), epoch=1, metrics=program.measure(model))
-"""
 UNSEEDED = """
 from pathlib import Path
 
@@ -95,7 +75,7 @@ def test_a_training_on_two_nodes_is_identical_on_one(quick: Any, program: bool) 
     """Broken: the larger a training was, the less could be shown of it."""
     changes = {}
     if program:
-        (quick.home / "include/toy/train_mine.py").write_text(PROGRAM)
+        (quick.home / "include/toy/train_mine.py").write_text(toy_model.PROGRAM)
         changes = {"program": "include/toy/train_mine.py"}
     checkpoint = quick.train(quick.features(), nodes=2, **changes)
     environment = json.loads(quick.store.read(checkpoint.artifacts["environment"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlops.contract.ref_difference import distrust
-from mlops.contract.refs import ModelVersionRef, Ref
+from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
 from mlops.contract.step import BadDataError, StepInput
 from mlops.store import Store
 
@@ -23,6 +23,25 @@ def verify_inputs(store: Store, document: StepInput) -> None:
         verify(store, _committed(document.ref) if rollback else document.ref, f"the input of {document.step}")
     for name, baseline in document.baselines.items():
         verify(store, _committed(baseline), f"the baseline {name!r} of {document.step}")
+    _verify_start(document)
+
+
+def _verify_start(document: StepInput) -> None:
+    """
+    Check that the weights to start from are those of the version that was looked up.
+
+    :raises ChangedRefError: if they are others
+    """
+    train = document.config.get("train", document.config)
+    found = (train.get("initialise") or {}).get("found")
+    if found is None or (version := document.baselines.get("initialise")) is None:
+        return
+    weights = version.ancestor(CheckpointRef).artifacts["weights"]
+    if (found["key"], found["sha256"]) != (weights.key, weights.sha256):
+        raise ChangedRefError(
+            f"train.initialise.found of {document.step} is {found['key']}, and the weights of the version that it "
+            f"names are {weights.key}. Clear the task, so that it looks the version up again"
+        )
 
 
 def verify(store: Store, ref: Ref, what: str) -> None:
