@@ -65,8 +65,6 @@ ATTEMPT_VARIABLE = "MLOPS_ATTEMPT"
 """In a pod: names this attempt, for :func:`failure_key`."""
 OUTAGE = "outage"
 """In the details of a failure: the service that was away."""
-TERMINATION_MESSAGE_BYTES = 4096
-"""What Kubernetes keeps of a container's last words."""
 
 
 def python_path(home: Path) -> str:
@@ -102,6 +100,8 @@ class StepType:
     runtime: str
     login: str | None = None
     """Which of the deployment's logins at MLflow the step gets; None: it does not ask MLflow."""
+    hands_on: bool = False
+    """Its ``hand_on`` puts what is committed where others read it, at each try: it may have been killed there."""
 
 
 STEPS: Mapping[str, StepType] = {
@@ -114,7 +114,7 @@ STEPS: Mapping[str, StepType] = {
     "evaluate": StepType((CheckpointRef,), ReportRef, "training", "steps"),
     "register": StepType((ReportRef,), ModelVersionRef, "training", "release"),
     "promote": StepType((ModelVersionRef,), ModelVersionRef, "training", "release"),
-    "predict": StepType((DatasetRef, ValidationRef), PredictionsRef, "training"),
+    "predict": StepType((DatasetRef, ValidationRef), PredictionsRef, "training", hands_on=True),
 }
 
 OPTIONAL: frozenset[str] = frozenset({"trial", "tune", "predict"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -71,21 +72,19 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
             f"its objective is {champion.objective!r}, and the candidate's is {candidate.objective.name!r}: {unfit[0]} "
             f"is not defined for what it predicts"
         )
-    own = candidate.objective
+    own, described = candidate.objective, describe(candidate)
     settings = champion.scored.predictions.settings.model_dump(mode="json")
-    for setting in own.spec.label_settings if champion.objective == own.name else ():
-        before, now = settings.get(setting), own.settings.model_dump(mode="json")[setting]
-        if before != now:
-            raise BadConfigError(
-                f"its labels mean something else: its objective_settings.{setting} is {before}, and the candidate's "
-                f"{now}"
-            )
-    described = describe(candidate)
-    if list(champion.classes) != described["classes"]:
-        before, now = (f"[{', '.join(classes)}]" for classes in (champion.classes, described["classes"]))
-        raise BadConfigError(
-            f"its labels mean something else: the classes of its feature set are {before}, and the candidate's {now}"
-        )
+    now = own.settings.model_dump(mode="json")
+    meanings: list[tuple[str, Any, Any]] = [
+        ("the classes of its feature set are", list(champion.classes), described["classes"])
+    ]
+    if champion.objective == own.name:
+        meanings += [
+            (f"its objective_settings.{name} is", settings.get(name), now[name]) for name in own.spec.label_settings
+        ]
+    for what, before, after in meanings:
+        if before != after:
+            raise BadConfigError(f"its labels mean something else: {what} {before}, and the candidate's {after}")
     tokens = described["tokens"]
     if tokens is not None and tokens != champion.tokens:
         assert champion.tokens is not None, "the metrics of tokens fit both"

@@ -67,14 +67,9 @@ def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric:
 
 def _features(by_model: Mapping[str, Mapping[str, float]]) -> list[tuple[str, Figure]]:
     """Draw what the models look at; nothing where the candidate's learner does not say, or it looks at nothing."""
-    shares = {
-        model: {name: value / total for name, value in values.items()}
-        for model, values in by_model.items()
-        if (total := sum(values.values())) > 0
-    }
-    if "candidate" not in shares:
+    if not by_model.get("candidate"):
         return []
-    return [_by_name(shares, "What predictions rest on", "share of what all features contribute")]
+    return [_by_name(by_model, "What predictions rest on", "share of what all features contribute")]
 
 
 def _columns(by_model: Mapping[str, Mapping[str, float]], metric: str) -> list[tuple[str, Figure]]:

@@ -43,8 +43,8 @@ class FittedModel(Protocol):
 
     def importance(self, table: FeatureTable) -> Mapping[str, float]:
         """
-        Return how much each feature contributes to the predictions of these rows, by its name; empty where the learner
-        does not say.
+        Return how much each feature contributes to the predictions of these rows, by its name, at least 0 and in any
+        unit; empty where the learner does not say.
         """
 
 

@@ -86,7 +86,7 @@ class Trees:
     def importance(self, table: FeatureTable) -> Mapping[str, float]:
         """
         Return how far each feature moves a row's sums, on average: the mean of the absolute contributions by TreeSHAP
-        (Lundberg et al. 2020), which add up to a row's sum, as a share of those of all features.
+        (Lundberg et al. 2020), which add up to a row's sum.
         """
         moved = np.zeros(len(self.feature_names))
         for booster in self._boosters:
@@ -94,8 +94,7 @@ class Trees:
             # For each output the features, and then what a row without any would have.
             parts = found.reshape(table.num_rows, -1, len(self.feature_names) + 1)[:, :, :-1]
             moved += np.abs(parts).mean(axis=0).sum(axis=0)
-        shares = moved / (moved.sum() or 1.0)
-        return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
+        return dict(zip(self.feature_names, moved.tolist(), strict=True))
 
 
 class LightGbm:

@@ -57,15 +57,14 @@ class Fitted:
 
     def importance(self, table: FeatureTable) -> Mapping[str, float]:
         """
-        Return what the estimator itself says (``feature_importances_``), whatever the rows, as shares; empty where it
-        says nothing.
+        Return what the estimator itself says (``feature_importances_``), whatever the rows; empty where it says
+        nothing.
         """
         last = self.estimator[-1] if isinstance(self.estimator, sklearn.pipeline.Pipeline) else self.estimator
         found = getattr(last, "feature_importances_", None)
         if found is None or len(found) != len(self.feature_names):
             return {}
-        shares = np.asarray(found, np.float64) / (np.sum(found) or 1.0)
-        return {self.feature_names[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
+        return dict(zip(self.feature_names, np.asarray(found, np.float64).tolist(), strict=True))
 
     @classmethod
     def load(cls, data: bytes, objective: LoadedObjective) -> Fitted:

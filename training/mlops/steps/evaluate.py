@@ -12,7 +12,7 @@ from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.champion_scoring import score_champion
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
 from mlops.evaluation.holdout_drift import ColumnDrift, column_drifts
-from mlops.evaluation.importance import column_importance, feature_importance
+from mlops.evaluation.importance import column_importance, feature_importance, held_out_sample
 from mlops.evaluation.model_report import Background, render
 from mlops.evaluation.periods_seen import periods_seen, periods_started_from
 from mlops.evaluation.serving_benchmark import measure_serving
@@ -102,6 +102,7 @@ def _compared(
         seen = periods_seen(store, champion.checkpoint, checkpoint)
         before = Snapshot.open(store, champion.checkpoint.ancestor(DatasetRef))
         drifts = column_drifts(before.read_split("test"), rows)
+    samples = {name: held_out_sample(model, rows) for name, model in models.items()}
     comparison = compare(
         config,
         candidate,
@@ -114,7 +115,9 @@ def _compared(
         own=context.own,
         periods_seen=seen,
         periods_started_from=periods_started_from(store, checkpoint),
-        feature_importance={name: feature_importance(model, rows) for name, model in models.items()},
-        column_importance={name: column_importance(model, rows, metrics[0]) for name, model in models.items()},
+        feature_importance={name: feature_importance(models[name], sample) for name, sample in samples.items()},
+        column_importance={
+            name: column_importance(models[name], sample, metrics[0]) for name, sample in samples.items()
+        },
     )
     return comparison, drifts

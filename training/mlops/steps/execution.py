@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from mlops.contract.refs import INPUT, Ref
 from mlops.contract.step import (
@@ -31,8 +30,6 @@ from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_byt
 from mlops.store import Store
 
 logger = logging.getLogger("mlops")
-_HANDED_ON: Final = frozenset({"predict"})
-"""Steps whose ``hand_on`` puts what is committed where others read it, at each try: it may have been killed there."""
 
 
 def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | None:
@@ -74,7 +71,7 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     :raises LostObjectsError: if something that was committed is gone, and cannot be made again
     """
     ref = _execute(document, deployment)
-    if document.step in _HANDED_ON and ref is not None and not document.reproduces:
+    if STEPS[document.step].hands_on and ref is not None and not document.reproduces:
         importlib.import_module(f"mlops.steps.{document.step}").hand_on(ref, document, deployment)
     return ref
 

@@ -29,7 +29,6 @@ from mlops.contract.step import (
     LOST,
     RESULT_PATH_VARIABLE,
     STORE_VARIABLE,
-    TERMINATION_MESSAGE_BYTES,
     Failure,
     StepInput,
     failure_key,
@@ -42,6 +41,8 @@ logger = logging.getLogger("mlops")
 
 LOST_RENDEZVOUS = "NodesLostError"
 _TERMINATION_MESSAGE = Path("/dev/termination-log")
+_MOST_BYTES = 4096
+"""What Kubernetes keeps of a container's last words."""
 _REJOIN_SECONDS = 1.0
 
 
@@ -111,7 +112,7 @@ def _shortened(failure: Failure) -> bytes:
     """Return a document without details, whose message fits into what Kubernetes keeps: 4,096 bytes."""
     fields = asdict(failure) | {"details": {}}
     message = failure.message
-    while len(document := json.dumps(fields | {"message": message}).encode()) > TERMINATION_MESSAGE_BYTES:
+    while len(document := json.dumps(fields | {"message": message}).encode()) > _MOST_BYTES:
         message = message[: len(message) * 9 // 10]
     return document
 

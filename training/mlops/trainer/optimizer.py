@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
 from mlops.trainer.strategies.refusals import refuse_optimizer
-from mlops.trainer.warm_start import groups
+from mlops.trainer.warm_start import gathered, groups
 
 
 def build_optimizer(
@@ -29,12 +29,9 @@ def build_optimizer(
     if configure is None:
         # torch has no fused step for complex numbers.
         fused = all(parameter.is_floating_point() for parameter in model.parameters())
-        named: dict[nn.Parameter, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            named.setdefault(parameter, []).append(names.get(name, name))
-        parameters = groups(
-            [(each, parameter) for parameter, each in named.items()], config.learning_rates, config.learning_rate
-        )
+        named = model.named_parameters(remove_duplicate=False)
+        whole = gathered((names.get(name, name), parameter) for name, parameter in named)
+        parameters = groups(whole, config.learning_rates, config.learning_rate)
         return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
     try:
         optimizer = configure(model, config.learning_rate, config.weight_decay)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ from mlops.trainer.checkpoint.weights import deserialise
 
 _SHOWN: Final = 4
 _CPU: Final = torch.device("cpu")
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
 
 def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) -> None:
@@ -106,13 +108,18 @@ def groups(
     return [{"params": parameters, "lr": factor * learning_rate} for factor, parameters in found.items()]
 
 
+def gathered(named: Iterable[tuple[str, _Tensor]]) -> list[tuple[list[str], _Tensor]]:
+    """Return each tensor once, with all its names."""
+    found: dict[int, tuple[list[str], _Tensor]] = {}
+    for name, tensor in named:
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return list(found.values())
+
+
 def _ties(model: nn.Module) -> list[set[str]]:
     """Return the names of each parameter and buffer that has several."""
-    names: dict[int, set[str]] = {}
-    for named in (model.named_parameters, model.named_buffers):
-        for name, tensor in named(remove_duplicate=False):
-            names.setdefault(id(tensor), set()).add(name)
-    return [found for found in names.values() if len(found) > 1]
+    named = (each(remove_duplicate=False) for each in (model.named_parameters, model.named_buffers))
+    return [set(names) for names, _ in gathered(itertools.chain(*named)) if len(names) > 1]
 
 
 def matching(patterns: Sequence[str], names: Collection[str], setting: str) -> set[str]:

@@ -107,7 +107,7 @@ class _Sqlite:
                 session.execute(f"CREATE TABLE IF NOT EXISTS {table} ({kinds})")
                 found = session.execute(f"SELECT max({_quoted(INTERVAL_END)}) FROM {table} WHERE {of_period}", key)
                 (latest,) = found.fetchone()
-                if latest is not None and datetime.fromisoformat(f"{latest}") > origin.interval_end:
+                if latest is not None and datetime.fromisoformat(latest) > origin.interval_end:
                     return False
                 session.execute(f"DELETE FROM {table} WHERE {of_period}", key)
                 marks = ", ".join("?" * len(columns))
