@@ -48,6 +48,7 @@ from mlops.steps.execution import execute
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[2]
+GPUS = list(Path("/proc/driver/nvidia/gpus").glob("*"))
 STEPS_PROGRAM = ("-m", "mlops.steps")
 
 MODEL = """
@@ -286,6 +287,8 @@ class Project:
             "MLOPS_RESULT_PATH": str(folder / "result.json"),
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "OMP_NUM_THREADS": "1",
+            # Processes share no GPU: where there are too few, all work without.
+            **({"CUDA_VISIBLE_DEVICES": ""} if GPUS and processes > len(GPUS) else {}),
             **environment,
         }
         torchrun = ["-m", "mlops.steps.torchrun", "--nproc-per-node", str(processes), *options]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from PIL import Image as Pillow
 
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.features.applied import FittedFeatures
+from mlops.features.batches import BATCH_ROWS, batches_of, rows_of
 from mlops.features.feature_set import FeatureSet
 from mlops.features.images import Image
 from mlops.features.parity import check_parity
@@ -86,6 +89,16 @@ def png(pixels: Any, dtype: Any = np.uint8) -> bytes:
     return buffer.getvalue()
 
 
+def png_of_size(width: int, height: int) -> bytes:
+    """The head of a grey picture of so many pixels, without the pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
 def pictures(*files: bytes | None) -> pl.DataFrame:
     return pl.DataFrame({"picture": pl.Series(files, dtype=pl.Binary), "y": [0] * len(files)})
 
@@ -120,14 +133,25 @@ def test_an_image_is_its_pixels_by_channel_and_row() -> None:
             png(np.zeros((3, 2))),
             "the image at place 1 of its batch has 2 x 3 pixels, not 3 x 2; bring them to one size",
         ),
+        (png_of_size(9_000, 9_000), "the image at place 1 of its batch has 9000 x 9000 pixels, not 3 x 2"),
+        (png_of_size(60_000, 60_000), "at place 1 of its batch are no image: DecompressionBombError"),
         (png(np.full((2, 3), 300), np.uint16), "at place 1 of its batch has pixels of mode I;16, whose values are not"),
     ],
-    ids=["no image", "empty", "cut", "size", "16 bits"],
+    ids=["no image", "empty", "cut", "size", "large", "very large", "16 bits"],
 )
 def test_bytes_that_are_no_such_image_are_named(file: bytes, message: str) -> None:
     rows = pictures(png(np.zeros((2, 3))), file)
     with pytest.raises(BadDataError, match=message):
         apply(GREY, rows, fit(GREY, rows))
+
+
+def test_wide_rows_come_in_small_batches() -> None:
+    """Broken: a batch of 131,072 photos would be tens of gigabytes."""
+    assert rows_of(6) == BATCH_ROWS
+    assert rows_of(3 * 224 * 224) == 222
+    assert rows_of(10**9) == 1
+    with batches_of(pictures(*[b""] * 700), (), rows=rows_of(3 * 224 * 224)) as batches:
+        assert list(batches.map(len)) == [222, 222, 222, 34]
 
 
 def test_another_column_than_one_of_bytes_is_refused() -> None:

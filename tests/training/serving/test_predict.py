@@ -200,6 +200,27 @@ def test_a_model_of_another_library_answers_in_a_process_of_its_own(
     assert read(project, apart).equals(read(project, here))
 
 
+def test_a_process_that_is_killed_is_asked_again(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a night whose memory ran out would be said to be of a model that cannot be used."""
+    checkpoint = toy_checkpoint(binary=True)
+    dataset, _ = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    monkeypatch.setattr(registered_package, "_is_this_library", lambda _: False)
+    site = project.home / "site"
+    site.mkdir()
+    kill = "import os, sys\nif 'mlops.serving.answering' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+    (site / "sitecustomize.py").write_text(kill)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site))
+        failure = predicted(version, dataset)
+    assert isinstance(failure, Failure), failure
+    assert failure.retryable
+    assert "was killed by SIGKILL" in failure.message
+    assert isinstance(predicted(version, dataset), PredictionsRef)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import toy_model
 import yaml
 from other_packages import REPOSITORY, installed
 
@@ -193,6 +195,41 @@ def test_classes_go_all_the_way(project: Any, learnt: Any, evaluated: Any, run_s
     failure = evaluated(renamed, "renamed", metric="accuracy")
     assert isinstance(failure, Failure)
     assert "its labels mean something else: its objective_settings.classes is" in failure.message
+
+
+def test_a_label_of_text_is_no_group_of_rows_and_means_the_same_in_both_models(
+    project: Any, toy_checkpoint: Any, evaluated: Any, run_step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a report would say how good a model is where the answer is yes; and yes of one would be no of another."""
+    text = pl.col("label").replace_strict({0: "no", 1: "yes"}, return_dtype=pl.String).alias("label")
+    plain = toy_model.FEATURES
+
+    def judged(key: str, classes: str) -> Any:
+        monkeypatch.setattr(toy_model, "FEATURES", plain.replace('label="label"', f'label="label", classes={classes}'))
+        return evaluated(toy_checkpoint(binary=True, columns=[text], key=key), key, metric="auc")
+
+    report = judged("first", '("no", "yes")')
+    assert isinstance(report, ReportRef), report
+    found = json.loads(project.store.read(report.artifacts["metrics"]))["slices"]
+    assert {each["column"] for each in found} == {"city"}
+    move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+    section = {"registered_model": project.pipeline}
+    version = run_step(project, project.step_input("register", section, report, "first"))
+    assert isinstance(run_step(project, project.step_input("promote", move, version, "first")), ModelVersionRef)
+    failure = judged("second", '("yes", "no")')
+    assert isinstance(failure, Failure), failure
+    assert "its labels mean something else: the classes of its feature set are ['no', 'yes']" in failure.message
+
+
+def test_a_label_of_a_single_day_that_the_objective_does_not_know_is_found_before_training(
+    project: Any, learnt: Any
+) -> None:
+    """Broken: such a training would fail in the middle, where the batch with that row comes."""
+    seven = pl.when(pl.col("day") == toy_model.START.date()).then(7).otherwise("label").alias("label")
+    settings = {"objective": "multiclass", "metric": "accuracy", "objective_settings": {"classes": 5}}
+    with pytest.raises(AssertionError, match=r"needs the number of a class as label, .*, found 7"):
+        learnt("seven", columns=[seven], **settings)
+    assert not list(Path(project.store.uri.removeprefix("file://")).rglob("step-*")), "nothing was trained"
 
 
 def test_an_objective_of_the_recipe_is_stored_with_the_model(

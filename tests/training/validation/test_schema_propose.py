@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from committed_snapshots import commit_snapshot, visits
+from committed_snapshots import ZONE, commit_snapshot, visits
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from mlops.contract.step import python_path
+from mlops.contract.refs import DatasetRef, ValidationRef
+from mlops.contract.sections.validate import Validate
+from mlops.contract.step import RunIdentity, StepInput, python_path
+from mlops.process import ProcessSettings
+from mlops.steps.execution import execute
 from mlops.store import Store
 from mlops.validation.proposal import propose_schema, revise_schema, write_schema
 from mlops.validation.schema import read_schema
@@ -202,6 +207,48 @@ def test_a_mistake_is_no_answer(home, store, propose, arguments, message):
     done = propose(*arguments)
     assert done.returncode == 2
     assert re.search(message, done.stderr, re.DOTALL), done.stderr
+
+
+@pytest.fixture
+def validate(home: Path, store: Store) -> Callable[[DatasetRef], ValidationRef]:
+    """The step that a run holds its snapshot against the schema with."""
+
+    def run(dataset: DatasetRef) -> ValidationRef:
+        identity = RunIdentity(
+            pipeline="visits", run_key=Path(dataset.place).name, interval_start=dataset.interval_start,
+            interval_end=dataset.interval_end, timezone=ZONE, dag_id="visits", task_id="validate", run_id="run",
+            try_number=1,
+        )  # fmt: skip
+        settings = Validate(schema_path=PATH).model_dump(mode="json")
+        ref = execute(
+            StepInput(step="validate", run=identity, config=settings, ref=dataset),
+            ProcessSettings(
+                home=home, store=store.uri, tracking_uri="", result_path=home.parent / "result.json", rank=0
+            ),
+        )
+        assert isinstance(ref, ValidationRef)
+        return ref
+
+    return run
+
+
+def test_a_proposal_in_force_is_revised_for_the_newest_snapshot(home, store, propose, validate):
+    """Broken: whoever saves it replaces what all runs so far were held against, and is not told of it."""
+    first = validate(commit_snapshot(store, visits(*range(1, 8)), last_day=7))
+    in_force = store.read(first.artifacts["schema"]).decode()
+    page = pl.when(pl.col("visitor") == 801).then(pl.lit("/new")).otherwise("page")
+    commit_snapshot(store, visits(*range(2, 9)).with_columns(page=page), last_day=8)
+    revised = propose()
+    assert revised.returncode == 1, revised.stderr
+    lines = difflib.ndiff(in_force.splitlines(), revised.stdout.splitlines())
+    assert [line for line in lines if line[0] in "+-"] == ['+   value: "/new"']
+    assert re.search(r"did not fit: column page: unknown values .*'/new'", revised.stderr), revised.stderr
+    another = propose("--snapshot", "2024-01-08")
+    assert another.returncode == 1, another.stderr
+    assert "2024-01-02 to 2024-01-08, 28 rows" in another.stdout
+    assert '"/new"' in another.stdout
+    assert "did not fit" not in another.stderr
+    assert not (home / PATH).exists()
 
 
 def proposed(frame: pl.DataFrame) -> dict[str, schema_pb2.Feature]:
