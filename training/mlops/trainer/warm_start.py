@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,6 +41,7 @@ def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) 
     own = model.state_dict()
     if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
         raise BadConfigError(f"train.initialise: {where} holds no state dict, a mapping of names to tensors")
+    given = _in_names_of(own, given, start.rename)
     left = matching(start.leave_out, {**own, **given}, "train.initialise.leave_out")
     taken = {name: value for name, value in given.items() if name not in left}
     wanted = [name for name in own if name not in left]
@@ -106,6 +108,14 @@ def groups(
         factor = next(meant, 1.0)
         found.setdefault(factor, []).append(parameter)
     return [{"params": parameters, "lr": factor * learning_rate} for factor, parameters in found.items()]
+
+
+def _in_names_of(own: Iterable[str], given: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    """Return weights by the model's names; those that it has not keep theirs."""
+    called = {name: reduce(lambda text, pair: text.replace(*pair), rename.items(), name) for name in own}
+    known = {*called.values()}
+    others = {name: value for name, value in given.items() if name not in known}
+    return others | {name: given[there] for name, there in called.items() if there in given}
 
 
 def gathered(named: Iterable[tuple[str, _Tensor]]) -> list[tuple[list[str], _Tensor]]:

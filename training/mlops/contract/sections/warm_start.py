@@ -36,6 +36,9 @@ class Initialise(Section):
     leave_out: list[Text] = []
     """Names of parameters and buffers that start as ``build_model`` makes them, such as a head of other classes;
     patterns: ``head.*``. All others must be there, with the same shapes."""
+    rename: dict[Text, str] = {}
+    """Parts of the model's names, and what stands there in the weights: ``{".base_layer.": "."}`` of a model whose
+    layers peft has wrapped."""
     found: StoredWeights | None = None
     """What ``model`` is when the task begins: the operator writes it, and it is part of the run key. Of ``path`` the
     kept copy, where the training is made again."""
