@@ -187,9 +187,16 @@ def test_a_group_is_whole_though_it_lies_in_several_periods(
 
 
 def test_a_model_of_another_library_answers_in_a_process_of_its_own(
-    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the same bytes, where the library is the same after all."""
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """To the same bytes, where the library is the same after all; in one for all periods, for each takes seconds."""
+    caplog.set_level("INFO")
+    printed = (
+        "\nimport subprocess\n\nprint('a recipe may print')\nsubprocess.run(['cat'], check=True)  # reads its input\n"
+    )
+    model = project.home / "include/toy/model.py"
+    model.write_text(printed + model.read_text())
     checkpoint = toy_checkpoint(binary=True)
     dataset, _ = rows_of(project, checkpoint)
     version = register(checkpoint)
@@ -198,6 +205,7 @@ def test_a_model_of_another_library_answers_in_a_process_of_its_own(
     apart = predicted(version, dataset, key="apart")
     assert isinstance(apart, PredictionsRef), apart
     assert read(project, apart).equals(read(project, here))
+    assert caplog.text.count("working in a process with the library that the model was registered with") == 1
 
 
 def test_a_process_that_is_killed_is_asked_again(

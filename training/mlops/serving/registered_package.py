@@ -11,19 +11,22 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from signal import Signals
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import polars as pl
 
 from mlops.contract.step import PARENT_VARIABLE, BadConfigError, BadDataError, StepError
 from mlops.predictor.predictor import Predictor, open_predictor
+from mlops.serving.apart import FORMAT
 from mlops.tracking.model_folder import LIBRARY, data_of
 
 logger = logging.getLogger(__name__)
@@ -62,33 +65,13 @@ class RegisteredPackage:
         """Return the model; None where it needs a process of its own."""
         return None if self.paths else open_predictor(self.data)
 
-    def run(self, program: ModuleType, rows: pl.DataFrame, folder: Path) -> dict[str, Any]:
+    @contextmanager
+    def running(self, program: ModuleType) -> Iterator[Program]:
         """
-        Run a program of the package's library in a process of its own.
+        Run a program of the package's library in a process of its own, which ends with the context.
 
         :param program: :mod:`mlops.serving.scoring` or :mod:`mlops.serving.answering`
-        :param rows: raw rows that it is given
-        :param folder: exists; the program writes what it has to say there
-        :return: its document
-        :raises BadDataError: where it cannot do it for these rows
-        :raises BadConfigError: where it ends without success, or is of a release whose files have another format
-        :raises StepError: where it is killed
         """
-        given = folder / "rows.arrow"
-        # Any release of Polars reads the oldest layout of strings.
-        rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
-        self._run(program.__name__, given, folder)
-        document: dict[str, Any] = json.loads((folder / program.DOCUMENT).read_text())
-        if document["format"] != program.FORMAT:
-            raise BadConfigError(
-                f"it was registered with another release, whose {program.__name__} leaves files of format "
-                f"{document['format']}; this one reads {program.FORMAT}"
-            )
-        if "error" in document:
-            raise BadDataError(document["error"])
-        return document
-
-    def _run(self, program: str, *arguments: Path) -> None:
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         others = [path for path in inherited if path and not Path(path, "mlops").is_dir()]
         environment = {
@@ -97,19 +80,66 @@ class RegisteredPackage:
             "PYTHONSAFEPATH": "1",
             PARENT_VARIABLE: str(os.getpid()),
         }
-        command = [sys.executable, "-m", program, str(self.data), *map(str, arguments)]
+        command = [sys.executable, "-m", program.__name__, str(self.data)]
         logger.info("working in a process with the library that the model was registered with")
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            logger.error("it ended with code %d:\n%s", done.returncode, done.stderr)
-            said = (done.stderr.strip() or "nothing").splitlines()[-1]
-            if done.returncode < 0:
-                signal = Signals(-done.returncode).name
-                raise StepError(
-                    f"the process of the library that it was registered with was killed by {signal}; it said: {said}. "
-                    "Where memory ran out, give the step more"
-                )
-            raise BadConfigError(f"the library that it was registered with ended with code {done.returncode}: {said}")
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            process = subprocess.Popen(command, env=environment, stderr=said, **pipes)
+            try:
+                yield Program(process=process, said=said)
+                process.communicate()  # its input ends, and so does it
+            finally:
+                process.kill()
+                process.communicate()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A program of a package's library, which runs."""
+
+    process: subprocess.Popen[str]
+    said: IO[str]
+    """What it wrote to its standard error."""
+
+    def ask(self, rows: pl.DataFrame, folder: Path) -> dict[str, Any]:
+        """
+        :param rows: raw rows
+        :param folder: exists; the program leaves its result there
+        :return: what it says
+        :raises BadDataError: where it cannot do it for these rows
+        :raises BadConfigError: where it ends, or is of a release whose files have another format
+        :raises StepError: where it is killed
+        """
+        given = folder / "rows.arrow"
+        # Any release of Polars reads the oldest layout of strings.
+        rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):  # it has ended, and so do its replies
+            print(json.dumps({"rows": str(given), "result": str(folder)}), file=self.process.stdin, flush=True)
+        if not (reply := self.process.stdout.readline()):
+            raise self._ended(self.process.wait())
+        document: dict[str, Any] = json.loads(reply)
+        if document["format"] != FORMAT:
+            raise BadConfigError(
+                f"it was registered with another release, whose programs leave files of format {document['format']}; "
+                f"this one reads {FORMAT}"
+            )
+        if "error" in document:
+            raise BadDataError(document["error"])
+        return document
+
+    def _ended(self, code: int) -> StepError:
+        self.said.seek(0)
+        said = self.said.read()
+        logger.error("it ended with code %d:\n%s", code, said)
+        last = (said.strip() or "nothing").splitlines()[-1]
+        if code < 0:
+            return StepError(
+                f"the process of the library that it was registered with was killed by {Signals(-code).name}; it said: "
+                f"{last}. Where memory ran out, give the step more"
+            )
+        return BadConfigError(f"the library that it was registered with ended with code {code}: {last}")
 
 
 def _not_here(requirements: Path) -> list[str]:

@@ -80,23 +80,25 @@ def run(context: StepContext) -> PredictionsRef:
         )
     origin = _origin(context.run, f"{version.name}/{version.version}")
     metadata = {PIPELINE: origin.pipeline, INTERVAL_END: origin.interval_end.isoformat(), MODEL: origin.model}
-    answer = answers_of(package, context.scratch)
     partitions: list[dict[str, Any]] = []
     num_unanswered = 0
-    for periods in _together(snapshot, group_by, context.scratch):
-        parts = [snapshot.read([period]) for period in periods]
-        most = None if group_by else rows_of(described["num_features"])
-        try:
-            found = pl.concat(_answered(answer, pl.concat(parts), kept, most))
-        except BadDataError as error:
-            raise BadDataError(f"{periods[0]}: {error}") from error
-        num_unanswered += found.select(pl.all_horizontal(pl.col(*described["columns"]).is_null()).sum()).item()
-        ends = itertools.accumulate(part.height for part in parts)
-        for period, part, end in zip(periods, parts, ends, strict=True):
-            data = encode(found[end - part.height : end], metadata)
-            artifact = context.publish(f"{len(partitions):05d}.parquet", data)
-            partitions.append({"period": period, "num_rows": part.height, **asdict(artifact)})
-            logger.info("%s: %d rows answered by version %s of %s", period, part.height, version.version, version.name)
+    with answers_of(package, context.scratch) as answer:
+        for periods in _together(snapshot, group_by, context.scratch):
+            parts = [snapshot.read([period]) for period in periods]
+            most = None if group_by else rows_of(described["num_features"])
+            try:
+                found = pl.concat(_answered(answer, pl.concat(parts), kept, most))
+            except BadDataError as error:
+                raise BadDataError(f"{periods[0]}: {error}") from error
+            num_unanswered += found.select(pl.all_horizontal(pl.col(*described["columns"]).is_null()).sum()).item()
+            ends = itertools.accumulate(part.height for part in parts)
+            for period, part, end in zip(periods, parts, ends, strict=True):
+                data = encode(found[end - part.height : end], metadata)
+                artifact = context.publish(f"{len(partitions):05d}.parquet", data)
+                partitions.append({"period": period, "num_rows": part.height, **asdict(artifact)})
+                logger.info(
+                    "%s: %d rows answered by version %s of %s", period, part.height, version.version, version.name
+                )
     if num_unanswered:
         logger.info("%d rows have no answer: they are of groups below FeatureSet.min_group_size", num_unanswered)
     manifest = {
