@@ -70,6 +70,12 @@ def slow_loss(model, batch):
     return language_model_loss(model, batch)
 
 
+def token_by_token(model, batch):
+    from mlops.objectives.language_model import token_losses
+
+    return token_losses(model(batch.features), batch.labels)
+
+
 TOKENS = MetricSpec(
     measures=["token_loss"],
     higher_is_better=True,

@@ -40,6 +40,7 @@ from mlops.trainer.loop import Trainer, TrainingJob
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import join, seed_everything
 from mlops.trainer.strategies import build_strategy
+from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.validation import Validation
 
 STRIKE_STEP, NUM_STEPS, GLOBAL_BATCH, FEATURES = 3, 6, 12, 4
@@ -209,8 +210,7 @@ def main(section: Mapping[str, Any]) -> None:
         config=config,
         strategy=strategy,
         optimizer=build_optimizer(config, strategy.model, None),
-        loss=loss,
-        curriculum=None,
+        loss=TrainingLoss(loss=loss),
         loader=Loader(source=source, global_batch=GLOBAL_BATCH, seed=1, rank=ranks.rank, world_size=ranks.world_size),
         validation=Validation.of_table(
             table, grouped=False, objective=objective_of("binary"), metric=metric_of("auc"), further=further

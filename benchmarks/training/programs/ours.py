@@ -48,6 +48,7 @@ from mlops.trainer.memory.seats import seats_from_environment
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, join, leave
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
+from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.validation import Validation
 
 EPOCH: Final = 1
@@ -202,8 +203,7 @@ class Ours:
             config=config,
             strategy=strategy,
             optimizer=build_optimizer(config, strategy.model, None),
-            loss=loss,
-            curriculum=None,
+            loss=TrainingLoss(loss=loss),
             loader=self.loader(logical_shards),
             validation=Unvalidated.of_table(
                 NO_TABLE,

@@ -10,7 +10,7 @@ import corpus
 import numpy as np
 import pytest
 from mlflow import MlflowClient
-from turns import by_turns
+from turns import by_turns, on_turn
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef
 from mlops.contract.step import Failure
@@ -97,6 +97,21 @@ def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: An
     assert three.metrics == alone.metrics
 
 
+GROWING = {"sequence_lengths": [{"tokens": 4, "until": 0.3}, {"tokens": 8, "until": 0.6}], "epochs": 2}
+
+
+@on_turn(0, 2)
+def test_short_sequences_at_first_are_learnt_to_the_same_bits_by_any_number_of_processes(
+    project: Any, train: Any
+) -> None:
+    """Each sample in its step, as where sequences are whole."""
+    alone, three = (result(train(f"short{number}", number, elastic="exact", **GROWING)) for number in (1, 3))
+    whole = result(train("whole", 1, elastic="exact", epochs=2))
+    assert weights(project, three) == weights(project, alone)
+    steps = [history(project, ref)[-1]["step"] for ref in (alone, whole)]
+    assert steps[0] == steps[1]
+
+
 def test_any_number_of_ranks_sees_each_sequence_once(project: Any, features: FeaturesRef, tmp_path: Any) -> None:
     """Broken: the world size would change what is learnt."""
     source = open_source(project.store, features, "train", tmp_path)
@@ -120,7 +135,7 @@ def test_any_number_of_ranks_sees_each_sequence_once(project: Any, features: Fea
     assert sorted(sample for step in seen(1) for sample in step) == list(range(features.num_samples["train"]))
 
 
-@pytest.mark.parametrize("layout", by_turns([pytest.param({}, id="DDP"), pytest.param(SHARDED, id="FSDP2")], 2))
+@pytest.mark.parametrize("layout", by_turns([pytest.param(GROWING, id="DDP"), pytest.param(SHARDED, id="FSDP2")], 2))
 def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layout: dict[str, Any]) -> None:
     settings: dict[str, Any] = {
         "loss": "include.lm.model:slow_loss",
@@ -148,6 +163,10 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
                      id="argument"),
         pytest.param({"model": "include.lm.model:build_scorer"}, r"maps tokens \[16, 16\] to \[16, 1\]; logits over",
                      id="no logits"),
+        pytest.param({"sequence_lengths": [{"tokens": 5, "until": 0.5}]}, "5 tokens do not divide the context of the "
+                     "TokenSet, 16", id="length"),
+        pytest.param({"sequence_lengths": [{"tokens": 8, "until": 0.5}], "loss": "include.lm.model:token_by_token"},
+                     r"must return one value per sample, \[32\], got \[32, 8\]", id="loss of short sequences"),
         pytest.param({"model_args": {}}, "failed on context=16, vocab_size=257, model_args={}", id="missing argument"),
     ],
 )  # fmt: skip

@@ -54,6 +54,7 @@ from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, join, seed_everything
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
+from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.validation import Validation
 
 SAMPLES, EPOCHS, PLACE = 30, 2, "train/matrix"
@@ -161,8 +162,7 @@ def train(life: Life) -> None:
         config=config,
         strategy=strategy,
         optimizer=optimizer,
-        loss=loss,
-        curriculum=None,
+        loss=TrainingLoss(loss=loss),
         loader=loader,
         validation=Validation.of_table(
             table(case, 16, 1), grouped=case.grouped, objective=objective, metric=load_metric(config.metric, NO_RECIPE)

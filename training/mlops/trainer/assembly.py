@@ -41,7 +41,6 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
         strategy=strategy,
         optimizer=optimizer,
         loss=recipe.loss,
-        curriculum=recipe.curriculum,
         loader=loader,
         validation=_validation(recipe, scratch),
         checkpoints=Checkpoints(

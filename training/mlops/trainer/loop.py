@@ -27,7 +27,6 @@ from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
 from mlops.trainer.interval import SaveInterval
 from mlops.trainer.memory.peer_memory import PeerMemory
-from mlops.trainer.model import Loss
 from mlops.trainer.outcome import StepOutcome, TakenStep
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.progress import Progress, StepMetrics, StepWindow
@@ -36,9 +35,9 @@ from mlops.trainer.schedule import LearningRate
 from mlops.trainer.state import LOSS_UNITS, Epoch, TrainingState
 from mlops.trainer.strategies import ParallelStrategy
 from mlops.trainer.strategies.state_dicts import load_training_state, state_to_fill, training_state
+from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.validation import Validation
 
-Curriculum = Callable[[Batch, float], Tensor]
 ShouldPrune = Callable[[TrainingState], bool]
 
 logger = logging.getLogger(__name__)
@@ -58,8 +57,7 @@ class TrainingJob:
     config: Train
     strategy: ParallelStrategy
     optimizer: Optimizer
-    loss: Loss
-    curriculum: Curriculum | None
+    loss: TrainingLoss
     loader: Loader
     validation: Validation
     checkpoints: Checkpoints
@@ -68,12 +66,6 @@ class TrainingJob:
     """Operations of any rank that have no deterministic algorithm, once it is over."""
     memory: PeerMemory = field(default_factory=lambda: PeerMemory(Ranks(), place=""))
     """Keeps nothing by default."""
-
-
-def weighted_loss(loss: Loss, curriculum: Curriculum | None, model: nn.Module, batch: Batch, progress: float) -> Tensor:
-    """``[B]``, of the share of the training that is done."""
-    losses = loss(model, batch)
-    return losses if curriculum is None else losses * curriculum(batch, progress)
 
 
 class Curves(Protocol):
@@ -109,7 +101,7 @@ class Trainer:
         self._window = StepWindow()
         self._interval = SaveInterval(60 * config.checkpoint.every_minutes, job.checkpoints)
         self._learning_rate = 0.0
-        self._flops_per_sample: float | None = None
+        self._flops_per_sample: dict[int | None, float] = {}  # by the length of sequences
         self._prepared = False
         self._epoch_started = 0.0
         self._unseen: TakenStep | None = None
@@ -129,7 +121,11 @@ class Trainer:
             batch = first.batches[0].to(self._ranks.device)
             job.strategy.warm_up(batch, self._loss)
             if self._ranks.mesh is None:
-                self._flops_per_sample = flops_per_sample(job.strategy.model, batch, first.num_rows / first.num_samples)
+                for start in (0.0, *(each.until for each in job.loss.lengths)):
+                    read = job.loss.read(batch, start)
+                    rows = first.num_rows / first.num_samples * len(read.weights) / len(batch.weights)
+                    flops = flops_per_sample(job.strategy.model, read, rows)
+                    self._flops_per_sample[job.loss.tokens(start)] = flops
             self._resume()
             state = self._state
             every_steps = config.checkpoint.every_steps
@@ -226,7 +222,7 @@ class Trainer:
 
     def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """``[B]``"""
-        losses = weighted_loss(self._job.loss, self._job.curriculum, model, batch, self._state.step / self._num_steps)
+        losses = self._job.loss(model, batch, self._state.step / self._num_steps)
         if self._job.memory.guards and isinstance(losses, Tensor):
             # Before the backward pass: with this rank's gradient others may complete the step.
             total = float((losses.detach() * batch.weights).sum(dtype=torch.float64))
@@ -336,8 +332,9 @@ class Trainer:
 
     def _tell(self, told: RankReport) -> None:
         if self._ranks.leads:
+            flops = self._flops_per_sample.get(self._job.loss.tokens(self._state.step / self._num_steps))
             step_metrics = StepMetrics.of(
-                self._window, told, self._ranks.copies, self._state.step, self._learning_rate, self._flops_per_sample
+                self._window, told, self._ranks.copies, self._state.step, self._learning_rate, flops
             )
             self._progress.show(step_metrics, self._state)
             if self._curves is not None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
 from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError
-from mlops.data.shards.batch import Batch
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.loader import Loader
 from mlops.data.shards.shard_cache import node_folder
@@ -22,12 +21,12 @@ from mlops.data.shards.shard_reading import open_source
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.store import Store
-from mlops.trainer.loop import Curriculum, weighted_loss
-from mlops.trainer.model import Loss, build_model
+from mlops.trainer.model import build_model
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import SelfTest
 from mlops.trainer.strategies import ParallelStrategy, build_strategy
+from mlops.trainer.training_loss import TrainingLoss
 from mlops.trainer.warm_start import freeze, load_weights, matching
 
 
@@ -85,8 +84,12 @@ class Recipe:
         return strategy, build_optimizer(config, strategy.model, configure, strategy.names)
 
     @property
-    def loss(self) -> Loss:
-        return self.function("loss") or self.objective.functions.loss
+    def loss(self) -> TrainingLoss:
+        return TrainingLoss(
+            loss=self.function("loss") or self.objective.functions.loss,
+            curriculum=self.function("curriculum"),
+            lengths=self.config.sequence_lengths,
+        )
 
     @property
     def objective(self) -> LoadedObjective:
@@ -94,11 +97,6 @@ class Recipe:
 
     def metric(self, name: str) -> Metric:
         return load_metric(name, self._own)
-
-    @property
-    def curriculum(self) -> Curriculum | None:
-        curriculum: Curriculum | None = self.function("curriculum")
-        return curriculum
 
     def loader(self) -> Loader:
         """Return the loader of the training split."""
@@ -119,18 +117,13 @@ class Recipe:
         )
 
     def self_test(self, loader: Loader) -> SelfTest:
-        loss, curriculum = self.loss, self.curriculum
-
-        def weighted(model: nn.Module, batch: Batch, progress: float) -> Tensor:
-            return weighted_loss(loss, curriculum, model, batch, progress)
-
         named = [self.function(name) for name in ("loss", "curriculum", "configure_optimizer")]
         return SelfTest(
             config=self.config,
             ranks=self.ranks,
             loader=loader,
             build=lambda: self.parallelise(self.model()),
-            loss=weighted,
+            loss=self.loss,
             functions=[type(self.objective.functions), *(each for each in named if each is not None)],
         )
 

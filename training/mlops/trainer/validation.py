@@ -32,7 +32,7 @@ class Validation:
 
     source: SampleSource
     labels: Floats
-    """``[N]``"""
+    """``[N]``, or ``[N, L]``"""
     offsets: IntArray
     """``[S + 1]``"""
     block: int

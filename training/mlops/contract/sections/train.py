@@ -13,6 +13,7 @@ from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section, Text
+from mlops.contract.sections.sequence_length import SequenceLength
 from mlops.contract.sections.tune import TunedSection
 from mlops.contract.sections.warm_start import Initialise, LearningRate
 
@@ -122,10 +123,15 @@ class Train(TunedSection):
     """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
+    sequence_lengths: list[SequenceLength] = []
+    """Lengths of the sequences of tokens at first, growing, such as ``[{tokens: 128, until: 0.2}, {tokens: 512, until:
+    0.5}]``; after the last one they are whole. A sample is then read as several short sequences, one after the other:
+    each sample stays in its step, all its tokens are learnt, and its loss is their mean."""
     objective: ObjectiveName
     """What is learnt: ``ranking`` (graded relevance within a query), ``binary`` (whether a label is 1),
-    ``multiclass`` (which of several classes), ``regression`` (a number, or its quantiles), ``language_model`` (the next
-    token); or an objective of an installed package, or ``package.module:NAME``."""
+    ``multiclass`` (which of several classes), ``multilabel`` (which labels a row has, any number of them),
+    ``regression`` (a number, or its quantiles), ``language_model`` (the next token); or an objective of an installed
+    package, or ``package.module:NAME``."""
     objective_settings: dict[str, Json] = Field(default={}, validate_default=True)
     """Settings of the objective."""
     metric: Metric
@@ -274,6 +280,24 @@ class Train(TunedSection):
         return self
 
     @model_validator(mode="after")
+    def _sequences_grow(self) -> Train:
+        if not self.sequence_lengths:
+            return self
+        for what in ("tokens", "until"):
+            values = [getattr(each, what) for each in self.sequence_lengths]
+            if values != sorted(set(values)):
+                raise ValueError(f"consistent: sequence_lengths grow, and their {what} are {values}; put them in order")
+        if (objective := known_spec(self.objective)) is not None and objective.inputs != "tokens":
+            raise ValueError(
+                f"consistent: sequence_lengths are of tokens, and objective {self.objective} learns rows; remove them"
+            )
+        if self.parallel.pp > 1:
+            raise ValueError("consistent: stages of a pipeline take sequences of one length; remove sequence_lengths")
+        if self.compile:
+            raise ValueError("consistent: a model is compiled for sequences of one length; remove sequence_lengths")
+        return self
+
+    @model_validator(mode="after")
     def _metrics_are_distinct(self) -> Train:
         check_distinct([self.metric, *self.metrics])
         return self
@@ -289,7 +313,7 @@ class Train(TunedSection):
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
         of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping")
-        for name in (*of_our_loop, "initialise", "freeze", "learning_rates"):
+        for name in (*of_our_loop, "initialise", "freeze", "learning_rates", "sequence_lengths"):
             if getattr(self, name):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:

@@ -53,7 +53,7 @@ def _padded(batch: Batch, samples: int, rows: int) -> Batch:
         batch = replace(
             batch,
             features=functional.pad(batch.features, (0, 0, 0, short)),
-            labels=functional.pad(batch.labels, (0, short)),
+            labels=functional.pad(batch.labels, (*[0, 0] * (batch.labels.ndim - 2), 0, short)),
             mask=functional.pad(batch.mask, (0, short)),
         )
     return batch
