@@ -397,7 +397,12 @@ def write_features(store: Store, *, grouped: bool) -> FeaturesRef:
             offsets, labels = np.arange(len(labels) + 1, dtype=np.int64), (labels > 2).astype(np.float32)
         table = FeatureTable(features=features, labels=labels, offsets=offsets)
         splits[name] = write_split(store, "features/toy", name, table)
-    names = {"feature_set": "include.toy.features:FEATURES", "feature_names": ["a", "b", "c", "d"], "categorical": []}
+    names: dict[str, Any] = {
+        "feature_set": "include.toy.features:FEATURES",
+        "feature_names": ["a", "b", "c", "d"],
+        "categorical": [],
+    }
+    names |= {"label_names": ["label"], "several_labels": False}
     manifest = canonical_json({"grouped": grouped, **names, "splits": splits})
     return features_ref(store, manifest, {name: split["num_samples"] for name, split in splits.items()})
 

@@ -336,6 +336,50 @@ def test_a_label_that_is_no_class_is_named_with_its_value() -> None:
         FeatureSet(label="kept", classes=("no", "no"), transforms=[Passthrough("x")])
 
 
+LABELS = pl.DataFrame({"x": [1.0, 2.0, 3.0], "hot": [1, 0, 1], "wet": [False, True, True], "old": [0.0, 0.0, 1.0]})
+
+
+def test_several_labels_of_a_row_are_a_column_each() -> None:
+    features = FeatureSet(label=("hot", "wet", "old"), transforms=[Passthrough("x")])
+    state = fit(features, LABELS)
+    assert apply(features, LABELS, state).labels.tolist() == [[1, 0, 0], [0, 1, 0], [1, 1, 1]]
+    assert FittedFeatures(features, state).columns.names() == ["x"], "a request has none of them"
+    served = FittedFeatures(features, state).serve({"x": 2.0})
+    assert served.labels.shape == (1, 3)
+    assert np.isnan(served.labels).all()
+    assert np.isnan(apply(features, LABELS.select("x"), state).labels).all()
+    assert check_parity(features, LABELS, state) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"transforms": [Passthrough("wet")]}, "'wet' is the label or an outcome, unknown when the model is asked"),
+        ({"derived": {"y": nw.col("old") * 2}, "transforms": [Passthrough("y")]}, "'old' is the label or an outcome"),
+        ({"label": ("hot", "cold")}, "FeatureSet.label: there is no column 'cold'"),
+        (
+            {"label": ("hot",)},
+            r"FeatureSet.label must be a column, or a list of at least two different ones, got \['hot",
+        ),
+        ({"label": ("hot", "hot")}, "at least two different ones"),
+        ({"classes": (0, 1)}, "FeatureSet.classes are the values of one label, and label names 3 columns"),
+    ],
+)
+def test_what_is_wrong_with_several_labels_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfigError, match=HERE.format("[0-9]+") + ".*" + message):
+        fit(FeatureSet(**{"label": ("hot", "wet", "old"), "transforms": [Passthrough("x")], **change}), LABELS)
+
+
+def test_a_part_of_the_labels_is_none() -> None:
+    """Broken: rows of which a label is gone would be measured as if it were false."""
+    features = FeatureSet(label=("hot", "wet", "old"), transforms=[Passthrough("x")])
+    state = fit(features, LABELS)
+    with pytest.raises(BadDataError, match="there is no column 'old'"):
+        apply(features, LABELS.drop("old"), state)
+    with pytest.raises(BadDataError, match="label 'wet' is missing in 1 rows"):
+        apply(features, LABELS.with_columns(wet=pl.Series([None, True, False])), state)
+
+
 ROWS = dataclasses.replace(QUERIES, group_by=(), min_group_size=1, derived={"double": nw.col("x") * 2},
     transforms=[Standardise("double"), Vocabulary("kind", missing="indicator")])  # fmt: skip
 

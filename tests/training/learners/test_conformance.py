@@ -8,6 +8,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pytest
+from measured import objective_of
 
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import Lesson
@@ -30,6 +31,7 @@ class TestLightGbm(LearnerConformance):
         params=[
             ("binary", {}),
             ("multiclass", {"classes": 5}),
+            ("multilabel", {"labels": ["low", "middle", "high"]}),
             ("ranking", {}),
             ("regression", {}),
             ("regression", {"loss": "mae"}),
@@ -37,7 +39,7 @@ class TestLightGbm(LearnerConformance):
             ("regression", {"loss": "poisson"}),
             ("regression", {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}),
         ],
-        ids=["binary", "classes", "ranking", "mse", "mae", "huber", "poisson", "quantiles"],
+        ids=["binary", "classes", "labels", "ranking", "mse", "mae", "huber", "poisson", "quantiles"],
     )
     def asked(self, request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
         found: tuple[str, dict[str, Any]] = request.param
@@ -61,6 +63,21 @@ class TestLightGbm(LearnerConformance):
         model = self._fit(self._new(name, settings), replace(lesson, validation=rows))
         loaded = self._new(name, settings).load(model.save(), lesson.objective)
         np.testing.assert_array_equal(loaded.predict(rows), model.predict(rows))
+
+    def test_a_label_that_no_row_has_is_learnt_as_such(self, name: str, settings: dict[str, Any]) -> None:
+        """As on the first days of a new label."""
+        objective = objective_of("multilabel", labels=["old", "new"])
+        features = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+        labels = np.stack([features[:, 0] > 0, np.zeros(300)], axis=1).astype(np.float32)
+        table = FeatureTable(features=features, labels=labels, offsets=np.arange(301))
+        lesson = Lesson(
+            train=table, validation=table, objective=objective, feature_names=["a", "b", "c"], categorical=[], seed=1,
+            num_threads=1, epochs=2,
+        )  # fmt: skip
+        predicted = self._fit(self._new(name, settings), lesson).predict(table)
+        assert np.isfinite(predicted).all()
+        assert (predicted[:, 1] < -5).all()
+        assert ((predicted[:, 0] > 0) == (labels[:, 0] > 0)).mean() > 0.9
 
     def test_lightgbm_itself_reads_the_trees(self, name: str, settings: dict[str, Any], lesson: Lesson) -> None:
         model = self._fit(self._new(name, settings), lesson)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from mlops.testing import no_recipe
 from mlops.testing.learners import EPOCHS, LearnerConformance
 
 NETWORK = {"hidden_layer_sizes": [8], "batch_size": 20, "learning_rate_init": 0.01}
+LABELS = {"labels": ["low", "middle", "high"]}
 FOREST = {"n_estimators": 20, "max_depth": 4}
 CASES: dict[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any], int]] = {
     "forest, binary": ("sklearn.ensemble:RandomForestClassifier", FOREST, "binary", {}, 1),
@@ -35,6 +37,10 @@ CASES: dict[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any], int]] = {
         "sklearn.linear_model:SGDClassifier", {"loss": "log_loss", "eta0": 0.001, "learning_rate": "constant"},
         "multiclass", {"classes": 5}, EPOCHS,
     ),
+    "forest, labels": ("sklearn.ensemble:RandomForestClassifier", FOREST, "multilabel", LABELS, 1),
+    "network, labels": ("sklearn.neural_network:MLPClassifier", NETWORK, "multilabel", LABELS, EPOCHS),
+    "each label": ("learners_of_labels:each_label", {}, "multilabel", LABELS, EPOCHS),
+    "chain of labels": ("learners_of_labels:chain", {}, "multilabel", LABELS, 1),
     "network": ("sklearn.neural_network:MLPRegressor", NETWORK, "regression", {}, EPOCHS),
 }  # fmt: skip
 
@@ -69,7 +75,7 @@ def lesson(objective: str, *, labels: Any = None, epochs: int = 1, **settings: A
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 60) if labels is None else np.asarray(labels)
     table = FeatureTable(
-        features=(rng.normal(size=(len(labels), 2)) + labels[:, None]).astype(np.float32),
+        features=(rng.normal(size=(len(labels), 2)) + labels.reshape(len(labels), -1)[:, :1]).astype(np.float32),
         labels=labels.astype(np.float32),
         offsets=np.arange(len(labels) + 1),
     )
@@ -103,6 +109,30 @@ def test_a_class_without_rows_is_improbable_and_not_missing() -> None:
     assert predicted.shape == (60, 5)
     assert set(predicted.argmax(axis=1).tolist()) == {0, 3}
     assert np.isfinite(loss)
+
+
+def of_two_labels() -> Lesson:
+    """60 rows, of which none has the second label."""
+    labels = np.random.default_rng(0).integers(0, 2, (60, 2)) * [1, 0]
+    return replace(lesson("binary", labels=labels), objective=objective_of("multilabel", labels=["old", "new"]))
+
+
+def test_a_label_that_no_row_has_is_improbable() -> None:
+    """As on the first days of a new label: a forest then knows one class of it."""
+    given = of_two_labels()
+    learner = of("sklearn.ensemble:RandomForestClassifier", n_estimators=5)
+    model, loss = learner.learn(learner.begin(given), given, 1)
+    predicted = model.predict(given.train)
+    assert predicted.shape == (60, 2)
+    assert (predicted[:, 1] < -10).all()
+    assert ((predicted[:, 0] > 0) == (given.train.labels[:, 0] > 0)).mean() > 0.9
+    assert np.isfinite(loss)
+
+
+def test_an_estimator_of_one_label_says_so() -> None:
+    given, learner = of_two_labels(), of("sklearn.linear_model:LogisticRegression")
+    with pytest.raises(BadConfigError, match="cannot learn from these rows"):
+        learner.learn(learner.begin(given), given, 1)
 
 
 @pytest.mark.parametrize(

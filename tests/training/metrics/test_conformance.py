@@ -16,7 +16,7 @@ CASES = [
     (name, kind)
     for name in NAMES
     for number, kind in enumerate(spec_of(name).measures)
-    if not number or kind == "classes"
+    if not number or kind in ("classes", "labels")
 ]
 
 
@@ -44,6 +44,11 @@ class TestMetrics(MetricConformance):
                 labels = rng.integers(0, 4, 180).astype(np.float32)
                 logits = 3 * np.eye(4)[labels.astype(int)] + noise * rng.normal(size=(180, 4))
                 return objective_of("multiclass", classes=4).predictions(labels, logits.astype(np.float32), offsets)
+            case "labels":
+                labels = rng.integers(0, 2, (180, 3)).astype(np.float32)
+                logits = 6 * labels - 3 + noise * rng.normal(size=(180, 3))
+                objective = objective_of("multilabel", labels=["a", "b", "c"])
+                return objective.predictions(labels, logits.astype(np.float32), offsets)
             case "relevance" | "logit":
                 labels = rng.integers(0, 2, 180).astype(np.float32)
                 return objective_of("ranking").predictions(

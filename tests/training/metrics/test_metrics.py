@@ -100,6 +100,44 @@ def test_two_classes_are_measured_alike_however_they_are_predicted() -> None:
         assert of_classes(name, labels, both) == pytest.approx(alone, rel=1e-6), name
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_of_several_labels_equal_scikit_learn(weighted: bool) -> None:
+    """Of five labels, one of which no row has, though one is said to have it."""
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, 2, (300, 5)) * [1, 1, 1, 1, 0]
+    logits = rng.normal(size=(300, 5)) + 2 * labels - [0, 0, 0, 0, 2]
+    weights = rng.integers(0, 4, 300) if weighted else np.ones(300)
+    chosen, shares, given = logits > 0, 1 / (1 + np.exp(-logits)), {"sample_weight": weights}
+    assert chosen[:, 4].any()
+    pairs = {"sample_weight": np.repeat(weights, 5)}
+    expected = {
+        "accuracy": sklearn_metrics.accuracy_score(labels, chosen, **given),
+        "hamming_loss": sklearn_metrics.hamming_loss(labels, chosen, **given),
+        "micro_f1": sklearn_metrics.f1_score(labels, chosen, average="micro", **given),
+        "macro_f1": sklearn_metrics.f1_score(labels, chosen, average="macro", **given),
+        "macro_auc": sklearn_metrics.roc_auc_score(labels[:, :4], shares[:, :4], average="macro", **given),
+        "log_loss": sklearn_metrics.log_loss(labels.reshape(-1), shares.reshape(-1), **pairs),
+    }
+    predictions = objective_of("multilabel", labels=list("abcde")).predictions(
+        labels.astype(np.float32), logits, np.arange(301)
+    )
+    for name, value in expected.items():
+        found = metric_of(name).weighted(predictions).values(weights[None].astype(float))[0]
+        assert found == pytest.approx(value, rel=1e-6), name
+
+
+def test_one_label_of_several_is_measured_as_where_it_is_alone() -> None:
+    """Whatever it is measured by: two times the same label is that label."""
+    rng = np.random.default_rng(9)
+    labels, logits = rng.integers(0, 2, 200).astype(np.float32), rng.normal(size=200)
+    twice = [np.stack([each, each], axis=1) for each in (labels, logits)]
+    doubled = objective_of("multilabel", labels=["a", "b"]).predictions(*twice, np.arange(201))
+    same = {"accuracy": "accuracy", "log_loss": "log_loss", "macro_auc": "auc", "micro_f1": "f1", "macro_f1": "f1"}
+    for several, alone in same.items():
+        expected = measure(alone, labels, logits, np.arange(201))
+        assert metric_of(several).measure(doubled) == pytest.approx(expected, rel=1e-6), several
+
+
 def test_calibration_error_of_classes_is_that_of_the_most_probable_one() -> None:
     """Whatever is said of the others: 70% is said, and 60% of the rows are of that class."""
     logits = np.tile(np.log([0.7, 0.2, 0.1]), (1000, 1))

@@ -57,6 +57,24 @@ class TestMulticlass(ObjectiveConformance):
         return np.float32([-1, 10, 0.5, np.nan])
 
 
+class TestMultilabel(ObjectiveConformance):
+    @pytest.fixture
+    def name(self) -> str:
+        return "multilabel"
+
+    @pytest.fixture
+    def settings(self) -> dict[str, Any]:
+        return {"labels": ["sport", "politics", "weather"]}
+
+    @pytest.fixture
+    def labels(self) -> Floats:
+        return np.float32([[0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1]])
+
+    @pytest.fixture
+    def bad_labels(self) -> Floats:
+        return np.float32([[0, 0, -1], [2, 0, 0], [0, 0.5, 0], [np.nan, 0, 0]])
+
+
 class TestRegression(ObjectiveConformance):
     @pytest.fixture
     def name(self) -> str:

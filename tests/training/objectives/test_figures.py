@@ -20,15 +20,18 @@ CASES: dict[str, dict[str, Any]] = {
     "poisson": {"loss": "poisson"},
     "multiclass": {"classes": 4},
     "many classes": {"classes": 300},
+    "multilabel": {"labels": ["sport", "politics", "weather"]},
+    "many labels": {"labels": [f"label {number}" for number in range(300)]},
 }
 METRICS = {
     "ranking": "ndcg@10", "binary": "auc", "quantiles": "pinball", "multiclass": "accuracy", "many classes": "macro_f1",
+    "multilabel": "macro_auc", "many labels": "micro_f1",
 }  # fmt: skip
-NAMES = {"many classes": "multiclass"}
+NAMES = {"many classes": "multiclass", "many labels": "multilabel"}
 
 
 def name_of(case: str) -> str:
-    return NAMES.get(case, case if case in ("ranking", "binary", "multiclass") else "regression")
+    return NAMES.get(case, case if case in ("ranking", "binary", "multiclass", "multilabel") else "regression")
 
 
 def of(case: str, labels: Any, predicted: Any) -> Predictions:
@@ -40,6 +43,10 @@ def of(case: str, labels: Any, predicted: Any) -> Predictions:
         num_classes = CASES[case]["classes"]
         labels = (labels + np.arange(len(labels))) % num_classes
         predicted = np.outer(predicted, np.linspace(-1, 1, num_classes, dtype=np.float32))
+    if name == "multilabel":
+        num_labels = len(CASES[case]["labels"])
+        labels = np.stack([labels if number % 2 else 1 - labels for number in range(num_labels)], axis=1)
+        predicted = np.outer(predicted, np.linspace(-1, 1, num_labels, dtype=np.float32))
     offsets = np.arange(0, len(labels) + 1, 2 if case == "ranking" and len(labels) % 2 == 0 else 1)
     return objective_of(name, **CASES[case]).predictions(labels, predicted, offsets)
 

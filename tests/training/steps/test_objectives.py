@@ -15,7 +15,7 @@ import toy_model
 import yaml
 from other_packages import REPOSITORY, installed
 
-from mlops.contract.refs import FeaturesRef, ModelVersionRef, ReportRef
+from mlops.contract.refs import CheckpointRef, FeaturesRef, ModelVersionRef, ReportRef
 from mlops.contract.step import Failure
 from mlops.features.fitted import held_out
 from mlops.predictor.packing import open_checkpoint
@@ -34,6 +34,14 @@ class Squeeze(nn.Module):
 def build_model(config):
     outputs = getattr(config, "num_outputs", 1)
     return nn.Sequential(nn.Linear(config.num_features, outputs), Squeeze() if outputs == 1 else nn.Identity())
+"""
+DEEP = """
+from torch import nn
+
+
+def build_model(config):
+    first, last = nn.Linear(config.num_features, 8), nn.Linear(8, config.num_outputs)
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(8, 8), last)
 """
 QUANTILES = {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}
 OWN = """
@@ -195,6 +203,150 @@ def test_classes_go_all_the_way(project: Any, learnt: Any, evaluated: Any, run_s
     failure = evaluated(renamed, "renamed", metric="accuracy")
     assert isinstance(failure, Failure)
     assert "its labels mean something else: its objective_settings.classes is" in failure.message
+
+
+LABELS = ["good_one", "bad_one", "big_one"]
+OF_LABELS = [
+    (pl.col("good").fill_null(0) > 0.5).alias("good_one"),
+    (pl.col("good").fill_null(0) < -0.5).cast(pl.Int8).alias("bad_one"),
+    (pl.col("seats").fill_null(0) > 5).cast(pl.Float64).alias("big_one"),
+]
+MULTILABEL = {"objective": "multilabel", "metric": "macro_auc", "objective_settings": {"labels": LABELS}}
+
+
+@pytest.fixture
+def labelled(learnt: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Trains the toy recipe, whose rows have three labels."""
+    plain = toy_model.FEATURES
+
+    def train(key: str, *, names: list[str] = LABELS, columns: list[pl.Expr] = OF_LABELS, **changes: Any) -> Any:
+        text = plain.replace('label="label"', f"label={names}, outcomes=['label']")
+        monkeypatch.setattr(toy_model, "FEATURES", text)
+        return learnt(key, columns=columns, **{**MULTILABEL, **changes})
+
+    return train
+
+
+@pytest.mark.parametrize("learner", ["torch", "lightgbm", "sklearn"])
+def test_several_labels_of_a_row_go_all_the_way(
+    project: Any,
+    labelled: Any,
+    learnt: Any,
+    evaluated: Any,
+    run_step: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    learner: str,
+) -> None:
+    plain = toy_model.FEATURES
+    changes: dict[str, Any] = {"metrics": ["micro_f1", "log_loss"]}
+    if learner != "torch":
+        forest = {"estimator": "sklearn.ensemble:RandomForestClassifier", "parameters": {"max_depth": 6}}
+        settings = {"rounds_per_epoch": 5} if learner == "lightgbm" else forest
+        given = {"learner_settings": settings, "epochs": 1, **MULTILABEL, **changes}
+        changes = toy_model.train_by(learner, given)
+    checkpoint = labelled("first", **changes)
+    measured = ["accuracy", "hamming_loss", "macro_f1", "calibration_error"]
+    report = evaluated(checkpoint, "first", metric="macro_auc", metrics=measured, slices=["city"])
+    assert isinstance(report, ReportRef), report
+    assert report.metrics["candidate.macro_auc"] > 0.8
+    assert report.metrics["candidate.hamming_loss"] < 0.25
+    html = project.store.read(report.artifacts["report"]).decode()
+    for words in ("F1 of each label", "Area under the ROC curve of each label", "big_one"):
+        assert words in html
+    answer, _ = served(project, checkpoint, tmp_path / "served")
+    assert list(answer) == [f"probability_{name}" for name in LABELS]
+    scored = open_checkpoint(project.store, checkpoint, tmp_path).score(
+        held_out(project.store, checkpoint.ancestor(FeaturesRef))
+    )
+    assert scored.predictions.labels.shape == scored.predictions.predicted.shape
+    actual, predicted = scored.predictions.labels > 0, scored.predictions.predicted > 0
+    assert report.metrics["candidate.accuracy"] == pytest.approx((actual == predicted).all(axis=1).mean())
+
+    move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+    section = {"registered_model": project.pipeline}
+    version = run_step(project, project.step_input("register", section, report, "first"))
+    assert isinstance(run_step(project, project.step_input("promote", move, version, "first")), ModelVersionRef)
+    better = evaluated(labelled("second", epochs=20), "second", metric="macro_auc")
+    assert isinstance(better, ReportRef), better
+    assert better.metrics["champion.macro_auc"] == report.metrics["candidate.macro_auc"]
+    others = {"names": LABELS[::-1], "objective_settings": {"labels": LABELS[::-1]}}
+    failure = evaluated(labelled("other", **others), "other", metric="macro_auc")
+    assert isinstance(failure, Failure), failure
+    told = "its labels mean something else: the columns of FeatureSet.label are ['good_one', 'bad_one', 'big_one']"
+    assert told in failure.message
+    # Both have log loss, and logits of three labels are no logits of one.
+    monkeypatch.setattr(toy_model, "FEATURES", plain)
+    single = {"columns": OF_LABELS, "objective": "binary", "metric": "log_loss", "objective_settings": {}}
+    failure = evaluated(learnt("single", binary=True, **single), "single", metric="log_loss")
+    assert isinstance(failure, Failure), failure
+    assert told + ", and the candidate's []" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "binary", "metric": "auc", "objective_settings": {}}, "FeatureSet.label names 3 columns; name"),
+        (
+            {"objective_settings": {"labels": ["good_one", "bad_one"]}},
+            r"must be the columns of FeatureSet.label, \[good",
+        ),
+        ({"objective_settings": {"labels": LABELS[::-1]}}, "must be the columns of FeatureSet.label"),
+        (
+            {"columns": [*OF_LABELS[:2], pl.lit(2).alias("big_one")]},
+            "label 'big_one': objective 'multilabel' needs labels 0 and 1, found 2",
+        ),
+    ],
+)
+def test_labels_that_do_not_fit_are_named(labelled: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        labelled("wrong", **changes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (OF_LABELS[:2], "FeatureSet.label: there is no column 'big_one'"),
+        (
+            [*OF_LABELS[:2], pl.when(pl.col("item") > 0).then(1).alias("big_one")],
+            "label 'big_one' is missing in [0-9]+ rows",
+        ),
+        ([*OF_LABELS[:2], pl.lit("yes").alias("big_one")], "label 'big_one' is String, not a number; make one of it"),
+    ],
+)
+def test_a_column_that_is_no_label_is_named(labelled: Any, columns: list[pl.Expr], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        labelled("wrong", columns=columns)
+
+
+def test_one_label_is_not_several(project: Any, learnt: Any) -> None:
+    with pytest.raises(AssertionError, match="learns several labels of a row, and FeatureSet.label is one column"):
+        learnt("wrong", **MULTILABEL)
+
+
+def test_several_labels_are_learnt_to_the_same_bits_by_two_processes(project: Any, labelled: Any, config: Any) -> None:
+    settings = {"epochs": 2, "learning_rate": 0.05, "elastic": "exact", "logical_shards": 2, "global_batch": 64}
+    whole = labelled("whole", binary=True, **settings)
+    section = config(**MULTILABEL, **settings, processes=2)
+    document = project.step_input("train", section, whole.ancestor(FeaturesRef), "halves")
+    halves = project.start(document, processes=2).result()
+    assert isinstance(halves, CheckpointRef), halves
+    assert halves.artifacts["weights"].sha256 == whole.artifacts["weights"].sha256
+
+
+def test_several_labels_of_groups_are_learnt_by_the_stages_of_a_pipeline(
+    project: Any, labelled: Any, config: Any
+) -> None:
+    """Whose micro batches are padded to one shape."""
+    (project.home / "include/toy/deep.py").write_text(DEEP)
+    settings = {"epochs": 2, "learning_rate": 0.05, "micro_batch": 8, "global_batch": 64}
+    settings["model"] = "include.toy.deep:build_model"
+    whole = labelled("whole", **settings)
+    section = config(**MULTILABEL, **settings, processes=2, parallel={"pp": 2})
+    document = project.step_input("train", section, whole.ancestor(FeaturesRef), "stages")
+    stages = project.start(document, processes=2).result()
+    assert isinstance(stages, CheckpointRef), stages
+    assert stages.metrics["macro_auc"] == pytest.approx(whole.metrics["macro_auc"], rel=1e-3)
 
 
 def test_a_label_of_text_is_no_group_of_rows_and_means_the_same_in_both_models(

@@ -38,16 +38,16 @@ class LearnerSpec:
 
 TORCH_LEARNER = LearnerSpec(
     implementation="mlops.trainer.recipe:Recipe",
-    kinds=("relevance", "logit", "classes", "value", "quantiles", "token_loss"),
+    kinds=("relevance", "logit", "classes", "labels", "value", "quantiles", "token_loss"),
 )
 LIGHTGBM = LearnerSpec(
     implementation="mlops.learners.light_gbm:LightGbm",
-    kinds=("relevance", "logit", "classes", "value", "quantiles"),
+    kinds=("relevance", "logit", "classes", "labels", "value", "quantiles"),
     section=LightGbmSettings,
 )
 SKLEARN = LearnerSpec(
     implementation="mlops.learners.scikit_learn:ScikitLearn",
-    kinds=("logit", "classes", "value"),
+    kinds=("logit", "classes", "labels", "value"),
     section=SklearnSettings,
     code_settings=("estimator",),
 )

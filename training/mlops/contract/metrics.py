@@ -67,20 +67,20 @@ MRR = MetricSpec(
 )
 AUC = MetricSpec(measures=("logit",), higher_is_better=True, title="AUC", weighted=f"{_OURS}.binary:weighted_auc")
 LOG_LOSS = MetricSpec(
-    measures=("logit", "classes"),
+    measures=("logit", "classes", "labels"),
     higher_is_better=False,
     title="log loss",
     weighted=f"{_OURS}.classes:weighted_log_loss",
 )
 F1 = MetricSpec(measures=("logit",), higher_is_better=True, title="F1", weighted=f"{_OURS}.binary:weighted_f1")
 CALIBRATION_ERROR = MetricSpec(
-    measures=("logit", "classes"),
+    measures=("logit", "classes", "labels"),
     higher_is_better=False,
     title="calibration error",
     weighted=f"{_OURS}.classes:weighted_calibration_error",
 )
 ACCURACY = MetricSpec(
-    measures=("logit", "classes"),
+    measures=("logit", "classes", "labels"),
     higher_is_better=True,
     title="accuracy",
     weighted=f"{_OURS}.classes:weighted_accuracy",
@@ -92,10 +92,19 @@ BALANCED_ACCURACY = MetricSpec(
     weighted=f"{_OURS}.classes:weighted_balanced_accuracy",
 )
 MACRO_F1 = MetricSpec(
-    measures=("logit", "classes"),
+    measures=("logit", "classes", "labels"),
     higher_is_better=True,
     title="macro F1",
     weighted=f"{_OURS}.classes:weighted_macro_f1",
+)
+MICRO_F1 = MetricSpec(
+    measures=("labels",), higher_is_better=True, title="micro F1", weighted=f"{_OURS}.labels:weighted_micro_f1"
+)
+MACRO_AUC = MetricSpec(
+    measures=("labels",), higher_is_better=True, title="macro AUC", weighted=f"{_OURS}.labels:weighted_macro_auc"
+)
+HAMMING_LOSS = MetricSpec(
+    measures=("labels",), higher_is_better=False, title="Hamming loss", weighted=f"{_OURS}.labels:weighted_hamming_loss"
 )
 TOP_K_ACCURACY = MetricSpec(
     measures=("classes",),
@@ -160,6 +169,9 @@ METRICS: Final = ExtensionPoint(
         "accuracy": "mlops.contract.metrics:ACCURACY",
         "balanced_accuracy": "mlops.contract.metrics:BALANCED_ACCURACY",
         "macro_f1": "mlops.contract.metrics:MACRO_F1",
+        "micro_f1": "mlops.contract.metrics:MICRO_F1",
+        "macro_auc": "mlops.contract.metrics:MACRO_AUC",
+        "hamming_loss": "mlops.contract.metrics:HAMMING_LOSS",
         "top_k_accuracy": "mlops.contract.metrics:TOP_K_ACCURACY",
         "mae": "mlops.contract.metrics:MAE",
         "rmse": "mlops.contract.metrics:RMSE",

@@ -16,11 +16,11 @@ def _named(classes: object) -> object:
     return classes
 
 
-def _distinct(classes: list[str]) -> list[str]:
-    if len(set(classes)) < len(classes):
-        twice = next(name for name in classes if classes.count(name) > 1)
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"different names, and {twice!r} is there twice")
-    return classes
+    return names
 
 
 class MulticlassSettings(Section):
@@ -34,6 +34,13 @@ class MulticlassSettings(Section):
     ]
     """Names of the classes, in the order of their labels 0, 1, 2 and so on, as in the feature set's ``classes``; or how
     many there are, and each is called by its label."""
+
+
+class MultilabelSettings(Section):
+    """Settings of the objective ``multilabel``."""
+
+    labels: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2), AfterValidator(_distinct)]
+    """The columns of ``FeatureSet.label``, in their order: a served answer calls each by its name."""
 
 
 class RegressionSettings(Section):

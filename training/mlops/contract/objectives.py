@@ -10,7 +10,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint, by_import_path
 from mlops.contract.metrics import MetricSpec, names_for, spec_of
-from mlops.contract.objective_settings import MulticlassSettings, RegressionSettings
+from mlops.contract.objective_settings import MulticlassSettings, MultilabelSettings, RegressionSettings
 from mlops.contract.section import EXTENSION_PATTERN, NoSettings, Section, SpecError
 
 
@@ -29,6 +29,7 @@ class ObjectiveSpec:
     - ``relevance``: a number for each row, by which the rows of a group are ordered
     - ``logit``: the logit of the probability that the label is 1
     - ``classes``: the logits of several classes, of which one is the row's
+    - ``labels``: the logits of several labels, each of which is 0 or 1
     - ``value``: an estimate of the label, in its unit
     - ``quantiles``: several quantiles of the label, one of them the median
     - ``token_loss``: the losses of a document's tokens, added up
@@ -43,6 +44,8 @@ class ObjectiveSpec:
     """What a model is given: rows of features, by a FeatureSet; or sequences of tokens, by a TokenSet."""
     needs_groups: bool = False
     """True: the rows of a sample are compared with each other, and the feature set must group them."""
+    several_labels: bool = False
+    """True: a row has several labels, ``[N, L]``: those of the columns that ``FeatureSet.label`` names."""
     section: type[Section] = NoSettings
     """What ``train.objective_settings`` may have."""
     label_settings: Sequence[str] = ()
@@ -70,6 +73,13 @@ MULTICLASS = ObjectiveSpec(
     section=MulticlassSettings,
     label_settings=("classes",),
 )
+MULTILABEL = ObjectiveSpec(
+    predicts="labels",
+    several_labels=True,
+    implementation=f"{_OURS}.multilabel:Multilabel",
+    figures=f"{_OURS}.figures.multilabel:figures",
+    section=MultilabelSettings,
+)
 LANGUAGE_MODEL = ObjectiveSpec(
     predicts="token_loss",
     inputs="tokens",
@@ -96,10 +106,20 @@ OBJECTIVES: Final = ExtensionPoint(
         "ranking": "mlops.contract.objectives:RANKING",
         "binary": "mlops.contract.objectives:BINARY",
         "multiclass": "mlops.contract.objectives:MULTICLASS",
+        "multilabel": "mlops.contract.objectives:MULTILABEL",
         "regression": "mlops.contract.objectives:REGRESSION",
         "language_model": "mlops.contract.objectives:LANGUAGE_MODEL",
     },
-    attributes=("predicts", "implementation", "figures", "inputs", "needs_groups", "section", "label_settings"),
+    attributes=(
+        "predicts",
+        "implementation",
+        "figures",
+        "inputs",
+        "needs_groups",
+        "several_labels",
+        "section",
+        "label_settings",
+    ),
 )
 
 

@@ -76,7 +76,8 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
     settings = champion.scored.predictions.settings.model_dump(mode="json")
     now = own.settings.model_dump(mode="json")
     meanings: list[tuple[str, Any, Any]] = [
-        ("the classes of its feature set are", list(champion.classes), described["classes"])
+        ("the columns of FeatureSet.label are", list(champion.several_labels), described["several_labels"]),
+        ("the classes of its feature set are", list(champion.classes), described["classes"]),
     ]
     if champion.objective == own.name:
         meanings += [

@@ -77,7 +77,8 @@ class FittedFeatures:
         :param frame: whole groups
         :param keys: raw columns to keep beside the features, by the name that they get
         :param request: True: rows of a request, which have no label, and no order unless they are grouped
-        :return: features [N, F]; labels [N], NaN where the frame has no label column; ids, where they are known
+        :return: features [N, F]; labels [N] or [N, L], NaN where the frame has no label column; ids, where they are
+            known
         :raises BadDataError: naming the feature or label that is missing or not finite
         """
         rows = self._derivation.conform(frame, request=request)
@@ -137,8 +138,9 @@ class FittedFeatures:
         except (PolarsError, TypeError, OverflowError, UnicodeError) as error:
             raise BadDataError(f"the request does not have the columns' types: {error}") from error
         arranged = self._derivation.as_asked(frame)
-        labels = np.full(arranged.rows.height, np.nan, dtype=np.float32)
-        return FeatureTable(features=self._features(arranged), labels=labels, offsets=arranged.offsets)
+        return FeatureTable(
+            features=self._features(arranged), labels=self._no_labels(arranged.rows.height), offsets=arranged.offsets
+        )
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the raw rows in exactly the number and order of ``apply``'s rows."""
@@ -160,7 +162,7 @@ class FittedFeatures:
     def _id_columns(self) -> Sequence[str]:
         """Columns of which equal ones are one sample; without keys all: rows that are alike teach the same."""
         keys = self.feature_set.group_by or self.feature_set.order_by
-        return keys or [*self._derivation.columns, self.feature_set.label]
+        return keys or [*self._derivation.columns, *self.feature_set.label_names]
 
     def _once(self, frame: pl.DataFrame, done: set[int]) -> FeatureTable:
         table = self.apply(frame)
@@ -201,16 +203,25 @@ class FittedFeatures:
             )
 
     def _labels(self, rows: pl.DataFrame) -> npt.NDArray[np.float32]:
-        name = self.feature_set.label
-        if name not in rows.columns:
-            return np.full(rows.height, np.nan, dtype=np.float32)
-        label = rows.get_column(name)
-        if self.feature_set.classes:
-            return self._numbers_of_classes(label)
+        names = self.feature_set.label_names
+        if names[0] not in rows.columns:
+            return self._no_labels(rows.height)
+        if self.feature_set.several_labels:
+            return np.stack([self._numbers(rows.get_column(name)) for name in names], axis=1)
+        label = rows.get_column(names[0])
+        return self._numbers_of_classes(label) if self.feature_set.classes else self._numbers(label)
+
+    def _no_labels(self, num_rows: int) -> npt.NDArray[np.float32]:
+        names = self.feature_set.label_names
+        shape = (num_rows, len(names)) if self.feature_set.several_labels else num_rows
+        return np.full(shape, np.nan, dtype=np.float32)
+
+    def _numbers(self, label: pl.Series) -> npt.NDArray[np.float32]:
+        name = label.name
         if not (label.dtype.is_numeric() or label.dtype == pl.Boolean):
             line = self.feature_set.line.argument("label")
             fix = "make one of it in ingest.transform"
-            if label.dtype in (pl.String, pl.Categorical, pl.Enum):
+            if label.dtype in (pl.String, pl.Categorical, pl.Enum) and not self.feature_set.several_labels:
                 fix = f"say which values are classes: classes={_values(label)}"
             raise BadConfigError(f"{line}: label {name!r} is {label.dtype}, not a number; {fix}")
         if count := label.null_count():
@@ -221,7 +232,7 @@ class FittedFeatures:
         return labels
 
     def _numbers_of_classes(self, label: pl.Series) -> npt.NDArray[np.float32]:
-        names, column = self.feature_set.class_names, self.feature_set.label
+        names, column = self.feature_set.class_names, label.name
         if count := label.null_count():
             raise BadDataError(f"label {column!r} is missing in {count} rows; leave them out with FeatureSet.where")
         found = label.cast(pl.String).replace_strict(names, range(len(names)), default=None, return_dtype=pl.Float32)

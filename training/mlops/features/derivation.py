@@ -78,12 +78,13 @@ class Derivation:
         :param labelled: the label must be, for it is to be learnt
         :raises BadConfigError: with a line for each definition that does not fit these columns
         """
-        unknown = {features.label, *features.outcomes}
+        unknown = {*features.label_names, *features.outcomes}
         # The label and outcomes go first: a feature that uses them fails here, and not as a leak in production.
         known = {name: dtype for name, dtype in schema.items() if name not in unknown}
         complaints: list[str] = []
-        if labelled and features.label not in schema:
-            complaints.append(_lacking(_Part(features, "label"), features.label, schema, frozenset()))
+        if labelled:
+            lacking = [name for name in features.label_names if name not in schema]
+            complaints += [_lacking(_Part(features, "label"), name, schema, frozenset()) for name in lacking]
         for argument in ("group_by", "order_by", "entity"):
             for column in getattr(features, argument):
                 if column not in known:
@@ -92,7 +93,7 @@ class Derivation:
         if features.where is not None:
             with _noted(complaints):
                 where = _compile(_Part(features, "where"), features.where)
-                if features.label in schema:
+                if set(features.label_names) <= schema.keys():
                     _check(_Part(features, "where"), where, pl.DataFrame(schema=schema), frozenset())
         stages, derived, raw, failed = _stages(features, pl.DataFrame(schema=known), unknown, complaints)
         for transform in features.transforms:
@@ -121,8 +122,8 @@ class Derivation:
         """
         types = {name: dtype for name, dtype in self.columns.items() if not (request and name in self.keys)}
         wanted = list(types)
-        if self.features.label in frame.columns and not request:
-            wanted += {self.features.label, *(self.where.reads if self.where else ())} - set(wanted)
+        if self._labelled(frame) and not request:
+            wanted += {*self.features.label_names, *(self.where.reads if self.where else ())} - set(wanted)
         if frame.columns != wanted:
             if lacking := [column for column in wanted if column not in frame.columns]:
                 raise BadDataError(f"features are made of {lacking[0]!r}: {no_column(lacking[0], frame.columns)}")
@@ -154,7 +155,7 @@ class Derivation:
         """
         features = self.features
         keys = [*features.group_by, *features.order_by]
-        if self.where is not None and features.label in frame.columns:
+        if self.where is not None and self._labelled(frame):
             frame = frame.filter(self.where.expr)
         for key in keys:
             if frame.get_column(key).null_count():
@@ -181,9 +182,12 @@ class Derivation:
             return self.arrange(frame)
         return Arranged(frame, np.arange(frame.height + 1, dtype=np.int64))
 
+    def _labelled(self, frame: pl.DataFrame) -> bool:
+        return not set(self.features.label_names).isdisjoint(frame.columns)
+
     def derive(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add the derived columns to arranged rows, and drop the label and outcomes."""
-        if unknown := {self.features.label, *self.features.outcomes}.intersection(rows.columns):
+        if unknown := {*self.features.label_names, *self.features.outcomes}.intersection(rows.columns):
             rows = rows.drop(unknown)
         for stage in self.stages:
             try:

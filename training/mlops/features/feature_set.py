@@ -23,8 +23,11 @@ class FeatureSet:
 
     transforms: Sequence[Transform]
     """Transforms in the order of the model's inputs."""
-    label: str
-    """Column to be predicted, of numbers or, with ``classes``, of any values; rows that are served do not have it."""
+    label: str | Sequence[str]
+    """
+    Column to be predicted, of numbers or, with ``classes``, of any values; rows that are served do not have it. Or
+    several columns of 0 and 1, each of them a label that a row has or has not.
+    """
     order_by: Sequence[str] = ()
     """
     Columns that put the rows of a group in an order, and tell every two of them apart. Without groups they say which
@@ -60,16 +63,37 @@ class FeatureSet:
                 f"{self.line}: FeatureSet.order_by is empty, and with {needing} there must be one: name columns that "
                 "put the rows of equal ones in an order"
             )
+        names = self.label_names
+        if not isinstance(self.label, str) and (len(names) < 2 or len(set(names)) < len(names)):
+            raise BadConfigError(
+                f"{self.line.argument('label')}: FeatureSet.label must be a column, or a list of at least two "
+                f"different ones, got {names}"
+            )
+        if self.several_labels and self.classes:
+            raise BadConfigError(
+                f"{self.line.argument('classes')}: FeatureSet.classes are the values of one label, and label names "
+                f"{len(names)} columns; make each a column of 0 and 1"
+            )
         if len(set(self.class_names)) < len(self.classes) or len(self.classes) == 1:
             raise BadConfigError(
                 f"{self.line}: FeatureSet.classes must be at least two different values of the label, got "
                 f"{list(self.classes)}"
             )
         for transform in self.transforms:
-            for column in {self.label, *self.outcomes} & set(transform.inputs):
+            for column in {*names, *self.outcomes} & set(transform.inputs):
                 raise BadConfigError(
                     f"{described(transform)}: {column!r} is the label or an outcome, unknown when the model is asked"
                 )
+
+    @property
+    def label_names(self) -> list[str]:
+        """The columns of the label, of which there may be one."""
+        return [self.label] if isinstance(self.label, str) else list(self.label)
+
+    @property
+    def several_labels(self) -> bool:
+        """True: labels are ``[N, L]``, not ``[N]``."""
+        return not isinstance(self.label, str)
 
     @property
     def class_names(self) -> list[str]:

@@ -58,7 +58,7 @@ def materialise(
     :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
     """
     # As far as it is known before anything is fitted: of most transforms it is one.
-    width = sum(getattr(transform, "num_features", 1) for transform in features.transforms)
+    width = sum(getattr(transform, "num_features", 1) for transform in features.transforms) + len(features.label_names)
     with ExitStack() as stack:
         splits = {
             name: stack.enter_context(batches_of(table, features.group_by, rows=rows_of(width)))
@@ -80,6 +80,8 @@ def materialise(
             "categorical": fitted.categorical,
             "grouped": features.grouped,
             "group_by": list(features.group_by),
+            "label_names": features.label_names,
+            "several_labels": features.several_labels,
             "classes": features.class_names,
             "engine": engine(),
             "splits": parts,
@@ -102,9 +104,10 @@ def write_features(
     :return: the split's part of the manifest
     :raises BadDataError: where the split has no samples, or two of them have the same keys
     """
-    num_features = len(fitted.feature_names)
+    num_features, num_labels = len(fitted.feature_names), len(fitted.feature_set.label_names)
+    num_bytes = 4 * (num_features + num_labels) * batches.num_rows
     alike = not fitted.feature_set.order_by
-    with SplitWriter(store, place, name, num_bytes=4 * num_features * batches.num_rows, alike=alike) as writer:
+    with SplitWriter(store, place, name, num_bytes=num_bytes, alike=alike) as writer:
         for table in batches.map(partial(fitted.apply, keys=keys)):
             writer.add(table)
         part = writer.finish()

@@ -44,7 +44,7 @@ def check_served(fitted: FittedFeatures, frame: pl.DataFrame, stored: FeatureTab
     if not features.order_by:
         raw = raw.unique(fitted.columns.names(), keep="any")  # of rows that are alike there may be any number
     rows, offsets = fitted.arranged(raw)
-    known = rows.drop({features.label, *features.outcomes}, strict=False)
+    known = rows.drop({*features.label_names, *features.outcomes}, strict=False)
     requests = [known[start:stop] for start, stop in pairwise(offsets.tolist())]
     order = {id_: place for place, id_ in enumerate(stored.ids.tolist())}
     expected = stored.take(np.asarray([order[id_] for id_ in fitted.ids(rows, offsets).tolist()], dtype=np.int64))

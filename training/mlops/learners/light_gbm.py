@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from mlops.contract.learner_settings import LightGbmSettings
-from mlops.contract.objective_settings import MulticlassSettings, RegressionSettings
+from mlops.contract.objective_settings import MulticlassSettings, MultilabelSettings, RegressionSettings
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.batch import rows_with
 from mlops.data.shards.feature_table import FeatureTable
@@ -126,7 +126,7 @@ class LightGbm:
         for number, objective in enumerate(self._objectives(lesson.objective)):
             outputs = slice(done, done := done + objective.get("num_class", 1))
             starts = [each[outputs] for each in before] if model.texts else None
-            booster = self._boost(lesson, objective, starts, epoch)
+            booster = self._boost(lesson, objective, starts, epoch, number)
             # Threads change no tree, but the text, which names their number, and the last bits of the loss, a sum.
             booster.reset_parameter({"num_threads": 1})
             text = booster.model_to_string(num_iteration=-1)
@@ -141,11 +141,12 @@ class LightGbm:
         return Trees(lesson.objective, model.feature_names, texts, known), float(np.mean(losses))
 
     def _boost(
-        self, lesson: Lesson, objective: Mapping[str, Any], starts: Sequence[Array] | None, epoch: int
+        self, lesson: Lesson, objective: Mapping[str, Any], starts: Sequence[Array] | None, epoch: int, number: int
     ) -> lightgbm.Booster:
         """
         Return the trees of one epoch.
 
+        :param number: of the booster
         :param starts: sums of the trees before, for the rows to learn from and those of the validation, each ``[K, N]``
             of the booster's ``K`` outputs
         """
@@ -168,6 +169,9 @@ class LightGbm:
         train, validation = self._datasets(lesson, parameters, grouped=grouped)
         for data, start in zip((train, validation), starts or (None, None), strict=True):
             data.set_init_score(None if start is None else start.reshape(-1))
+        if lesson.objective.spec.several_labels:
+            for data, table in ((train, lesson.train), (validation, lesson.validation)):
+                data.set_label(np.ascontiguousarray(table.labels[:, number]))
         booster = lightgbm.Booster(parameters, train)
         booster.add_valid(validation, "validation")
         for _ in range(settings.rounds_per_epoch):
@@ -184,7 +188,7 @@ class LightGbm:
             def binned(table: FeatureTable, reference: lightgbm.Dataset | None) -> lightgbm.Dataset:
                 return lightgbm.Dataset(
                     table.features,
-                    table.labels,
+                    table.labels if table.labels.ndim == 1 else np.ascontiguousarray(table.labels[:, 0]),
                     reference=reference,
                     group=np.diff(table.offsets) if grouped else None,
                     categorical_feature=list(lesson.categorical),
@@ -209,6 +213,8 @@ class LightGbm:
                 return [
                     {"objective": "multiclass", "metric": "multi_logloss", "num_class": len(settings.classes)},
                 ]
+            case "multilabel", MultilabelSettings() as settings:
+                return [{"objective": "binary", "metric": "binary_logloss"} for _ in settings.labels]
             case "ranking", _:
                 return [{"objective": "lambdarank", "metric": "ndcg", "eval_at": 10, "label_gain": _gains()}]
             case "regression", RegressionSettings() as settings:
@@ -216,8 +222,8 @@ class LightGbm:
                 levels = settings.quantiles or [settings.delta]
                 return [{"objective": name, "metric": name, "alpha": level} for level in levels]
         raise BadConfigError(
-            f"learner 'lightgbm' learns the objectives binary, multiclass, ranking and regression, not "
-            f"{objective.name!r}; take learner: torch for it"
+            f"learner 'lightgbm' learns the objectives binary, multiclass, multilabel, ranking and regression, "
+            f"not {objective.name!r}; take learner: torch for it"
         )
 
 

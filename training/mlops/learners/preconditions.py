@@ -12,7 +12,7 @@ from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
 from mlops.contract.objectives import check_fit
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.metrics.metric import load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 
@@ -36,21 +36,59 @@ def check_features(config: Train, manifest: Mapping[str, Any], own: Callable[[st
             f"objective {config.objective!r} does not fit the features, which are {made}: it needs a "
             f"{'TokenSet' if spec.inputs == 'tokens' else 'FeatureSet'}"
         )
+    if config.sequence_lengths and made != "tokens":
+        raise BadConfigError("train.sequence_lengths are of tokens, and the features are rows; remove them")
+    for each in config.sequence_lengths:
+        if manifest["context"] % each.tokens:
+            raise BadConfigError(
+                f"train.sequence_lengths: {each.tokens} tokens do not divide the context of the TokenSet, "
+                f"{manifest['context']}"
+            )
+    if made == "rows":
+        _check_labels(objective, manifest)
     stated, classes = getattr(objective.settings, "classes", None), manifest.get("classes")
     if classes and stated is not None and list(stated) != classes:
         raise BadConfigError(
             f"train.objective_settings.classes must be those of the feature set, [{', '.join(classes)}], got "
             f"[{', '.join(stated)}]: a served answer would name the wrong ones"
         )
-    if made == "rows":
-        for split in manifest["splits"].values():
-            objective.functions.check_labels(np.array(split["labels"], np.float32))
     if config.learner != TORCH:
         _check_learner(config, objective, manifest["feature_set"], own)
     if spec.needs_groups and not manifest["grouped"]:
         raise BadConfigError(
             f"objective {config.objective!r} needs groups of rows, but the feature set groups nothing; set its group_by"
         )
+
+
+def _check_labels(objective: LoadedObjective, manifest: Mapping[str, Any]) -> None:
+    """Check that the rows have as many labels as the objective learns, and values that it is defined for."""
+    names, name = manifest["label_names"], objective.name
+    if not manifest["several_labels"]:
+        if objective.spec.several_labels:
+            raise BadConfigError(
+                f"objective {name!r} learns several labels of a row, and FeatureSet.label is one column, {names[0]!r}; "
+                "name the columns of all of them in a list"
+            )
+        for split in manifest["splits"].values():
+            objective.functions.check_labels(np.array(split["labels"], np.float32))
+        return
+    if not objective.spec.several_labels:
+        raise BadConfigError(
+            f"objective {name!r} learns one label of a row, and FeatureSet.label names {len(names)} columns; name one, "
+            "or take objective: multilabel"
+        )
+    stated = getattr(objective.settings, "labels", None)
+    if stated is not None and list(stated) != names:
+        raise BadConfigError(
+            f"train.objective_settings.labels must be the columns of FeatureSet.label, [{', '.join(names)}], got "
+            f"[{', '.join(stated)}]: a served answer would name the wrong ones"
+        )
+    for split in manifest["splits"].values():
+        for label, values in zip(names, split["labels"], strict=True):
+            try:
+                objective.functions.check_labels(np.array(values, np.float32))
+            except BadDataError as error:
+                raise BadDataError(f"label {label!r}: {error}") from error
 
 
 def _check_learner(config: Train, objective: LoadedObjective, feature_set: str, own: Callable[[str], object]) -> None:

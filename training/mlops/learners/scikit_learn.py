@@ -16,6 +16,7 @@ import sklearn.pipeline
 import torch
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import InconsistentVersionWarning
+from sklearn.multioutput import MultiOutputClassifier
 from torch import Tensor, nn
 
 from mlops.code import resolved
@@ -33,6 +34,9 @@ Array = npt.NDArray[np.float64]
 _LEAST: Final = 1e-7
 """Probabilities are taken for at least this, and of two classes for at most 1 less this: the logit of 0 is infinite."""
 
+_LIKELY: Final = ("predict_proba", "decision_function")
+"""What an estimator says of classes; margins stand for logits."""
+
 
 class Fitted:
     """An estimator that has learnt, or has yet to."""
@@ -48,6 +52,8 @@ class Fitted:
                 return (classes[:, 1] - classes[:, 0]).astype(np.float32)
             case "classes":
                 return self._by_class(features, self.objective.functions.num_outputs).astype(np.float32)
+            case "labels":
+                return self._by_label(features, self.objective.functions.num_outputs).astype(np.float32)
         return np.asarray(self.estimator.predict(features), np.float32)
 
     def save(self) -> bytes:
@@ -103,6 +109,30 @@ class Fitted:
         found[:, np.asarray(estimator.classes_, np.int64)] = known
         return found
 
+    def _by_label(self, features: Array, num_labels: int) -> Array:
+        """Return logits ``[N, L]``."""
+        estimator = self.estimator
+        found = estimator.predict_proba(features)
+        if isinstance(found, list):  # for each label the classes that the training had
+            classes = getattr(estimator, "classes_", [[0, 1]] * num_labels)
+            parts = zip(found, classes, strict=True)
+            found = np.stack([_of_one(np.asarray(each), np.asarray(known)) for each, known in parts], axis=1)
+        if found.shape != (len(features), num_labels):
+            raise BadConfigError(
+                f"{type(estimator).__name__} gives {list(found.shape[1:])} numbers for {num_labels} labels; take an "
+                "estimator that learns several, such as sklearn.multioutput:MultiOutputClassifier"
+            )
+        shares = np.clip(np.asarray(found, np.float64), _LEAST, 1 - _LEAST)
+        logits: Array = np.log(shares) - np.log1p(-shares)
+        return logits
+
+
+def _of_one(shares: Array, classes: npt.NDArray[Any]) -> Array:
+    """Return the shares of class 1, ``[N]``: 0 where no row of the training had it."""
+    one = np.flatnonzero(classes == 1)
+    found: Array = shares[:, one[0]] if one.size else np.zeros(len(shares))
+    return found
+
 
 class ScikitLearn:
     """Implements :class:`mlops.Learner`."""
@@ -156,16 +186,15 @@ class ScikitLearn:
                 if _learns_in_parts(estimator):
                     # In an order of the epoch's own, which depends on nothing that was drawn before.
                     order = np.random.default_rng([lesson.seed, epoch]).permutation(len(labels))
-                    classes = {"classes": np.arange(_num_classes(lesson))} if is_classifier(estimator) else {}
+                    classes = {"classes": _classes(estimator, lesson)} if is_classifier(estimator) else {}
                     estimator.partial_fit(features[order], labels[order], **classes)
                 else:
                     estimator.fit(features, labels)
         except ValueError as error:
             raise BadConfigError(f"{self._settings.estimator} cannot learn from these rows: {error}") from error
         # Some know it only now, such as a stack of estimators.
-        if lesson.objective.kind != "value" and not any(
-            hasattr(estimator, name) for name in ("predict_proba", "decision_function")
-        ):
+        said = {"value": ["predict"], "labels": ["predict_proba"]}.get(lesson.objective.kind, _LIKELY)
+        if not any(hasattr(estimator, name) for name in said):
             raise BadConfigError(
                 f"{self._settings.estimator} predicts no probabilities with these parameters, which "
                 f"{lesson.objective.name!r} needs"
@@ -210,8 +239,15 @@ def _learns_in_parts(estimator: Any) -> bool:
     return hasattr(estimator, "partial_fit")
 
 
-def _num_classes(lesson: Lesson) -> int:
-    return 2 if lesson.objective.kind == "logit" else lesson.objective.functions.num_outputs
+def _classes(estimator: Any, lesson: Lesson) -> Any:
+    """Return what an estimator that learns in parts must know of labels that come later."""
+    num_outputs = lesson.objective.functions.num_outputs
+    match lesson.objective.kind:
+        case "logit":
+            return np.arange(2)
+        case "labels" if isinstance(estimator, MultiOutputClassifier):
+            return [np.arange(2)] * num_outputs
+    return np.arange(num_outputs)
 
 
 class _Given(nn.Module):

@@ -1,6 +1,7 @@
 """
 Metrics of classifications: in several classes, of which predictions ``[N, K]`` are the logits and a label is the
-number; and in two, of which ``[N]`` are the logits of the positive one.
+number; in two, of which ``[N]`` are the logits of the positive one; and by several labels ``[N, L]``, of which each has
+its logit.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ CALIBRATION_BINS: Final = 15
 
 
 def weighted_log_loss(predictions: Predictions, parameter: None) -> Weighted:
-    """Return the mean cross entropy of the rows, in nats."""
-    if predictions.predicted.ndim == 1:
-        losses = log_losses(predictions.labels, predictions.predicted)
+    """Return the mean cross entropy of the rows, in nats; of several labels it is the mean of theirs."""
+    if predictions.predicted.ndim == 1 or predictions.labels.ndim == 2:
+        losses = log_losses(predictions.labels, predictions.predicted).reshape(predictions.num_rows, -1).mean(axis=1)
     else:
         rows = np.arange(predictions.num_rows)
         losses = -_log_probabilities(predictions.predicted)[rows, predictions.labels.astype(np.int64)]
@@ -31,24 +32,29 @@ def weighted_log_loss(predictions: Predictions, parameter: None) -> Weighted:
 def weighted_calibration_error(predictions: Predictions, parameter: None) -> Weighted:
     """
     Return the expected calibration error over bins of equal counts (Nixon et al. 2019): the mean distance of predicted
-    probability and observed frequency; of several classes, of the most probable one's (Guo et al. 2017). It is above 0
-    by chance alone, the more the fewer rows there are.
+    probability and observed frequency; of several classes, of the most probable one's (Guo et al. 2017), of several
+    labels of all of them. It is above 0 by chance alone, the more the fewer rows there are.
     """
-    if predictions.predicted.ndim == 1:
-        scores: Floats = predictions.predicted
-        probability, happened = probabilities(scores), predictions.labels > 0
+    if predictions.predicted.ndim == 1 or predictions.labels.ndim == 2:
+        scores: Floats = predictions.predicted.reshape(-1)
+        probability, happened = probabilities(scores), predictions.labels.reshape(-1) > 0
     else:
         probability = scores = class_probabilities(predictions.predicted).max(axis=1)
         happened = predictions.predicted.argmax(axis=1) == predictions.labels
     edges = np.quantile(scores, np.linspace(0, 1, CALIBRATION_BINS + 1)[1:-1])
-    terms = np.zeros((len(scores), CALIBRATION_BINS + 1))
-    terms[np.arange(len(scores)), np.searchsorted(edges, scores, side="right")] = happened - probability
-    terms[:, -1] = 1
+    terms = np.zeros((predictions.num_rows, CALIBRATION_BINS + 1))
+    each_row = len(scores) // predictions.num_rows
+    rows = np.repeat(np.arange(predictions.num_rows), each_row)
+    np.add.at(terms, (rows, np.searchsorted(edges, scores, side="right")), happened - probability)
+    terms[:, -1] = each_row
     return of_sums(terms, _summed_error, predictions.offsets)
 
 
 def weighted_accuracy(predictions: Predictions, parameter: None) -> Weighted:
-    """Return the share of rows whose most probable class is theirs."""
+    """Return the share of rows whose most probable class is theirs; of several labels, of which all are right."""
+    if predictions.labels.ndim == 2:
+        right = ((predictions.labels > 0) == (predictions.predicted > 0)).all(axis=1)
+        return ratio_of_sums(as_ones(right), np.ones(len(right)), predictions.offsets)
     labels, chosen, _ = _classified(predictions)
     return ratio_of_sums(as_ones(labels == chosen), np.ones(len(labels)), predictions.offsets)
 
@@ -77,7 +83,16 @@ def weighted_balanced_accuracy(predictions: Predictions, parameter: None) -> Wei
 
 
 def weighted_macro_f1(predictions: Predictions, parameter: None) -> Weighted:
-    """Return the mean of the classes' F1 scores, over those that occur or are predicted."""
+    """Return the mean of the F1 scores of classes or labels, over those that occur or are predicted."""
+    if predictions.labels.ndim == 2:
+        actual, predicted = (as_ones(each > 0) for each in (predictions.labels, predictions.predicted))
+        num_labels = actual.shape[1]
+        return of_sums(
+            np.concatenate([2 * actual * predicted, actual + predicted], axis=1),
+            lambda sums: np.array([_mean(each[:num_labels], each[num_labels:]) for each in sums]),
+            predictions.offsets,
+            undefined=f"no label and no prediction of the {predictions.num_rows} rows is positive",
+        )
     labels, chosen, num_classes = _classified(predictions)
     found = labels == chosen
 

@@ -24,7 +24,7 @@ class Predictions:
     """
 
     labels: Floats
-    """``[N]``"""
+    """``[N]``; ``[N, L]`` where a row has several."""
     predicted: Floats
     """``[N]``, or ``[N, K]`` where the objective predicts several numbers for a row."""
     offsets: IntArray

@@ -79,7 +79,7 @@ def over_drawn_rows(function: Callable[[Floats, Floats, IntArray], float], predi
     """
     Return a metric that is computed anew from the rows of each resample, whatever it is. It takes long.
 
-    :param function: of labels ``[N]``, predictions ``[N]`` or ``[N, K]``, and offsets ``[S + 1]``
+    :param function: of labels ``[N]`` or ``[N, L]``, predictions ``[N]`` or ``[N, K]``, and offsets ``[S + 1]``
     """
 
     def values(weights: Array) -> Array:

@@ -32,8 +32,8 @@ class Objective(Protocol):
     @property
     def num_outputs(self) -> int:
         """
-        Numbers that the model returns for a row: with 1 its outputs have the shape of the labels, with K > 1 one more
-        dimension of K, and ``build_model`` gets ``config.num_outputs``.
+        Numbers that the model returns for a row: with 1 its outputs are ``[B]`` or ``[B, D]``, with K > 1 they have one
+        more dimension of K, and ``build_model`` gets ``config.num_outputs``.
         """
 
     @property
@@ -58,7 +58,9 @@ class Objective(Protocol):
 
     def check_labels(self, labels: Floats) -> None:
         """
-        Check labels ``[N]`` of a split before they cost any time.
+        Check labels of a split before they cost any time.
+
+        :param labels: ``[N]``; or ``[N, L]``, where rows have several, and those of one of these
 
         :raises BadDataError: where the objective is not defined for one of them, with its value and what would do
         """

@@ -12,12 +12,13 @@ from mlops.data.shards.batch import Batch
 
 def check_outputs(outputs: Tensor, batch: Batch, num_outputs: int = 1) -> Tensor:
     """
-    Return the outputs, after a check of their shape: that of the labels, and with several numbers for a row one more
-    dimension.
+    Return the outputs, after a check of their shape: ``[B]`` or, where rows are grouped, ``[B, D]``, and with several
+    numbers for a row one more dimension.
 
     :raises BadConfigError: where the shape is another
     """
-    wanted = [*batch.labels.shape, *([num_outputs] if num_outputs > 1 else [])]
+    rows = batch.weights if batch.mask is None else batch.mask
+    wanted = [*rows.shape, *([num_outputs] if num_outputs > 1 else [])]
     if list(outputs.shape) != wanted:
         each = "one number" if num_outputs == 1 else f"{num_outputs} numbers"
         fix = ": squeeze its last dimension" if list(outputs.shape) == [*wanted, 1] else ""

@@ -68,7 +68,7 @@ class RowsPredictor:
 
     @property
     def unknown(self) -> Sequence[str]:
-        return [self.fitted.feature_set.label, *self.fitted.feature_set.outcomes]
+        return [*self.fitted.feature_set.label_names, *self.fitted.feature_set.outcomes]
 
     def score(self, rows: pl.DataFrame) -> Scored:
         table = self.fitted.apply(rows)

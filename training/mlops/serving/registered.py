@@ -33,6 +33,8 @@ class ScoredByPackage:
     """Kind of prediction."""
     classes: Sequence[str]
     """Values of its label, as ``FeatureSet.classes`` names them; empty where the label is a number."""
+    several_labels: Sequence[str]
+    """The columns of its labels; empty where a row has one."""
     tokens: Mapping[str, Any] | None
     """``format``, ``tokenizer`` and ``fitted`` of the tokens of a language model."""
     model: Predictor | None
@@ -58,7 +60,8 @@ def score_by_package(folder: Path, rows: pl.DataFrame, scratch: Path, *, candida
     package = RegisteredPackage.of(folder, scratch)
     if (model := package.opened()) is not None:
         return _described(scoring.describe(model), model.score(rows), model)
-    document = package.run(scoring, rows, scratch)
+    with package.running(scoring) as program:
+        document = program.ask(rows, scratch)
     with np.load(scratch / scoring.ARRAYS) as arrays:
         predictions = Predictions(
             labels=arrays["labels"],
@@ -86,6 +89,7 @@ def _described(document: Mapping[str, Any], scored: Scored, model: Predictor | N
         objective=document["objective"],
         kind=document["kind"],
         classes=document["classes"],
+        several_labels=document["several_labels"],
         tokens=document["tokens"],
         model=model,
     )

@@ -180,7 +180,13 @@ def _table(objective: LoadedObjective, num_rows: int, *, categories: int) -> Fea
     features = rng.normal(size=(num_rows, 3)).astype(np.float32)
     features[:, 2] = rng.integers(1, categories, num_rows)
     signal = features[:, 0] + (features[:, 2] == 3) + 0.3 * rng.normal(size=num_rows)
-    labels = signal > 0 if objective.kind == "logit" else np.clip(np.round(signal + 2), 0, 4)
+    match objective.kind:
+        case "logit":
+            labels = signal > 0
+        case "labels":
+            labels = signal[:, None] > np.linspace(-1, 1, objective.functions.num_outputs)
+        case _:
+            labels = np.clip(np.round(signal + 2), 0, 4)
     return FeatureTable(
         features=features, labels=labels.astype(np.float32), offsets=np.arange(0, num_rows + 1, 5, dtype=np.int64)
     )

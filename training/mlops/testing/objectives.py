@@ -53,8 +53,8 @@ class Free(nn.Module):
 
 class ObjectiveConformance:
     """
-    Tests of an objective whose inputs are rows. Fixtures: ``name``; ``labels``, ``[N]``, at least four valid ones that
-    differ; ``settings`` and ``bad_labels``, none by default.
+    Tests of an objective whose inputs are rows. Fixtures: ``name``; ``labels``, ``[N]`` or ``[N, L]``, at least four
+    valid ones that differ; ``settings`` and ``bad_labels``, none by default.
     """
 
     @pytest.fixture
@@ -79,7 +79,7 @@ class ObjectiveConformance:
     @pytest.fixture
     def table(self, labels: Floats, grouped: bool) -> FeatureTable:
         """Return the labels, six times over, in groups of uneven length where they are grouped."""
-        repeated = np.tile(np.asarray(labels, np.float32), 6)
+        repeated = np.concatenate([np.asarray(labels, np.float32)] * 6)
         features = np.arange(len(repeated), dtype=np.float32)[:, None]
         step = ROWS_OF_A_GROUP if grouped else 1
         offsets = np.unique([*range(0, len(repeated), step), len(repeated)]).astype(np.int64)
@@ -138,7 +138,8 @@ class ObjectiveConformance:
 
         class Wrong(nn.Module):
             def forward(self, features: Tensor) -> Tensor:
-                return torch.zeros(*batch.labels.shape, 1 if objective.functions.num_outputs > 1 else 2)
+                rows = batch.weights if batch.mask is None else batch.mask
+                return torch.zeros(*rows.shape, 1 if objective.functions.num_outputs > 1 else 2)
 
         wrong = Wrong()
         with pytest.raises(BadConfigError, match="the model maps features"):

@@ -23,13 +23,16 @@ NUM_SAMPLES = 103
 GLOBAL_BATCH = 24
 
 
-def table(grouped: bool, num_samples: int = NUM_SAMPLES, longest: int = 6) -> FeatureTable:
+def table(
+    grouped: bool, num_samples: int = NUM_SAMPLES, longest: int = 6, several: tuple[int, ...] = ()
+) -> FeatureTable:
+    """:param several: number of labels of a row; none: it has one"""
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, longest + 1, num_samples) if grouped else np.ones(num_samples, np.int64)
     offsets = offsets_of(lengths)
     return FeatureTable(
         features=rng.normal(size=(offsets[-1], 4)).astype(np.float32),
-        labels=rng.integers(0, 5, offsets[-1]).astype(np.float32),
+        labels=rng.integers(0, 5, (offsets[-1], *several)).astype(np.float32),
         offsets=offsets,
     )
 
@@ -48,11 +51,15 @@ class InShards:
         pass
 
 
-def source(grouped: bool = False) -> SampleSource:
+def source(grouped: bool = False, several: tuple[int, ...] = ()) -> SampleSource:
     """Shards of several windows, blocks of several steps."""
     edges = [0, 30, 30, 37, 80, NUM_SAMPLES]
     return TableSource(
-        InShards(table(grouped), edges), np.diff(edges), grouped=grouped, window_samples=50, block_samples=60
+        InShards(table(grouped, several=several), edges),
+        np.diff(edges),
+        grouped=grouped,
+        window_samples=50,
+        block_samples=60,
     )
 
 
@@ -120,11 +127,12 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert global_batches(1, seed=1) != global_batches(1, seed=2)
 
 
+@pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
-def test_batches_hold_the_rows_of_their_samples(grouped: bool) -> None:
+def test_batches_hold_the_rows_of_their_samples(grouped: bool, several: tuple[int, ...]) -> None:
     """Through shards, blocks, micro batches and the stand-ins."""
-    data = table(grouped)
-    for step in loader(2, 5, grouped=grouped, micro_batch=2).epoch(1):
+    data = table(grouped, several=several)
+    for step in loader(2, 5, source=source(grouped, several), micro_batch=2).epoch(1):
         for batch in step.batches:
             expected = in_memory(data, grouped=grouped).gather(batch.samples, batch.weights[0].item())
             for name in ("features", "labels", "mask", "weights"):
@@ -302,8 +310,9 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
         loader(global_batch=0)
 
 
-def test_groups_are_padded_with_zeros_under_the_mask() -> None:
-    data = table(grouped=True)
+@pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])
+def test_groups_are_padded_with_zeros_under_the_mask(several: tuple[int, ...]) -> None:
+    data = table(grouped=True, several=several)
     batch = in_memory(data, grouped=True).gather(np.array([4, 9, 2]))
     assert batch.mask is not None
     for position, sample in enumerate([4, 9, 2]):
@@ -340,12 +349,13 @@ def test_every_tensor_of_a_batch_is_aligned(share: dict[str, Any]) -> None:
             assert not any(offset for batch in step.batches for offset in starts(batch))
 
 
+@pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])
 @pytest.mark.parametrize("num_shards", [1, 3, 60], ids=["one shard", "long runs", "short runs"])
 @pytest.mark.parametrize("width", [1, 31, 93, 48])
-def test_alignment_does_not_depend_on_sizes(num_shards: int, width: int) -> None:
+def test_alignment_does_not_depend_on_sizes(num_shards: int, width: int, several: tuple[int, ...]) -> None:
     rng = np.random.default_rng(5)
     features = rng.normal(size=(600, width)).astype(np.float32)
-    labels = np.arange(600, dtype=np.float32)
+    labels = rng.normal(size=(600, *several)).astype(np.float32)
     whole = FeatureTable(features=features, labels=labels, offsets=np.arange(601))
     edges = np.linspace(0, 600, num_shards + 1).astype(int).tolist()
     held = TableSource(InShards(whole, edges), np.diff(edges), grouped=False, window_samples=600)

@@ -24,12 +24,15 @@ def store(tmp_path: Path) -> Store:
     return Store(f"file://{tmp_path / 'store'}")
 
 
-def table(lengths: list[int], num_features: int = 5, *, ids: bool = False) -> FeatureTable:
+def table(
+    lengths: list[int], num_features: int = 5, *, ids: bool = False, several: tuple[int, ...] = ()
+) -> FeatureTable:
+    """:param several: number of labels of a row; none: it has one"""
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return FeatureTable(
         features=rng.normal(size=(offsets[-1], num_features)).astype(np.float32),
-        labels=rng.integers(0, 5, offsets[-1]).astype(np.float32),
+        labels=rng.integers(0, 5, (offsets[-1], *several)).astype(np.float32),
         offsets=offsets,
         ids=rng.integers(0, 2**64, len(lengths), dtype=np.uint64) if ids else None,
     )
@@ -50,6 +53,7 @@ def features_ref(store: Store, splits: dict[str, Any], **manifest_entries: Any) 
     )
 
 
+@pytest.mark.parametrize("several", [(), (2,)], ids=["a label", "labels"])
 @pytest.mark.parametrize(
     ("lengths", "max_shard_bytes", "num_shards"),
     [
@@ -60,10 +64,11 @@ def features_ref(store: Store, splits: dict[str, Any], **manifest_entries: Any) 
     ],
 )
 def test_what_is_written_is_read(
-    store: Store, tmp_path: Path, lengths: list[int], max_shard_bytes: int, num_shards: int
+    store: Store, tmp_path: Path, lengths: list[int], max_shard_bytes: int, num_shards: int, several: tuple[int, ...]
 ) -> None:
     """Otherwise rows would be lost, or a query cut in two."""
-    written = table(lengths)
+    # Rows of one width.
+    written = table(lengths, 5 - sum(several) + len(several), several=several)
     part = write_split(store, "f", "train", written, max_shard_bytes=max_shard_bytes)
 
     opened = open_split(store, features_ref(store, {"train": part}), "train", tmp_path)
@@ -111,10 +116,11 @@ def test_an_unknown_split_is_refused(store: Store, tmp_path: Path) -> None:
         open_split(store, features_ref(store, {"train": write_split(store, "f", "t", table([1]))}), "tset", tmp_path)
 
 
+@pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
-def test_a_source_gathers_across_shards(store: Store, tmp_path: Path, grouped: bool) -> None:
+def test_a_source_gathers_across_shards(store: Store, tmp_path: Path, grouped: bool, several: tuple[int, ...]) -> None:
     """Whatever the order of the samples and the shard they are in."""
-    written = table(np.random.default_rng(1).integers(1, 6, 300).tolist() if grouped else [1] * 300)
+    written = table(np.random.default_rng(1).integers(1, 6, 300).tolist() if grouped else [1] * 300, several=several)
     part = write_split(store, "f", "train", written, max_shard_bytes=32 * 70)
     assert len(part["shards"]) > 3
 
@@ -184,12 +190,15 @@ def samples(part: FeatureTable) -> dict[int, tuple[bytes, bytes]]:
     }
 
 
+@pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by way of the disk"])
-def test_samples_are_shuffled_within_and_between_equal_shards(store: Store, tmp_path: Path, in_memory: bool) -> None:
+def test_samples_are_shuffled_within_and_between_equal_shards(
+    store: Store, tmp_path: Path, in_memory: bool, several: tuple[int, ...]
+) -> None:
     """A rank that reads one shard must see samples of every day, and no rank more than another."""
     lengths = np.random.default_rng(1).integers(1, 9, 5000).tolist()
-    written = table(lengths, ids=True)
-    row = 4 * 5 + 12
+    written = table(lengths, ids=True, several=several)
+    row = 4 * (5 + sum(several or (1,))) + 8
     num_bytes = 0 if in_memory else sum(lengths) * row
     with SplitWriter(
         store, "f", "train", num_bytes=num_bytes, max_shard_bytes=row * 3000, bucket_bytes=row * 2000

@@ -24,8 +24,8 @@ class Batch:
     features: Tensor
     """``[B, F]`` or, where grouped, ``[B, D, F]``, float32, padding is 0. Of tokens ``[B, C]``, int64."""
     labels: Tensor
-    """``[B]`` or, where grouped, ``[B, D]``, float32, padding is 0. Of tokens ``[B, C]``, int64: the token that follows
-    each of ``features``."""
+    """``[B]`` or, where grouped, ``[B, D]``, float32, padding is 0; of L labels one more dimension. Of tokens
+    ``[B, C]``, int64: the token that follows each of ``features``."""
     mask: Tensor | None
     """``[B, D]``, True for rows that are there; None where not grouped."""
     weights: Tensor

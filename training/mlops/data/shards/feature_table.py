@@ -22,7 +22,7 @@ class FeatureTable:
     features: npt.NDArray[np.float32]
     """``[N, F]``, the features of each row."""
     labels: npt.NDArray[np.float32]
-    """``[N]``, the label of each row."""
+    """``[N]``, the label of each row; ``[N, L]`` where it has several."""
     offsets: IntArray
     """``[S + 1]``; sample i is rows ``offsets[i]:offsets[i + 1]``."""
     ids: npt.NDArray[np.uint64] | None = None
@@ -32,7 +32,8 @@ class FeatureTable:
 
     def __post_init__(self) -> None:
         assert self.features.ndim == 2, self.features.shape
-        assert self.labels.shape == self.features.shape[:1], (self.labels.shape, self.features.shape)
+        assert self.labels.ndim in (1, 2), self.labels.shape
+        assert len(self.labels) == len(self.features), (self.labels.shape, self.features.shape)
         dtypes = [str(array.dtype) for array in (self.features, self.labels, self.offsets)]
         assert dtypes == ["float32", "float32", "int64"], dtypes
         assert (self.offsets[0], self.offsets[-1]) == (0, len(self.features)), "offsets span all rows"

@@ -22,7 +22,7 @@ class LabelValues:
         self._values: Labels = np.empty(0, np.float32)
 
     def add(self, labels: Labels) -> None:
-        """:param labels: ``[N]``; NaN is no label"""
+        """:param labels: any number of them; NaN is no label"""
         known = labels[~np.isnan(labels)]
         values: Labels = np.unique(np.concatenate([self._values, known]))
         if len(values) > MOST_VALUES:
@@ -33,3 +33,21 @@ class LabelValues:
     def listed(self) -> list[float]:
         """Return them in order."""
         return [float(value) for value in self._values]
+
+
+class SplitLabels:
+    """:class:`LabelValues` of the label of a split or, where it has several, of each."""
+
+    def __init__(self) -> None:
+        self._found: dict[int | None, LabelValues] = {}
+
+    def add(self, labels: Labels) -> None:
+        """:param labels: ``[N]`` or ``[N, L]``"""
+        for number, column in [(None, labels)] if labels.ndim == 1 else enumerate(labels.T):
+            self._found.setdefault(number, LabelValues()).add(column)
+
+    def listed(self) -> list[float] | list[list[float]]:
+        """Return the values; of several labels a list for each."""
+        if None in self._found:
+            return self._found[None].listed()
+        return [each.listed() for each in self._found.values()]

@@ -15,7 +15,8 @@ from mlops.data.shards.feature_table import FeatureTable, IntArray, concat
 from mlops.store import Store
 
 COLUMNS: Final = ("features", "label", "sample")
-"""The first columns of a shard: ``[N, F]`` float32, ``[N]`` float32, and ``[N]`` uint64: the id of its sample."""
+"""The first columns of a shard: ``[N, F]`` float32, ``[N]`` or ``[N, L]`` float32, and ``[N]``
+uint64: the id of its sample."""
 
 
 def map_shards(store: Store, shards: list[dict[str, Any]], cache: Path) -> FeatureTable:
@@ -36,7 +37,7 @@ def columns_of(
     path: Path, shard: Mapping[str, Any]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
     """
-    Return a shard's ``[N, F]`` features, ``[N]`` labels and ``[N]`` ids of the samples, in place.
+    Return a shard's ``[N, F]`` features, ``[N]`` or ``[N, L]`` labels and ``[N]`` ids of the samples, in place.
 
     :param shard: the shard's part of the manifest
     """
@@ -48,7 +49,11 @@ def columns_of(
         return file[start : start + values * np.dtype(dtype).itemsize].view(dtype)
 
     features = column("features", np.float32, num_rows * width).reshape(num_rows, width)
-    return features, column("label", np.float32, num_rows), column("sample", np.uint64, num_rows)
+    num_labels = shard["num_labels"]
+    labels = column("label", np.float32, num_rows * (num_labels or 1))
+    if num_labels is not None:
+        labels = labels.reshape(num_rows, num_labels)
+    return features, labels, column("sample", np.uint64, num_rows)
 
 
 def offsets_of_samples(ids: npt.NDArray[np.uint64]) -> IntArray:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from mlops.contract.step import BadDataError, scratch_parent
 from mlops.data.shards.feature_table import FeatureTable, concat
-from mlops.data.shards.label_values import LabelValues
+from mlops.data.shards.label_values import SplitLabels
 from mlops.data.shards.shard_files import COLUMNS, offsets_of_samples
 from mlops.data.shards.spool import Spool
 from mlops.store import Store
@@ -69,7 +69,7 @@ class SplitWriter:
         self._spool = Spool(Path(self._scratch.name, "buckets"))
         self._kept: list[FeatureTable] = []
         self._num_rows = self._row_bytes = 0
-        self._labels = LabelValues()
+        self._labels = SplitLabels()
 
     def __enter__(self) -> SplitWriter:
         return self
@@ -96,7 +96,7 @@ class SplitWriter:
         Store the samples that were added.
 
         :return: the split's part of the manifest: ``num_rows``, ``num_samples``, ``labels`` (see
-            :class:`LabelValues`), ``shards``
+            :class:`SplitLabels`), ``shards``
         :raises BadDataError: where two samples have one id: their keys do not tell them apart
         """
         shards: list[dict[str, Any]] = []
@@ -117,6 +117,7 @@ class SplitWriter:
                     "num_rows": table.num_rows,
                     "num_samples": table.num_samples,
                     "num_features": table.num_features,
+                    "num_labels": table.labels.shape[1] if table.labels.ndim == 2 else None,
                     "starts": starts,
                 }
             )
@@ -174,7 +175,8 @@ class SplitWriter:
 def row_bytes(table: FeatureTable) -> int:
     """Return the bytes of one row in a shard, on average if keys are text."""
     keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
-    return 4 * table.num_features + 12 + keys
+    num_labels = table.labels.shape[1] if table.labels.ndim == 2 else 1
+    return 4 * (table.num_features + num_labels) + 8 + keys
 
 
 def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
@@ -187,13 +189,25 @@ def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:
     ids = np.arange(table.num_samples, dtype=np.uint64) + np.uint64(first_sample) if table.ids is None else table.ids
     columns = {
         "features": pa.FixedSizeListArray.from_arrays(features, table.num_features),
-        "label": pa.array(table.labels),
+        "label": _label_column(table.labels),
         "sample": pa.array(np.repeat(ids, np.diff(table.offsets))),
     }
     if table.keys is not None:
         keys = table.keys.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
         columns |= {name: keys.column(name).combine_chunks() for name in keys.column_names}
     return pa.record_batch(columns)
+
+
+def _label_column(labels: npt.NDArray[np.float32]) -> pa.Array:
+    if labels.ndim == 1:
+        return pa.array(labels)
+    values = pa.array(np.ascontiguousarray(labels).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, labels.shape[1])
+
+
+def _label_values(column: pa.Array) -> pa.Array:
+    """Return the labels of a column, flat."""
+    return column.flatten() if pa.types.is_fixed_size_list(column.type) else column
 
 
 def _told_apart(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -214,7 +228,9 @@ def _from_arrow(batch: pa.RecordBatch, *, alike: bool) -> FeatureTable:
     width = batch.schema.field("features").type.list_size
     # Not to_numpy, which imports pandas: half a second of each process that starts.
     features: Any = np.from_dlpack(batch.column("features").flatten())
-    labels: Any = np.from_dlpack(batch.column("label"))
+    labels: Any = np.from_dlpack(_label_values(batch.column("label")))
+    if (several := batch.schema.field("label").type) != pa.float32():
+        labels = labels.reshape(-1, several.list_size)
     ids = np.from_dlpack(batch.column("sample")).view(np.uint64)
     offsets = np.arange(len(ids) + 1, dtype=np.int64) if alike else offsets_of_samples(ids)
     names = batch.schema.names[len(COLUMNS) :]
@@ -232,7 +248,7 @@ def _starts(path: Path) -> dict[str, int]:
     with pa.memory_map(str(path)) as file:
         start = file.read_buffer().address
         batch = pa.ipc.open_file(file).get_batch(0)
-        values = [batch.column("features").flatten(), batch.column("label"), batch.column("sample")]
+        values = [batch.column("features").flatten(), _label_values(batch.column("label")), batch.column("sample")]
         return {
             name: 0 if column.buffers()[1] is None else column.buffers()[1].address - start
             for name, column in zip(COLUMNS, values, strict=True)

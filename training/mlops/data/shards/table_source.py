@@ -42,7 +42,7 @@ class ShardRows:
     features: npt.NDArray[np.float32]
     """``[N, F]``, the features of each row."""
     labels: npt.NDArray[np.float32]
-    """``[N]``, the label of each row."""
+    """``[N]``, the label of each row; ``[N, L]`` where it has several."""
     offsets: IntArray | None
     """``[S + 1]``; sample i is rows ``offsets[i]:offsets[i + 1]``. None if every sample is a row."""
 
@@ -50,11 +50,10 @@ class ShardRows:
         """Return some rows, as views."""
         return ShardRows(features=self.features[place], labels=self.labels[place], offsets=None)
 
-    @classmethod
-    def empty(cls, num_rows: int, num_features: int) -> ShardRows:
-        """Return aligned memory for so many rows."""
-        features, labels = aligned(((num_rows, num_features), FLOAT), ((num_rows,), FLOAT))
-        return cls(features=features, labels=labels, offsets=None)
+    def memory(self, num_rows: int) -> ShardRows:
+        """Return aligned memory for so many rows of the same features and labels."""
+        features, labels = aligned(*(((num_rows, *own.shape[1:]), FLOAT) for own in (self.features, self.labels)))
+        return ShardRows(features=features, labels=labels, offsets=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +153,14 @@ class TableSource:
         edges = pairwise(np.cumsum([0, *sizes]).tolist())
         wanted = [(slice(*edge), part, weight) for edge, part, weight in zip(edges, parts, weights, strict=True)]
         shards: Shards[ShardRows] = self._shards
-        width = shards[runs[0][0]].features.shape[1]
+        first = shards[runs[0][0]]
         if self.grouped:
-            return self._groups(runs, places, wanted, width)
+            return self._groups(runs, places, wanted, first)
         starts, num_rows = _aligned_starts(sizes)
-        block = ShardRows.empty(num_rows, width)
+        block = first.memory(num_rows)
         batches = [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         if places is not None:
-            gathered = self._gathered(sum(sizes), width)
+            gathered = self._gathered(sum(sizes), first)
             _take(((shards[number], rows) for number, rows in runs), [gathered])
             runs, shards = [(0, places)], InMemory(gathered)
         if len(runs) == 1 and num_rows < _MOST_GAPS * sum(sizes):
@@ -177,21 +176,21 @@ class TableSource:
             _batch(batch, None, samples, weight) for batch, (_, samples, weight) in zip(batches, wanted, strict=True)
         ]
 
-    def _gathered(self, num_rows: int, width: int) -> ShardRows:
+    def _gathered(self, num_rows: int, like: ShardRows) -> ShardRows:
         """Return memory that this thread uses again for each block: new memory takes as long to get as to fill."""
         rows: ShardRows | None = getattr(self._scratch, "rows", None)
         if rows is None or len(rows.labels) < num_rows:
-            rows = self._scratch.rows = ShardRows.empty(num_rows, width)
+            rows = self._scratch.rows = like.memory(num_rows)
         return rows[:num_rows]
 
     def _groups(
-        self, runs: Sequence[Run], places: IntArray | None, wanted: Sequence[_Wanted], width: int
+        self, runs: Sequence[Run], places: IntArray | None, wanted: Sequence[_Wanted], like: ShardRows
     ) -> Sequence[Batch]:
         spans = [self._span(run) for run in runs]
         lengths = np.concatenate([lengths for _, lengths in spans])
         starts = np.cumsum(lengths) - lengths
         rows = ((self._shards[number], _ranges(*span)) for (number, _), span in zip(runs, spans, strict=True))
-        block = self._gathered(int(lengths.sum()), width)
+        block = self._gathered(int(lengths.sum()), like)
         _take(rows, [block])
         if places is not None:
             starts, lengths = starts[places], lengths[places]
@@ -226,7 +225,7 @@ def _take(shards: Iterable[tuple[ShardRows, IntArray]], places: Sequence[ShardRo
             stop = filled + len(part)
             # Without a mode np.take would check first and fill a buffer.
             np.take(shard.features, part, axis=0, out=place.features[filled:stop], mode="clip")
-            np.take(shard.labels, part, out=place.labels[filled:stop], mode="clip")
+            np.take(shard.labels, part, axis=0, out=place.labels[filled:stop], mode="clip")
             rows, filled = rows[len(part) :], stop
 
 
@@ -240,12 +239,13 @@ def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
 def _padded(block: ShardRows, starts: IntArray, lengths: IntArray, samples: IntArray, weight: float) -> Batch:
     within = np.arange(lengths.max(initial=1))
     shape = (len(lengths), len(within))
-    features, labels, mask = aligned(((*shape, block.features.shape[1]), FLOAT), (shape, FLOAT), (shape, BOOL))
+    wanted = [(*shape, *own.shape[1:]) for own in (block.features, block.labels)]
+    features, labels, mask = aligned((wanted[0], FLOAT), (wanted[1], FLOAT), (shape, BOOL))
     np.less(within, lengths[:, None], out=mask)
     # Padding points at the sample's first row, which exists; its values are then cleared.
     rows = np.where(mask, starts[:, None] + within, starts[:, None])
     np.take(block.features, rows, axis=0, out=features, mode="clip")
-    np.take(block.labels, rows, out=labels, mode="clip")
+    np.take(block.labels, rows, axis=0, out=labels, mode="clip")
     features[~mask] = 0
     labels[~mask] = 0
     return _batch(ShardRows(features=features, labels=labels, offsets=None), mask, samples, weight)
