@@ -202,6 +202,10 @@ def test_a_model_of_another_library_answers_in_a_process_of_its_own(
     version = register(checkpoint)
     here = predicted(version, dataset)
     monkeypatch.setattr(registered_package, "_is_this_library", lambda _: False)
+    site = project.home / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("print('welcome to this image')")
+    monkeypatch.setenv("PYTHONPATH", str(site))
     apart = predicted(version, dataset, key="apart")
     assert isinstance(apart, PredictionsRef), apart
     assert read(project, apart).equals(read(project, here))

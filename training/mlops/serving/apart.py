@@ -6,10 +6,10 @@ This file goes along in each model's package, as do the programs that use it, :m
 :mod:`mlops.serving.scoring`, and is run years later by another release: what they are given and what they leave are a
 format. Change it in none of the three without a new :data:`FORMAT`.
 
-``python -m PROGRAM DATA``: ``DATA`` is the folder of the model. Each line of its input is a request, ``{"rows": FILE,
-"result": FOLDER}``: raw rows in Arrow's IPC format, and a folder for what the program makes of them. Each is replied to
-by a line of its output, JSON: the ``format``, and what the program says or, under ``error``, why it has nothing to say.
-The process ends where its input does.
+``python -m PROGRAM DATA REPLIES``: ``DATA`` is the folder of the model, ``REPLIES`` the number of a pipe. Each line of
+its input is a request, ``{"rows": FILE, "result": FOLDER}``: raw rows in Arrow's IPC format, and a folder for what the
+program makes of them. Each is replied to by a line in the pipe, JSON: the ``format``, and what the program says or,
+under ``error``, why it has nothing to say. The process ends where its input does.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def reply_to_requests(work: Callable[[Predictor, pl.DataFrame, Path], dict[str, 
     """
     die_with_parent()
     model = cache(lambda: open_predictor(Path(sys.argv[1])))
-    with os.fdopen(os.dup(sys.stdin.fileno())) as requests, os.fdopen(os.dup(sys.stdout.fileno()), "w") as replies:
-        # A recipe may print, or start what reads its input.
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with os.fdopen(os.dup(sys.stdin.fileno())) as requests, os.fdopen(int(sys.argv[2]), "w") as replies:
+        # A recipe may start what reads its input.
         with Path(os.devnull).open() as nothing:
             os.dup2(nothing.fileno(), sys.stdin.fileno())
         for line in requests:

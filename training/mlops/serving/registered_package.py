@@ -80,13 +80,24 @@ class RegisteredPackage:
             "PYTHONSAFEPATH": "1",
             PARENT_VARIABLE: str(os.getpid()),
         }
-        command = [sys.executable, "-m", program.__name__, str(self.data)]
+        replies, given = os.pipe()  # of its own, for what is imported may print
+        command = [sys.executable, "-m", program.__name__, str(self.data), str(given)]
         logger.info("working in a process with the library that the model was registered with")
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with tempfile.TemporaryFile("w+", errors="replace") as said:
-            process = subprocess.Popen(command, env=environment, stderr=said, **pipes)
+        with tempfile.TemporaryFile("w+", errors="replace") as said, os.fdopen(replies) as read:
             try:
-                yield Program(process=process, said=said)
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=said,
+                    stderr=said,
+                    text=True,
+                    pass_fds=[given],
+                )
+            finally:
+                os.close(given)  # so that its end is seen
+            try:
+                yield Program(process=process, replies=read, said=said)
                 process.communicate()  # its input ends, and so does it
             finally:
                 process.kill()
@@ -98,8 +109,9 @@ class Program:
     """A program of a package's library, which runs."""
 
     process: subprocess.Popen[str]
+    replies: IO[str]
     said: IO[str]
-    """What it wrote to its standard error."""
+    """What it printed."""
 
     def ask(self, rows: pl.DataFrame, folder: Path) -> dict[str, Any]:
         """
@@ -114,10 +126,9 @@ class Program:
         # Any release of Polars reads the oldest layout of strings.
         rows.write_ipc(given, compat_level=pl.CompatLevel.oldest())
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(BrokenPipeError):  # it has ended, and so do its replies
             print(json.dumps({"rows": str(given), "result": str(folder)}), file=self.process.stdin, flush=True)
-        if not (reply := self.process.stdout.readline()):
+        if not (reply := self.replies.readline()):
             raise self._ended(self.process.wait())
         document: dict[str, Any] = json.loads(reply)
         if document["format"] != FORMAT:
