@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mlops.evaluation.comparison import Comparison
-from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, INK, SOFT, new_axes
+from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, INK, SOFT, new_axes, new_bars
 
 CSS_COLOURS: Final = {
     INK: "currentColor",
@@ -83,19 +83,10 @@ def _by_name(by_model: Mapping[str, Mapping[str, float]], title: str, label: str
     """Draw a number for each name: bars of the candidate, marks of the champion."""
     candidate, champion = by_model.get("candidate", {}), by_model.get("champion", {})
     names = sorted({*candidate, *champion}, key=lambda name: -max(candidate.get(name, 0.0), champion.get(name, 0.0)))
-    figure, axes = new_axes()
     first = names[:MOST_NAMES]
-    places = range(len(first))
-    axes.barh(places, [candidate.get(name, 0.0) for name in first], color=CANDIDATE, height=0.6, label="candidate")
-    if champion:
-        known = [(champion[name], place) for place, name in enumerate(first) if name in champion]
-        marks, at = zip(*known, strict=True) if known else ((), ())
-        axes.plot(marks, at, "|", color=CHAMPION, markersize=11, markeredgewidth=2.5, label="champion")
-        axes.legend(loc="lower right")
-    axes.set_yticks(places, first)
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", labelsize=9, length=0)
-    axes.grid(visible=False, axis="y")
+    bars = np.array([candidate.get(name, 0.0) for name in first])
+    marks = np.array([champion.get(name, np.nan) for name in first]) if champion else None
+    figure, axes = new_bars(first, bars, marks)
     axes.locator_params(axis="x", nbins=6)
     axes.set(xlabel=label)
     return title + (f"; {MOST_NAMES} of {len(names)}" if len(names) > MOST_NAMES else ""), figure

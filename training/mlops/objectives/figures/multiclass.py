@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from mlops.contract.objective_settings import MulticlassSettings
 from mlops.metrics.classes import CALIBRATION_BINS, class_probabilities
 from mlops.metrics.predictions import Predictions
-from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, INK, SOFT, colour_of, new_axes
+from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, INK, SOFT, colour_of, mean_parts, new_axes, new_bars
 
 Models = Mapping[str, Predictions]
 MOST_CLASSES: Final = 16
@@ -81,28 +81,16 @@ def _confusion(model: Predictions) -> Figure:
 
 def _recall(models: Models) -> Figure:
     """Bars of the candidate, marks of the champion; the classes that are found least at the top."""
-    figure, axes = new_axes()
     names, labels, chosen = _merged(models["candidate"])
     found = _shares(labels, labels == chosen, len(names))
-    order = np.argsort(-found, kind="stable")
-    axes.barh(range(len(names)), found[order], color=colour_of("candidate"), alpha=0.6, label="candidate")
+    order = np.argsort(found, kind="stable")
+    marks = None
     if (champion := models.get("champion")) is not None:
         right = champion.predicted.argmax(axis=1) == champion.labels
         marks = _shares(labels, right, len(names))[order]
-        axes.plot(
-            marks,
-            range(len(names)),
-            "|",
-            markersize=12,
-            markeredgewidth=2.5,
-            color=colour_of("champion"),
-            label="champion",
-        )
     rows = np.bincount(labels, minlength=len(names))
-    axes.set_yticks(range(len(names)), [f"{names[place]} ({rows[place]:,} rows)" for place in order])
+    figure, axes = new_bars([f"{names[place]} ({rows[place]:,} rows)" for place in order], found[order], marks)
     axes.set(xlabel="share that is found", xlim=(0, 1.02))
-    if champion is not None:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 
 
@@ -117,7 +105,8 @@ def _calibration(models: Models) -> Figure:
     for name, each in models.items():
         probability = class_probabilities(each.predicted).max(axis=1)
         observed = each.predicted.argmax(axis=1) == each.labels
-        axes.plot(*_means(probability, observed), color=colour_of(name), label=name, marker="o", markersize=3)
+        means = mean_parts(probability, observed, CALIBRATION_BINS)
+        axes.plot(*means, color=colour_of(name), label=name, marker="o", markersize=3)
     axes.set(xlabel="probability of the most probable class", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left")
     return figure
@@ -128,18 +117,9 @@ def _reliability(model: Predictions) -> Figure:
     axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="perfect")
     probabilities = class_probabilities(model.predicted)
     for number, style in zip(_frequent(model, MOST_CURVES), ("-", "--", ":", "-."), strict=False):
-        predicted, observed = _means(probabilities[:, number], model.labels == number)
+        predicted, observed = mean_parts(probabilities[:, number], model.labels == number, CALIBRATION_BINS)
         label = _names(model)[number]
         axes.plot(predicted, observed, color=CANDIDATE, linestyle=style, marker="o", markersize=3, label=label)
     axes.set(xlabel="predicted probability", ylabel="share of that class", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left")
     return figure
-
-
-def _means(
-    probability: npt.NDArray[np.float64], happened: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the mean probability of parts of equal counts, and how often it happened in each."""
-    order = np.argsort(probability, kind="stable")
-    parts = np.array_split(order, min(CALIBRATION_BINS, len(order)))
-    return np.array([probability[part].mean() for part in parts]), np.array([happened[part].mean() for part in parts])

@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from mlops.contract.objective_settings import MultilabelSettings
 from mlops.metrics.binary import auc, probabilities
 from mlops.metrics.classes import CALIBRATION_BINS
 from mlops.metrics.predictions import Predictions
-from mlops.objectives.figures.axes import CANDIDATE, CHAMPION, SOFT, colour_of, new_axes
+from mlops.objectives.figures.axes import SOFT, Numbers, colour_of, mean_parts, new_axes, new_bars
 
 Models = Mapping[str, Predictions]
-Array = npt.NDArray[np.float64]
 MOST_LABELS: Final = 20
 """Labels that are shown, those that the candidate is worst at."""
 
@@ -32,7 +30,7 @@ def figures(models: Models, metric: str) -> list[tuple[str, Figure]]:
     return [(title, figure) for title, figure in found if figure is not None]
 
 
-def _by_label(models: Models, measure: Callable[[Predictions], Array], axis: str) -> Figure | None:
+def _by_label(models: Models, measure: Callable[[Predictions], Numbers], axis: str) -> Figure | None:
     """Bars of the candidate, marks of the champion; the worst at the top. None where nothing can be measured."""
     settings = models["candidate"].settings
     assert isinstance(settings, MultilabelSettings), "of this objective"
@@ -43,28 +41,22 @@ def _by_label(models: Models, measure: Callable[[Predictions], Array], axis: str
     ]
     if not shown:
         return None
-    shown = shown[:MOST_LABELS][::-1]
-    figure, axes = new_axes()
-    axes.barh(range(len(shown)), values["candidate"][shown], color=CANDIDATE, alpha=0.6, label="candidate")
-    if (champion := values.get("champion")) is not None:
-        marks = champion[shown]
-        axes.plot(
-            marks, range(len(shown)), "|", markersize=12, markeredgewidth=2.5, color=CHAMPION, label="champion"
-        )  # fmt: skip
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    axes.set_yticks(range(len(shown)), [f"{settings.labels[number]} ({positive[number]:,} rows)" for number in shown])
+    shown = shown[:MOST_LABELS]
+    names = [f"{settings.labels[number]} ({positive[number]:,} rows)" for number in shown]
+    champion = values["champion"][shown] if "champion" in values else None
+    figure, axes = new_bars(names, values["candidate"][shown], champion)
     axes.set(xlabel=axis, xlim=(0, 1.02))
     return figure
 
 
-def _f1(model: Predictions) -> Array:
+def _f1(model: Predictions) -> Numbers:
     actual, predicted = model.labels > 0, model.predicted > 0
     right, counted = 2.0 * (actual & predicted).sum(axis=0), actual.sum(axis=0) + predicted.sum(axis=0)
-    found: Array = np.divide(right, counted, out=np.full(len(right), np.nan), where=counted > 0)
+    found: Numbers = np.divide(right, counted, out=np.full(len(right), np.nan), where=counted > 0)
     return found
 
 
-def _auc(model: Predictions) -> Array:
+def _auc(model: Predictions) -> Numbers:
     return np.array([auc(labels, scores) for labels, scores in zip(model.labels.T, model.predicted.T, strict=True)])
 
 
@@ -73,9 +65,7 @@ def _calibration(models: Models) -> Figure:
     axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", label="perfect")
     for name, each in models.items():
         probability, happened = probabilities(each.predicted).reshape(-1), each.labels.reshape(-1) > 0
-        order = np.argsort(probability, kind="stable")
-        parts = np.array_split(order, min(CALIBRATION_BINS, len(order)))
-        means = [[values[part].mean() for part in parts] for values in (probability, happened)]
+        means = mean_parts(probability, happened, CALIBRATION_BINS)
         axes.plot(*means, color=colour_of(name), label=name, marker="o", markersize=3)
     axes.set(xlabel="predicted probability", ylabel="share that is positive", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left")
