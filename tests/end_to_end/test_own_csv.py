@@ -82,11 +82,12 @@ def test_the_page_leads_to_a_model_in_production(airflow: LiveAirflow) -> None:
             if "schema propose" in text:
                 named = text.strip().replace("tumours", "tumours --schema include/tumours/schema.pbtxt")
                 assert named.replace("target", "LABEL") in said, "the log of the first run names the command"
-    _, lint, history, proposal, _ = outputs
+    _, proposed, lint, history, schema, _ = outputs
+    assert "the label, learnt as binary" in proposed
     assert "an epoch of lightgbm" in lint
     assert "champion" in history
-    assert "no value" not in proposal
-    assert "target" in proposal
+    assert "no value" not in schema
+    assert "target" in schema
     assert trigger()[1] == "success"
     assert airflow.aliases(PIPELINE)["champion"] == "1", "the same rows make no better model"
     asked = airflow.trigger(1, "new_tumours")

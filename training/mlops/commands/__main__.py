@@ -19,6 +19,7 @@ WORDS: Final = (
     "datasets",
     "diff",
     "features",
+    "init",
     "lint",
     "models",
     "reproduce",

@@ -1,0 +1,1 @@
+"""A recipe for a table that nobody has described yet: ``mlops init``."""

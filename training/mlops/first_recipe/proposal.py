@@ -1,0 +1,307 @@
+"""What a first recipe does with a table: a label, what is learnt, a time, and a feature of each other column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import pairwise
+from typing import Final, Literal
+
+import polars as pl
+
+from mlops.contract.grain import Grain, number_of
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.first_recipe.table import Table
+from mlops.validation.window_periods import ALIKE
+
+Objective = Literal["binary", "multiclass", "regression"]
+METRICS: Final[Mapping[Objective, Sequence[str]]] = {
+    "binary": ("auc", "log_loss"), "multiclass": ("accuracy", "macro_f1"), "regression": ("mae", "r2"),
+}  # fmt: skip
+"""The metric that decides, and one beside it."""
+NAMES: Final[Mapping[Grain, str]] = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+"""How :mod:`mlops.contract.grain` calls a period."""
+MOST_CLASSES: Final = 100
+_LABELS: Final = ("label", "target", "y", "class", "outcome")
+"""Names that a label often has."""
+_FEW_NUMBERS: Final = 20
+"""Different whole numbers of a label that are taken for classes, at most."""
+_MOST_CATEGORIES: Final = 1_000
+_FEWEST_PERIODS: Final = 10
+"""Periods with rows below which the newest are not held out."""
+_MOST_PERIODS: Final = 365
+_HELD_OUT: Final = 0.15
+"""Share of the periods with rows for test, and as much for validation."""
+_TOLERANCE: Final = 0.2
+"""Of ``validate.volume``, where nothing is said."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Time:
+    """How rows lie in time. A period that is not over yet does not count."""
+
+    column: str
+    zone: str | None
+    """Of times without an offset; None: all have one."""
+    grain: Grain
+    first: date
+    """First day of the window with rows."""
+    end: date
+    """Day after the last period with rows."""
+    window: int
+    gaps: int
+    """The most periods in a row without rows."""
+    held_out: int
+    """The newest periods for test, and as many for validation; 0: there are too few, and any rows are held out."""
+    tolerance: float | None
+    """By how much the number of rows changes from a period to the next of its kind; None: by as much as it likes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    label: str
+    objective: Objective
+    classes: Sequence[object]
+    """Values of the label, where they are no numbers that are learnt as they are."""
+    lacks_label: int
+    """Rows without a label, of those that were looked at."""
+    time: Time | None
+    transforms: Mapping[str, str]
+    """Code of each column's transform."""
+    left_out: Mapping[str, str]
+    """Reason by column."""
+    notes: Sequence[str]
+    """What a person should look at."""
+
+
+def propose(
+    table: Table, *, label: str | None, objective: Objective | None, event_time: str | None, zone: str, today: date
+) -> Proposal:
+    """
+    :param label: column; the likeliest where None
+    :param objective: what is learnt; what the label's values suggest where None
+    :param event_time: column; the likeliest where None, and none where empty
+    :param zone: IANA name of the zone of times without an offset
+    :param today: there
+    :raises BadConfigError: where a column that is named is not there, or cannot be used so
+    :raises BadDataError: where nothing can be learnt from the table
+    """
+    for option, column in (("--label", label), ("--event-time", event_time)):
+        if column and column not in table.rows.columns:
+            known = ", ".join(table.rows.columns)
+            raise BadConfigError(f"{option} {column}: the table has no such column; it has {known}")
+    label = likely_label(table) if label is None else label
+    instants = [name for name in table.instants() if name != label]
+    if event_time is None:
+        event_time = likely_time(table, instants)
+    elif event_time and event_time not in instants:
+        raise BadConfigError(
+            f"--event-time {event_time}: its values are no dates or times of ISO 8601, such as 2013-02-09 or "
+            "2013-02-09T05:00:00Z"
+        )
+    values = table.rows.get_column(label)
+    found, classes, notes = _objective(values.drop_nulls(), objective)
+    time = _time(table, event_time, zone, today) if event_time else None
+    if event_time and time is None:
+        notes.append(f"all rows are of {event_time} from {today} on, a day that is not over: they are taken as undated")
+    transforms, left_out = dict[str, str](), dict[str, str]()
+    for name in table.rows.columns:
+        if name == label or (time is not None and name == time.column):
+            continue
+        if name in instants:
+            left_out[name] = "a time: derive what matters of it, such as the hour or the days since"
+            continue
+        made, why = _transform(table.rows.get_column(name))
+        if why is not None:
+            left_out[name] = why
+            continue
+        transforms[name] = made
+        if _gives_away(table.rows, name, label, found):
+            notes.append(f"{name} alone tells the label: leave it out if it is known only afterwards")
+    if not transforms:
+        raise BadDataError(f"there is nothing to learn {label!r} from: no other column can be used as it is")
+    return Proposal(
+        label=label,
+        objective=found,
+        classes=classes,
+        lacks_label=values.null_count(),
+        time=time,
+        transforms=transforms,
+        left_out=left_out,
+        notes=notes,
+    )
+
+
+def likely_label(table: Table) -> str:
+    """The column that is called as labels are, or else the last one."""
+    names = table.rows.columns
+    return next((name for wanted in _LABELS for name in names if name.lower() == wanted), names[-1])
+
+
+def likely_time(table: Table, instants: Sequence[str]) -> str | None:
+    """The first column of instants that every row has, and that are not all the same."""
+    columns = {name: table.rows.get_column(name) for name in instants}
+    return next((name for name, each in columns.items() if not each.null_count() and each.n_unique() > 1), None)
+
+
+def _objective(values: pl.Series, asked: Objective | None) -> tuple[Objective, Sequence[object], list[str]]:
+    """What is learnt, the classes where they need names, and what to look at."""
+    name, dtype = values.name, values.dtype
+    if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
+        raise BadConfigError(f"--label {name}: the column is {dtype}; a label is a number, a class or a text")
+    distinct = (values if dtype.is_numeric() or dtype == pl.Boolean else values.cast(pl.String)).unique().sort()
+    if distinct.len() < 2:
+        raise BadDataError(f"the label {name!r} is the same in all rows: name another column by --label")
+    if not dtype.is_numeric():
+        return _of_classes(name, distinct, asked)
+    numbers = distinct.cast(pl.Float64)
+    whole = bool((numbers.is_finite() & (numbers == numbers.floor())).all())
+    if asked is None and whole and distinct.len() <= _FEW_NUMBERS:
+        notes = [f"the {distinct.len()} values of {name} are taken for classes; --objective regression learns a number"]
+        found, classes, _ = _of_classes(name, distinct, asked)
+        return found, classes, notes if classes else []
+    if asked is None or asked == "regression":
+        return "regression", [], []
+    if not whole:
+        raise BadConfigError(
+            f"--objective {asked}: the label {name!r} has fractions; classes are whole numbers or text"
+        )
+    return _of_classes(name, distinct, asked)
+
+
+def _of_classes(
+    name: str, distinct: pl.Series, asked: Objective | None
+) -> tuple[Objective, Sequence[object], list[str]]:
+    size = distinct.len()
+    if asked == "regression":
+        raise BadConfigError(f"--objective regression: the label {name!r} is {distinct.dtype}, not a number")
+    if asked == "binary" and size > 2:
+        raise BadConfigError(f"--objective binary: the label {name!r} has {size:,} values, not two")
+    if size > MOST_CLASSES:
+        raise BadDataError(
+            f"the label {name!r} has {size:,} different values, such as {distinct[0]!r} and {distinct[1]!r}: more than "
+            f"the {MOST_CLASSES} classes that are taken for some; name another column by --label"
+        )
+    objective: Objective = asked or ("binary" if size == 2 else "multiclass")
+    zero_one = distinct.dtype == pl.Boolean or (distinct.dtype.is_numeric() and distinct.to_list() == [0, 1])
+    return objective, [] if objective == "binary" and zero_one else distinct.to_list(), []
+
+
+def _transform(column: pl.Series) -> tuple[str, str | None]:
+    """
+    Numbers as they are and categories as ids, for trees.
+
+    :return: code of the column's transform; or the reason why it is left out
+    """
+    name, dtype, present = column.name, column.dtype, column.drop_nulls()
+    missing = ', missing="indicator"' if column.null_count() else ""
+    if not present.len():
+        return "", "no row has a value"
+    if isinstance(dtype, pl.List | pl.Array):
+        sizes = present.list.len() if isinstance(dtype, pl.List) else present.arr.len()
+        if sizes.n_unique() != 1 or not pl.Series(dtype=dtype.inner).dtype.is_numeric():
+            return "", "lists of several lengths, or not of numbers"
+        return f"Vector({name!r}, size={sizes[0]}{missing})", None
+    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Categorical, pl.Enum)):
+        return "", f"{dtype}: derive numbers or categories from it"
+    distinct = present.n_unique()
+    if distinct == 1:
+        return "", "the same in all rows"
+    if dtype.is_integer() and distinct == column.len() > _FEW_NUMBERS and _names_rows(present):
+        return "", "another number in each row"
+    if dtype.is_numeric() or dtype == pl.Boolean:
+        return f"Passthrough({name!r}{missing})", None
+    if distinct > max(2, present.len() // 2):
+        return "", "text that is another one in most rows"
+    if distinct > _MOST_CATEGORIES:
+        return f'Hash({name!r}, buckets=1024, encoding="id"{missing})', None
+    return f'Vocabulary({name!r}, encoding="id"{missing})', None
+
+
+def _names_rows(numbers: pl.Series) -> bool:
+    """Whether numbers, all different, are ids: they are called so, or count the rows."""
+    return numbers.name.lower().endswith("id") or bool((numbers.diff().drop_nulls() == 1).all())
+
+
+def _gives_away(rows: pl.DataFrame, name: str, label: str, objective: Objective) -> bool:
+    """Whether a column of few values has rows of one class only for each of them."""
+    values = rows.select(name, label).drop_nulls()
+    if objective == "regression" or not values.height or values.schema[name].is_nested():
+        return False
+    if values[name].n_unique() > 2 * values[label].n_unique():
+        return False
+    return bool((values.group_by(name).agg(pl.col(label).n_unique())[label] == 1).all())
+
+
+def _time(table: Table, column: str, zone: str, today: date) -> Time | None:
+    """None where no period with rows is over yet."""
+    days = table.times(column).drop_nulls().dt.date()
+    days = days.filter(days < today)
+    grain = _grain(sorted(days.unique().to_list()))
+    names = days.dt.strftime(NAMES[grain]).value_counts()
+    counts = Counter({number_of(name, grain): rows for name, rows in names.iter_rows()})
+    now = number_of(f"{today:{NAMES[grain]}}", grain)
+    over = sorted(number for number in counts if number < now)
+    if not over:
+        return None
+    window = min(over[-1] - over[0] + 1, _MOST_PERIODS)
+    kept = [number for number in over if number > over[-1] - window]
+    of_kept = [day for day in days.unique().sort().to_list() if _number(day, grain) in set(kept)]
+    return Time(
+        column=column,
+        zone=zone if table.lacks_offset(column) else None,
+        grain=grain,
+        first=of_kept[0],
+        end=_end(of_kept[-1], grain),
+        window=window,
+        gaps=max((after - before - 1 for before, after in pairwise(kept)), default=0),
+        held_out=max(1, round(_HELD_OUT * len(kept))) if len(kept) >= _FEWEST_PERIODS else 0,
+        tolerance=_tolerance({number: counts[number] for number in kept}, grain),
+    )
+
+
+def _number(day: date, grain: Grain) -> int:
+    return number_of(f"{day:{NAMES[grain]}}", grain)
+
+
+def _grain(days: Sequence[date]) -> Grain:
+    """Months or weeks where no two days with rows lie in one."""
+    if len(days) < 3:
+        return "day"
+    if len({(day.year, day.month) for day in days}) == len(days):
+        return "month"
+    return "week" if len({tuple(day.isocalendar())[:2] for day in days}) == len(days) else "day"
+
+
+def _end(last: date, grain: Grain) -> date:
+    """The first day after the period of a day."""
+    match grain:
+        case "week":
+            return last + timedelta(days=7 - last.weekday())
+        case "month":
+            return (last.replace(day=1) + timedelta(days=32)).replace(day=1)
+    return last + timedelta(days=1)
+
+
+def _tolerance(counts: Mapping[int, int], grain: Grain) -> float | None:
+    """
+    Somewhat more than the number of rows has changed from a period to the next that it is compared with.
+
+    :return: None where that is too much to say anything
+    """
+    changes = [
+        abs(rows / counts[other] - 1) for number, rows in counts.items() if (other := _alike(counts, number, grain))
+    ]
+    most = max(changes, default=0.0)
+    if most > 0.7:
+        return None
+    return _TOLERANCE if most <= 0.8 * _TOLERANCE else max(_TOLERANCE, round(1.25 * most + 0.05, 1))
+
+
+def _alike(counts: Mapping[int, int], number: int, grain: Grain) -> int | None:
+    """The earlier period that one is compared with, as the validation does."""
+    before = sorted((other for other in counts if other < number), reverse=True)
+    found = (other for distance in ALIKE[grain] for other in before if (number - other) % distance == 0)
+    return next(found, None)
