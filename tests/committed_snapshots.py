@@ -59,12 +59,15 @@ def store_snapshot(store: Store, rows: pl.DataFrame, *, last_day: int, name: str
 
 
 def commit_snapshot(
-    store: Store, rows: pl.DataFrame, *, last_day: int, name: str = "visits", key: str = "a" * 12
+    store: Store, rows: pl.DataFrame, *, last_day: int, name: str = "visits", key: str = "a" * 12, owner: str = ""
 ) -> DatasetRef:
-    """:raises StoreError: where garbage collection was in the way, as the step does; a retry helps"""
+    """
+    :param owner: folder of the store; the pipeline's where empty
+    :raises StoreError: where garbage collection was in the way, as the step does; a retry helps
+    """
     manifest = store_snapshot(store, rows, last_day=last_day, name=name)
     end = manifest.interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
-    folder = place(name, f"{end}-{key}", "ingest")
+    folder = f"{owner}/ingest/{end}-{key}" if owner else place(name, f"{end}-{key}", "ingest")
     ref = manifest.ref(folder, store.put_artifact(folder, "manifest.json", manifest.to_json()))
     confirm_blobs(store, manifest)
     committed = store.commit(ref)

@@ -1,4 +1,4 @@
-"""The command line: ``mlops up | down | demo | lint | gc | keys | logins``; a runtime answers the other words."""
+"""The command line: ``mlops up | down | demo | run | lint | gc | keys | logins``; a runtime answers the other words."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from mlops.signing.keys import (
 from mlops_provider.connections import connection_environment, login_of, store_environment
 from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.exceptions import StepFailedError
+from mlops_provider.experiments.arguments import add_arguments
 from mlops_provider.handed_over import (
     AIRFLOW_URL,
     CHECKOUT,
@@ -50,6 +51,8 @@ from mlops_provider.spec_file import SUFFIX, load_pipeline, located
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 USERS_ERRORS = (
     StackError, SpecError, UnusableKeyError, KeyServiceAwayError, AwsAwayError, AwsRefusedError, LoginsError,
     StepFailedError, TimeoutError, httpx.HTTPError,
@@ -73,6 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     except USERS_ERRORS as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(name, run, text)
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
+    add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
@@ -226,6 +232,13 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
     stack = _stack(options)
     _start(stack, console)
     return run_demo(stack, console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    # It builds the DAG, for which most of Airflow's SDK is imported.
+    from mlops_provider.experiments.run import run
+
+    return run(options, console)
 
 
 def _lint(options: argparse.Namespace, console: Console) -> int:

@@ -40,6 +40,7 @@ HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "datasets": ("training", "list, show, compare, verify and deprecate snapshots; collect garbage"),
     "diff": ("training", "what differs between two trainings: data, code, environment, parameters, metrics"),
     "features": ("training", "read the online feature store"),
+    "init": ("training", "write a first recipe for a table, which passes lint and trains"),
     "models": ("training", "show, promote and roll back model versions; their audit trail"),
     "reproduce": ("training", "make a model version again from its snapshot, code and seed, and compare the bits"),
     "schema": ("validation", "propose changes of a schema"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic
 
 import yaml
@@ -20,26 +21,47 @@ Mark = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFile(Generic[SectionT]):
-    """A section that a file holds, and where in the file its settings stand."""
+    """A section that a file holds, and where its settings stand."""
 
-    name: str
-    """Name of the file, for messages."""
     section: SectionT
-    marks: Mapping[KeyPath, tuple[Mark, Mark]]
-    """Where each key and its value begin."""
+    places: Places
 
     def error(self, complaints: Iterable[tuple[KeyPath, str]]) -> SpecError | None:
         """One line for each complaint about the setting at a path; None where there is none."""
-        lines = []
-        for path, complaint in complaints:
-            line, column = _position(path, "value", self.marks)
-            lines.append(f"{self.name}:{line}:{column}: {complaint}")
+        lines = [f"{self.places.of(path, 'value')}: {complaint}" for path, complaint in complaints]
         return SpecError("\n".join(lines)) if lines else None
 
 
-def read_section(kind: type[SectionT], path: Path, what: str) -> SectionFile[SectionT]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Where settings stand, for messages."""
+
+    file: str
+    """Its name."""
+    marks: Mapping[KeyPath, tuple[Mark, Mark]]
+    """Where in the file each key and its value begin."""
+    changes: Mapping[KeyPath, str]
+    """Those that were given on the command line instead."""
+
+    def of(self, path: KeyPath, problem: str) -> str:
+        """
+        Where a setting stands: ``file:line:column``, or the option that gave it.
+
+        :param problem: pydantic's type of it
+        """
+        for length in range(len(path), 0, -1):
+            if (text := self.changes.get(path[:length])) is not None:
+                return f"--set {'.'.join(path[:length])}={text}"
+        line, column = _position(path, problem, self.marks)
+        return f"{self.file}:{line}:{column}"
+
+
+def read_section(
+    kind: type[SectionT], path: Path, what: str, changes: Mapping[KeyPath, str] = MappingProxyType({})
+) -> SectionFile[SectionT]:
     """
     :param what: the file holds, as ``a pipeline``
+    :param changes: values that take the place of the file's, as YAML
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
     try:
@@ -54,15 +76,50 @@ def read_section(kind: type[SectionT], path: Path, what: str) -> SectionFile[Sec
         raise SpecError(f"{path.name}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
     marks: dict[KeyPath, tuple[Mark, Mark]] = {}
     _collect_marks(node, (), marks, path.name)
+    places = Places(file=path.name, marks=marks, changes=changes)
+    document = _Loader.construct(node)
+    for keys, text in changes.items():
+        _put(document, keys, text)
     try:
-        section = kind.model_validate(_Loader.construct(node))
+        section = kind.model_validate(document)
     except ValidationError as error:
         lines = []
         for problem in error.errors():
-            line, column = _position(keys_of(problem), problem["type"], marks)
-            lines.append(f"{path.name}:{line}:{column}: {describe(kind, problem)}")
+            lines.append(f"{places.of(keys_of(problem), problem['type'])}: {describe(kind, problem)}")
         raise SpecError("\n".join(lines)) from None
-    return SectionFile(name=path.name, section=section, marks=marks)
+    return SectionFile(section=section, places=places)
+
+
+def _put(document: Any, keys: KeyPath, text: str) -> None:
+    """
+    Give a setting another value.
+
+    :param text: the value, as YAML
+    """
+    given = f"--set {'.'.join(keys)}={text}"
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        value = None if node is None else _Loader.construct(node)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{given}: the value is not valid YAML: {getattr(error, 'problem', error)}") from None
+    for number, key in enumerate(keys):
+        place, last = ".".join(keys[:number]), number == len(keys) - 1
+        if isinstance(document, list):
+            if not key.isdecimal() or int(key) >= len(document):
+                size = len(document)
+                raise SpecError(
+                    f"{given}: {place} is a list of {size}: name an entry by its number, from 0, or set all"
+                )
+            inner: Any = int(key)
+        elif isinstance(document, dict):
+            inner = key
+            if not last and document.get(key) is None:
+                document[key] = {}
+        else:
+            raise SpecError(f"{given}: {place} is {document!r}, and has no settings below it")
+        if last:
+            document[inner] = value
+        document = document[inner]
 
 
 class _Loader(yaml.CSafeLoader):

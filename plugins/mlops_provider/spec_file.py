@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from mlops.contract.section import leaves
 from mlops_provider.deployment import tenant_of
@@ -14,13 +15,14 @@ from mlops_provider.team_spec import Tenant, TenantError
 SUFFIX = ".pipeline.yaml"
 
 
-def load_pipeline(path: Path) -> Pipeline:
+def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType({})) -> Pipeline:
     """
     Read and check one pipeline. The file of pipeline ``x`` is named ``x.pipeline.yaml``.
 
+    :param changes: values that take the place of the file's, as YAML
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    read = read_section(Pipeline, path, "a pipeline")
+    read = read_section(Pipeline, path, "a pipeline", changes)
     pipeline = read.section
     complaints: list[tuple[KeyPath, str]] = []
     if path.name != pipeline.pipeline + SUFFIX:

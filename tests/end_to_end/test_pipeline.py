@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from live_airflow import LiveAirflow
-from project import write_events
+from project import REPOSITORY, write_events
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
+from mlops_provider.local.stack import stack_settings
 
 NIGHT_SECONDS = 600
 
@@ -115,6 +120,38 @@ def test_links_lead_to_the_run_and_the_reports(airflow: LiveAirflow, first_night
         assert page.headers["cache-control"] == "no-store"
         assert "<script" not in page.text
         assert not re.findall(r"""(?:src|href)=["']https?:""", page.text), "readable without the internet"
+
+
+def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first_night: str) -> None:
+    """Broken: a change of one setting would read and store the data again, or its model would be registered."""
+    night = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    checkpoint, versions = night.ancestor(CheckpointRef), len(airflow.model_versions())
+
+    def run(*arguments: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "mlops_provider.cli", "run", "events", "--home", str(airflow.home), "--json"]
+        settings = stack_settings(airflow.stack.root) | {"PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training"}
+        done = subprocess.run(
+            [*command, "--as-of", "2024-01-10", *arguments],
+            env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=NIGHT_SECONDS,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["trainings"][0]
+        return found
+
+    def tracked() -> dict[str, Any]:
+        (found,) = [each for each in airflow.training_runs() if each["info"]["run_id"] == checkpoint.tracking_run]
+        return dict(found["data"])
+
+    before = tracked()
+    assert run()["checkpoint"] == checkpoint.place, "the same settings: nothing is left to train"
+    assert run("--set", "evaluate.metrics=[mrr]")["metrics"].keys() > {"candidate.ndcg@10", "candidate.mrr"}
+    assert tracked() == before, "the night's run says how the night judged it"
+    other = run("--set", "train.learning_rate=0.02")
+    assert other["checkpoint"].startswith("experiments/")
+    assert other["champion"] == airflow.aliases()["champion"], "held against the one in production"
+    made = {path.parent.parent.name for path in (airflow.stack.store / "experiments").rglob("ref.json")}
+    assert made == {"train", "evaluate"}
+    assert len(airflow.model_versions()) == versions
 
 
 def test_reports_address_reads_nothing_else(airflow: LiveAirflow, first_night: str) -> None:

@@ -26,7 +26,7 @@ from mlops.contract.refs import (
     ValidationRef,
     ref_from_wire,
 )
-from mlops.contract.step import settings_text
+from mlops.contract.settings import settings_text
 from mlops_provider.links import report_url
 from mlops_provider.local.client import FINISHED, REQUEST_SECONDS, AirflowClient
 from mlops_provider.local.stack import ADMIN, Stack

@@ -14,17 +14,8 @@ from airflow.sdk import BaseOperator, XComArg
 
 from mlops.contract.refs import Ref, RefError, ref_of
 from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section, leaves
-from mlops.contract.step import (
-    STEPS,
-    Failure,
-    RunIdentity,
-    StepInput,
-    code_digest,
-    decisive,
-    flat_settings,
-    replaced_settings,
-    run_key,
-)
+from mlops.contract.settings import decisive, flat_settings, replaced_settings
+from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
@@ -33,7 +24,7 @@ from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, 
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.operators.callbacks import as_list, say_why
-from mlops_provider.operators.runs import data_interval, refuse_others
+from mlops_provider.operators.runs import Asked, refuse_others
 from mlops_provider.operators.signatures import name_settings
 from mlops_provider.operators.wiring import check_wiring
 from mlops_provider.pod_spec import Pods
@@ -279,27 +270,35 @@ class StepOperator(BaseOperator):
         from mlops_provider.patience import store_errors
 
         try:
-            document = self._document(context, deployment)
-            connections = self.connections(document.config)
-            launch = Launch(
-                input=document,
-                runtime=STEPS[self.step].runtime,
-                environment=secret_environment(self.step, connections, deployment),
-                **self.gang(document.config),
-            )
+            launch = self.launch(Asked.of(context, self.upstream), deployment)
             name = self.launcher or deployment.launcher
             launcher = launcher_class(name).of(self._task(context), deployment)
             # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
             if self.deferrable and self.retries and isinstance(launcher, DeferrableLauncher):
                 # Without a timeout: Airflow would fail the task, and what runs would run on.
                 waited = self.patience(context).waited
-                trigger = launcher.trigger(launch, connections)
+                trigger = launcher.trigger(launch, self.connections(launch.input.config))
                 self.defer(trigger=trigger, method_name="resume", kwargs={"launcher": name, "waited": waited})
             self._launcher = launcher
             with store_errors(deployment.store, f"{self.step} cannot read its outcome"):
                 return launcher.run(launch, self.log.info)
         except (SpecError, RefError) as error:  # a param, an input or a setting that no retry makes right
             raise StepFailedError(str(error)) from error
+
+    def launch(self, asked: Asked, deployment: Deployment) -> Launch:
+        """
+        What a launcher is to do for a run.
+
+        :raises SpecError: where a parameter, an input or a setting is wrong
+        :raises RefError: where the input is no ref that the step takes
+        """
+        document = self._document(asked, deployment)
+        return Launch(
+            input=document,
+            runtime=STEPS[self.step].runtime,
+            environment=secret_environment(self.step, self.connections(document.config), deployment),
+            **self.gang(document.config),
+        )
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
         if outcome.failed_nodes:
@@ -318,17 +317,17 @@ class StepOperator(BaseOperator):
         if self._launcher is not None:
             self._launcher.cancel()
 
-    def _document(self, context: Context, deployment: Deployment) -> StepInput:
-        params = context["params"]
+    def _document(self, asked: Asked, deployment: Deployment) -> StepInput:
+        params = asked.params
         if self.only_parameters:
-            refuse_others(context["dag_run"].conf or {}, self.dag.params)
+            refuse_others(asked.given, self.dag.params)
         overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
         settings = replaced_settings(self.settings, overrides)
         section = check_section(self.section, settings, f"task {self.task_id!r}")
         config = self.config(section.model_dump(mode="json"))
         consumes = STEPS[self.step].consumes
-        ref = ref_of(consumes, self.upstream) if consumes else None
-        start, end = data_interval(context)
+        ref = ref_of(consumes, asked.upstream) if consumes else None
+        start, end = asked.interval
         assert self.pipeline is not None
         code_paths = self.code_paths(config)
         code = code_digest([deployment.home / path for path in code_paths])
@@ -347,9 +346,10 @@ class StepOperator(BaseOperator):
             timezone=str(self.dag.timezone),
             dag_id=self.dag_id,
             task_id=self.task_id,
-            run_id=context["run_id"],
-            try_number=context["ti"].try_number,
-            user=context["dag_run"].triggering_user_name or "",
+            run_id=asked.run_id,
+            try_number=asked.try_number,
+            user=asked.user,
+            experiment=asked.experiment,
         )
         return StepInput(
             step=self.step,

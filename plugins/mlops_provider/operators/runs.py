@@ -4,26 +4,69 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.section import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
 
-def data_interval(context: Context) -> tuple[datetime, datetime]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a run asks of a step, beside the settings of its operator."""
+
+    upstream: Any
+    """The ref that the step takes, in its JSON form; None for the first step."""
+    interval: tuple[datetime, datetime]
+    """The data interval, in UTC."""
+    run_id: str
+    try_number: int = 1
+    user: str = ""
+    """Who started the run by hand; empty where the schedule did."""
+    experiment: str = ""
+    """See :class:`mlops.contract.step.RunIdentity`."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of the run: those of the DAG, and what the run was triggered with instead."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What the run was triggered with."""
+    state: TaskStateStoreAccessor | None = None
+    """Of the task, kept over its tries; None outside of Airflow."""
+
+    @classmethod
+    def of(cls, context: Context, upstream: Any) -> Self:
+        """By a run of Airflow."""
+        run = context["dag_run"]
+        return cls(
+            upstream=upstream,
+            interval=_data_interval(context),
+            run_id=context["run_id"],
+            try_number=context["ti"].try_number,
+            user=run.triggering_user_name or "",
+            params=context["params"],
+            given=run.conf or {},
+            state=context["task_state_store"],
+        )
+
+
+def _data_interval(context: Context) -> tuple[datetime, datetime]:
     """
     The data interval of the run, in UTC. A run without one works as of the last midnight in the DAG's timezone.
     """
     run = context["dag_run"]
     if run.data_interval_start is not None and run.data_interval_end is not None:
         return run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
-    zone = context["dag"].timezone
-    midnight = run.run_after.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    return day_before(run.run_after, context["dag"].timezone)
+
+
+def day_before(instant: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
+    """The last whole day of a timezone before an instant, in UTC."""
+    midnight = instant.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
     return (midnight - timedelta(days=1)).astimezone(UTC), midnight.astimezone(UTC)
 
 

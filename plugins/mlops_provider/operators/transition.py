@@ -23,6 +23,7 @@ from mlops_provider.exceptions import StepFailedError, StepOutageError
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.keys import signed, trusted_keys
+from mlops_provider.operators.runs import Asked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,8 +41,8 @@ class TransitionOperator(StepOperator):
     A deployment without ``[mlops] release_key`` signs nothing.
     """
 
-    def _document(self, context: Context, deployment: Deployment) -> StepInput:
-        document = super()._document(context, deployment)
+    def _document(self, asked: Asked, deployment: Deployment) -> StepInput:
+        document = super()._document(asked, deployment)
         ref = document.ref
         model = ref.name if isinstance(ref, ModelVersionRef) else document.config["registered_model"]
         if (why := deployment.tenant.why_not_name(model)) is not None:

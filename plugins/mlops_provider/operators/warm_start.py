@@ -13,9 +13,9 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import version_of
+from mlops_provider.operators.runs import Asked
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
 STARTED_FROM = "started_from"
@@ -32,9 +32,9 @@ class WarmStartOperator(StepOperator):
         model = _model(self._train(self.settings))
         return [] if model is None else [_parts(model)[0]]
 
-    def _document(self, context: Context, deployment: Deployment) -> StepInput:
-        self._state = context["task_state_store"]
-        return super()._document(context, deployment)
+    def _document(self, asked: Asked, deployment: Deployment) -> StepInput:
+        self._state = asked.state
+        return super()._document(asked, deployment)
 
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         train = self._train(settings)

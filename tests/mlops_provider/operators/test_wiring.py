@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
@@ -12,6 +14,7 @@ from airflow.sdk import DAG, task
 from mlops.contract.refs import DatasetRef, ModelVersionRef
 from mlops.contract.section import SpecError
 from mlops.contract.sections.release import Approval
+from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.features import FeaturesOperator
@@ -19,13 +22,14 @@ from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.question import summary
 from mlops_provider.operators.register import RegisterOperator
-from mlops_provider.operators.runs import recipe_folder
+from mlops_provider.operators.runs import Asked, recipe_folder
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.sensors.model import ModelVersionSensor
 
 SOURCES = {"events": {"path": "data/events.csv"}}
+NIGHT = datetime(2024, 1, 8, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -172,20 +176,25 @@ def test_the_whole_recipe_counts_as_the_code_of_a_step(import_path: str) -> None
     assert recipe_folder(import_path) == "include/x"
 
 
+def context(conf: Mapping[str, Any] | None) -> Any:
+    """What Airflow gives a task, of a run that was triggered with this."""
+    run = SimpleNamespace(conf=conf, data_interval_start=NIGHT, data_interval_end=NIGHT, triggering_user_name=None)
+    given = {"params": dict(conf or {}), "dag_run": run, "run_id": "r"}
+    return given | {"ti": SimpleNamespace(try_number=1), "task_state_store": {}}
+
+
 def test_a_mistyped_parameter_is_refused() -> None:
     """Broken: who triggers with `epoch: 30` gets a model of 3 epochs, and may never know."""
     with DAG(dag_id="typed", schedule=None, params={"epochs": 3}):
         step = IngestOperator(task_id="i", sources=SOURCES, event_time="at", only_parameters=True)
         lenient = IngestOperator(task_id="j", sources=SOURCES, event_time="at")
-    run = SimpleNamespace(conf={"epoch": 30})
     with pytest.raises(StepFailedError, match="triggered with 'epoch', which is no parameter .* mean 'epochs'"):
-        step.execute({"params": {"epochs": 3, "epoch": 30}, "dag_run": run})
-    run.conf = {"colour": 1}
+        step.execute(context({"epoch": 30}))
     with pytest.raises(StepFailedError, match="'colour', which is no parameter of this pipeline: it has epochs"):
-        step.execute({"params": {}, "dag_run": run})
+        step.execute(context({"colour": 1}))
     for step_of_a_run, conf in ((lenient, {"colour": 1}), (step, {"epochs": 5}), (step, None)):
-        with pytest.raises(AttributeError, match="data_interval_start"):  # further on, where a real run has more
-            step_of_a_run.execute({"params": {}, "dag_run": SimpleNamespace(conf=conf)})
+        launch = step_of_a_run.launch(Asked.of(context(conf), None), Deployment.load())
+        assert launch.input.step == "ingest"
 
 
 def test_wrong_input_at_run_time_is_not_retried(dag: DAG, version_ref: ModelVersionRef) -> None:
@@ -193,4 +202,4 @@ def test_wrong_input_at_run_time_is_not_retried(dag: DAG, version_ref: ModelVers
     step = ValidateOperator(task_id="v", dataset="{{ ref }}", schema_path="s.pbtxt")
     step.upstream = version_ref.to_wire()
     with pytest.raises(StepFailedError, match="expected a DatasetRef"):
-        step.execute({"params": {}})
+        step.execute(context(None))

@@ -97,8 +97,9 @@ def table() -> pl.DataFrame:
 @pytest.fixture
 def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
     def run_features(
-        name: str = "FEATURES", rows: pl.DataFrame = table, place: str = "k", split: TimeSplit | KeySplit | None = None
-    ) -> FeaturesRef:
+        name: str = "FEATURES", rows: pl.DataFrame = table, place: str = "k",
+        split: TimeSplit | KeySplit | None = None, sample: float | None = None,
+    ) -> FeaturesRef:  # fmt: skip
         manifest = write_snapshot(
             store, nw.from_native(rows.lazy()), name="toy", event_time="at",
             window=Window.before(datetime(2024, 1, 11, tzinfo=UTC), 10, "UTC"),
@@ -115,7 +116,7 @@ def run(home: Path, store: Store, table: pl.DataFrame, tmp_path: Path) -> Run:
             pipeline="toy", run_key=place, interval_start="", interval_end=manifest.interval_end, timezone="UTC",
             dag_id="toy", task_id="features", run_id="r", try_number=1,
         )  # fmt: skip
-        settings = {"feature_set": f"include.features_toy.features:{name}", "online": None}
+        settings = {"feature_set": f"include.features_toy.features:{name}", "online": None, "sample": sample}
         context = StepContext(
             input=StepInput(step="features", run=identity, config=settings, ref=validation),
             deployment=ProcessSettings(home=home, store=store.uri, tracking_uri="", result_path=tmp_path / "r", rank=0),
@@ -152,6 +153,25 @@ def test_splits_are_materialised(run: Run, store: Store, tmp_path: Path) -> None
     # Fitted on the training split alone: there, and only there, the mean is 0.
     assert abs(train.features[:, 0].mean()) < 1e-6
     assert open_split(store, ref, "test", tmp_path).features[:, 0].min() > train.features[:, 0].max()
+
+
+@pytest.mark.parametrize("name", ["FEATURES", "ROWS"])
+def test_a_sample_is_of_whole_samples_to_train_on(run: Run, store: Store, tmp_path: Path, name: str) -> None:
+    """Broken: a quick look would cut queries apart, or be measured on other rows than the model that it is for."""
+    whole, some, more = run(name), run(name, place="s", sample=0.3), run(name, place="m", sample=0.6)
+    all_of_them, few, many = (
+        by_id(open_split(store, ref, "train", tmp_path / ref.place)) for ref in (whole, some, more)
+    )  # fmt: skip
+    assert 0 < len(few) < len(many) < len(all_of_them)
+    assert few.items() <= many.items() <= all_of_them.items(), "as they are among all, fitted on all"
+    for split in ("validation", "test"):
+        assert by_id(open_split(store, some, split, tmp_path / f"{split} some")) == by_id(
+            open_split(store, whole, split, tmp_path / f"{split} whole")
+        )
+    assert whole.version == some.version == more.version, "the same features, of fewer samples"
+    assert len({ref.digest() for ref in (whole, some, more)}) == 3
+    with pytest.raises(BadDataError, match=r"no samples in the split 'train'.*raise features\.sample"):
+        run(name, place="n", sample=1e-6)
 
 
 def test_again_gives_the_same_ref(run: Run) -> None:

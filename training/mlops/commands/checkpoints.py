@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from mlops.commands import Places, Subparsers
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import EXPERIMENTS, BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
 from mlops.trainer.checkpoint.committed import Saved
@@ -183,7 +183,7 @@ def _export(options: argparse.Namespace, store: Store, place: str, console: Cons
 
 def _trainings(store: Store, training: str) -> list[str]:
     """Return places in the store for the name by which a person calls a training."""
-    if training.startswith("pipelines/"):
+    if training.startswith(("pipelines/", f"{EXPERIMENTS}/")):
         return [training.rstrip("/")]
     pipeline, _, key = training.partition("/")
     parent = f"pipelines/{pipeline}/train"

@@ -14,7 +14,8 @@ from rich.console import Console
 from mlops.commands import Places, Subparsers
 from mlops.commands.reproduce_text import Transcript
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
-from mlops.contract.step import BadConfigError, settings_text
+from mlops.contract.settings import settings_text
+from mlops.contract.step import BadConfigError
 from mlops.store_errors import DamagedObjectError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ from mlops.contract.refs import (
 )
 
 DOCUMENT_VERSION = 1
+
+EXPERIMENTS = "experiments"
+"""Folder of the store with what people try out, and name of that which belongs to them; see :class:`RunIdentity`."""
 
 RESULT_PATH_VARIABLE = "MLOPS_RESULT_PATH"
 """Names the file for the result document."""
@@ -180,6 +183,19 @@ class RunIdentity:
     try_number: int
     user: str = ""
     """Who started the run by hand; empty where the schedule did."""
+    experiment: str = ""
+    """``USER/PIPELINE`` or ``USER/PIPELINE.NAME`` where the pipeline is only tried out: what it has not made already
+    lies apart. Empty for the pipeline's own runs."""
+
+    @property
+    def owner(self) -> str:
+        """What the results belong to: the pipeline, or ``experiments/USER/...``."""
+        return f"{EXPERIMENTS}/{self.experiment}" if self.experiment else self.pipeline
+
+    @property
+    def folder(self) -> str:
+        """Where the results lie in the store: ``pipelines/PIPELINE``, or ``experiments/USER/...``."""
+        return self.owner if self.experiment else f"pipelines/{self.pipeline}"
 
     @property
     def author(self) -> str:
@@ -211,6 +227,11 @@ class StepInput:
 
     @property
     def place(self) -> str:
+        return f"{self.run.folder}/{self.step}/{self.run.run_key}"
+
+    @property
+    def pipelines_place(self) -> str:
+        """Where the pipeline's own run keeps the same work."""
         return place(self.run.pipeline, self.run.run_key, self.step)
 
     def dump(self) -> str:
@@ -279,45 +300,6 @@ def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, An
     work = {"step": step, "timezone": timezone, "config": config, "ref": ref.digest() if ref else None, "code": code}
     compact = interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
     return f"{compact}-{digest_of(work)[:12]}"
-
-
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"schedule.kind": "cosine", ...}``"""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= flat_settings(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
-
-
-def replaced_settings(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with other values for some, which are named as in :func:`flat_settings`."""
-    result = dict(settings)
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        result[first] = replaced_settings(result[first], {rest: value}) if rest else value
-    return result
-
-
-def settings_text(values: Mapping[str, Any]) -> str:
-    """``learning_rate 0.003, schedule.kind cosine``, for people."""
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
-    )
-
-
-def decisive(settings: Mapping[str, Any], operational: Collection[str]) -> dict[str, Any]:
-    """
-    The settings that decide what comes out.
-
-    :param operational: the others; of parts with dots: ``train.hang_seconds``
-    """
-    return {
-        name: decisive(value, {inner.removeprefix(f"{name}.") for inner in operational if inner.startswith(f"{name}.")})
-        if isinstance(value, Mapping)
-        else value
-        for name, value in settings.items()
-        if name not in operational
-    }
 
 
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})

@@ -9,7 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
-from mlops.contract.step import RunIdentity, settings_text
+from mlops.contract.settings import settings_text
+from mlops.contract.step import RunIdentity
 from mlops.evaluation.bootstrap import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from mlops.evaluation.comparison import Comparison
 from mlops.evaluation.cost import Cost, cost_of

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from mlops.contract.refs import Artifact
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Table
+from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.shard_files import map_shards
 from mlops.data.shards.shard_writing import SplitWriter
 from mlops.features.applied import FittedFeatures
@@ -46,7 +48,7 @@ class Materialised:
 
 def materialise(
     store: Store, place: str, features: FeatureSet, tables: Mapping[str, Table], code: Artifact, event_time: str,
-    scratch: Path,
+    scratch: Path, *, sample: float | None = None,
 ) -> Materialised:  # fmt: skip
     """
     Fit on the training split, and store every split.
@@ -55,6 +57,7 @@ def materialise(
     :param tables: rows by split
     :param code: code of the feature set
     :param event_time: column that is kept with the keys of an entity
+    :param sample: share of the samples to train on that is stored; None: all
     :raises BadDataError: where a split has no samples, or what a server makes is not what is stored
     """
     # As far as it is known before anything is fitted: of most transforms it is one.
@@ -70,7 +73,9 @@ def materialise(
             keys["event_time"] = event_time
         parts, num_checked = {}, 0
         for name, batches in splits.items():
-            parts[name] = write_features(store, place, name, fitted, batches, keys)
+            parts[name] = write_features(
+                store, place, name, fitted, batches, keys, sample=sample if name == "train" else None
+            )  # fmt: skip
             num_checked += check_stored(store, parts[name], fitted, batches, scratch)
     logger.info("serving parity: %d samples of all splits, served alone, equal the stored ones", num_checked)
     names = fitted.feature_names
@@ -93,14 +98,16 @@ def materialise(
 
 
 def write_features(
-    store: Store, place: str, name: str, fitted: FittedFeatures, batches: Batches, keys: Mapping[str, str]
-) -> dict[str, Any]:
+    store: Store, place: str, name: str, fitted: FittedFeatures, batches: Batches, keys: Mapping[str, str],
+    *, sample: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """
     Apply features to a split, batch by batch, and store its shards.
 
     :param place: folder of the step
     :param name: name of the split
     :param keys: raw columns that are kept beside the features, by the name that they have in the shards
+    :param sample: share of the samples that is stored; None: all
     :return: the split's part of the manifest
     :raises BadDataError: where the split has no samples, or two of them have the same keys
     """
@@ -109,17 +116,24 @@ def write_features(
     alike = not fitted.feature_set.order_by
     with SplitWriter(store, place, name, num_bytes=num_bytes, alike=alike) as writer:
         for table in batches.map(partial(fitted.apply, keys=keys)):
-            writer.add(table)
+            writer.add(table if sample is None else _sampled(table, sample))
         part = writer.finish()
     if not part["num_samples"]:
         raise BadDataError(
             f"no samples in the split {name!r} of {batches.num_rows} rows; check where and min_group_size"
+            + ("" if sample is None else ", or raise features.sample")
         )
     logger.info(
         "%s: %d samples, %d of %d rows, %d features, %d shards", name, part["num_samples"], part["num_rows"],
         batches.num_rows, num_features, len(part["shards"]),
     )  # fmt: skip
     return part
+
+
+def _sampled(table: FeatureTable, share: float) -> FeatureTable:
+    """Return the samples whose ids, which are hashes, are the least: the same in any batch, and on any engine."""
+    assert table.ids is not None, "samples of the training split have ids"
+    return table.take(np.flatnonzero(table.ids < share * 2.0**64))
 
 
 def check_stored(store: Store, part: Mapping[str, Any], fitted: FittedFeatures, batches: Batches, cache: Path) -> int:

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from mlops.contract.refs import INPUT, MANIFEST, Artifact, CheckpointRef, ModelVersionRef, Ref, named_in, ref_from_wire
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import EXPERIMENTS, BadConfigError
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.reproduction.rerun import SUFFIX
 from mlops.store import REF_FILE, Store
@@ -120,10 +120,11 @@ def take_inventory(store: Store, pipeline: str | None = None) -> Inventory:
         )
     # Reproductions at work remove what they made.
     folders = [name for name in pipelines if not name.endswith(SUFFIX)] if pipeline is None else [pipeline]
+    folders = [f"pipelines/{name}" for name in folders] + ([EXPERIMENTS] if pipeline is None else [])
     places: set[str] = set()
     found = Inventory()
-    for key in (PurePosixPath(key) for name in folders for key in store.list(f"pipelines/{name}")):
-        if key.match(f"pipelines/*/*/*/{REF_FILE}"):
+    for key in (PurePosixPath(key) for folder in folders for key in store.list(folder)):
+        if key.match(f"pipelines/*/*/*/{REF_FILE}") or key.match(f"{EXPERIMENTS}/*/*/*/*/{REF_FILE}"):
             places.add(str(key.parent))
         elif key.match("pipelines/*/deprecated/*.json"):
             found.marks.append((str(key), key.parts[1], key.stem))

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlops.code import recipe_of
 from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
-from mlops.contract.step import replaced_settings
+from mlops.contract.settings import replaced_settings
 from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.data.snapshots.snapshot_diff import compare_columns, differing_periods

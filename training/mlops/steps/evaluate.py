@@ -7,7 +7,7 @@ import logging
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, ModelVersionRef, ReportRef, canonical_json
 from mlops.contract.sections.evaluate import Evaluate
-from mlops.contract.step import BadDataError
+from mlops.contract.step import EXPERIMENTS, BadDataError
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.evaluation.champion_scoring import score_champion
 from mlops.evaluation.comparison import Comparison, compare, load_metrics
@@ -61,11 +61,13 @@ def run(context: StepContext) -> ReportRef:
         example = served_example(context.store, checkpoint, context.scratch)
         folder = package(context.store, checkpoint, example, context.scratch)
         files[f"{MODEL_PACKAGE}.zip"] = archived(folder, checkpoint)
-    tracked.log_bytes(EVALUATION_FOLDER, files)
-    tracked.log_values(
-        {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},
-        {"mlops.evaluation.passed": str(verdict.passed), "mlops.evaluation.reason": verdict.reason},
-    )
+    # The run of a training that is the pipeline's own says how the pipeline judged it, whoever tries something out.
+    if not context.run.experiment or checkpoint.place.startswith(f"{EXPERIMENTS}/"):
+        tracked.log_bytes(EVALUATION_FOLDER, files)
+        tracked.log_values(
+            {allowed(f"test_{name}"): value for name, value in (comparison.metrics() | comparison.latency()).items()},
+            {"mlops.evaluation.passed": str(verdict.passed), "mlops.evaluation.reason": verdict.reason},
+        )
     return ReportRef(
         place=context.place,
         artifacts={name.partition(".")[0]: context.publish(name, data) for name, data in files.items()},

@@ -34,7 +34,8 @@ logger = logging.getLogger("mlops")
 
 def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     """
-    Find the ref of an earlier attempt at the same work, if all that it names is there.
+    Find the ref of an earlier attempt at the same work, if all that it names is there; for an experiment also that of
+    the pipeline's own run.
 
     If something is committed, this costs a listing of its place and, for what lies elsewhere, :meth:`Store.lacking`.
 
@@ -43,6 +44,12 @@ def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | No
     """
     store = Store(deployment.store)
     done = store.committed(document.place)
+    # A verdict is held against the champion of its own time.
+    if done is None and document.run.experiment and document.step != "evaluate":
+        shared = store.committed(document.pipelines_place)
+        if shared is not None and not store.lacking(shared):
+            logger.info("%s is already committed at %s: nothing to do", document.step, document.pipelines_place)
+            return shared
     if done is not None:
         if not (gone := store.lacking(done)):
             logger.info("%s is already committed at %s: nothing to do", document.step, document.place)
@@ -71,7 +78,7 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     :raises LostObjectsError: if something that was committed is gone, and cannot be made again
     """
     ref = _execute(document, deployment)
-    if STEPS[document.step].hands_on and ref is not None and not document.reproduces:
+    if STEPS[document.step].hands_on and ref is not None and not (document.reproduces or document.run.experiment):
         importlib.import_module(f"mlops.steps.{document.step}").hand_on(ref, document, deployment)
     return ref
 
@@ -80,7 +87,7 @@ def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     if (done := find_committed(document, deployment)) is not None:
         return done
     store = Store(deployment.store)
-    work = document
+    work = work_of(document) if document.run.experiment else document
     if (committed := store.committed(document.place)) is not None:
         document = as_told(store, committed, document)
         if document.step in ONCE:

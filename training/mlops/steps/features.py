@@ -29,12 +29,18 @@ def run(context: StepContext) -> FeaturesRef:
     snapshot = Snapshot.open(context.store, parent.ancestor(DatasetRef))
     tables = {name: snapshot.table(name, cache=context.scratch) for name in SPLITS}
     if isinstance(definition, TokenSet):
+        if config.sample is not None:
+            raise BadConfigError(
+                f"features.sample: {config.feature_set} is a TokenSet, whose documents lie end to end; remove sample"
+            )
         from mlops.features.tokenise import tokenise  # and with it torch, two seconds
 
         made = tokenise(context.store, context.place, definition, tables, code)
     else:
         features, event_time = as_feature_set(definition, config.feature_set), snapshot.manifest.event_time
-        made = materialise(context.store, context.place, features, tables, code, event_time, context.scratch)
+        made = materialise(
+            context.store, context.place, features, tables, code, event_time, context.scratch, sample=config.sample
+        )  # fmt: skip
 
     manifest = {
         "feature_set": config.feature_set,

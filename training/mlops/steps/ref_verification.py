@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlops.contract.ref_difference import distrust
 from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
-from mlops.contract.step import BadDataError, StepInput
+from mlops.contract.step import EXPERIMENTS, BadDataError, StepInput
 from mlops.store import Store
 
 
@@ -17,13 +17,30 @@ def verify_inputs(store: Store, document: StepInput) -> None:
     Check the refs of a step's input before the step acts on them.
 
     :raises ChangedRefError: naming the ref's kind and the first field that differs
+    :raises BadDataError: where a pipeline's own run would go on from an experiment
     """
+    if not document.run.experiment:
+        _refuse_experiments(document)
     if document.ref is not None:
         rollback = document.step == "promote" and document.config["action"] == "rollback"
         verify(store, _committed(document.ref) if rollback else document.ref, f"the input of {document.step}")
     for name, baseline in document.baselines.items():
         verify(store, _committed(baseline), f"the baseline {name!r} of {document.step}")
     _verify_start(document)
+
+
+def _refuse_experiments(document: StepInput) -> None:
+    """
+    Check that a pipeline's own run goes on from its own results.
+
+    :raises BadDataError: if an experiment made one of them
+    """
+    for link in document.ref.lineage() if document.ref is not None else ():
+        if link.place.startswith(f"{EXPERIMENTS}/"):
+            raise BadDataError(
+                f"the input of {document.step} comes from the experiment {link.place}, and a pipeline's own runs never "
+                "go on from one: put the settings into the pipeline's file, and let a run of it make the model again"
+            )
 
 
 def _verify_start(document: StepInput) -> None:

@@ -14,7 +14,8 @@ from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadDataError, replaced_settings
+from mlops.contract.settings import replaced_settings
+from mlops.contract.step import BadDataError
 from mlops.learners.preconditions import check_features
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run

@@ -16,7 +16,7 @@ from mlops.contract.refs import TrialRef
 from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep
 from mlops.contract.sections.train import Train
-from mlops.contract.step import replaced_settings, settings_text
+from mlops.contract.settings import replaced_settings, settings_text
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model

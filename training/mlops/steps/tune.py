@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 
 from optuna.trial import TrialState
 
@@ -72,16 +73,23 @@ def run(context: StepContext) -> StudyRef:
 
 
 def _restore(context: StepContext, study: Study, config: TuneStep) -> None:
-    """Restore trials that are committed to the store, but missing in a study's database that was lost or set back."""
+    """
+    Restore trials that are committed to the store, but missing in a study's database: it was lost or set back, or they
+    are the pipeline's, and an experiment goes on from them.
+    """
+    run = context.run
     known = {number for number, trial in study.trials().items() if trial.state is not TrialState.FAIL}
     lacking = set(range(config.num_trials)) - known
-    folder = f"pipelines/{context.run.pipeline}/trial"
-    night = context.run.run_key.rpartition("-")[0]  # with which the run keys of its trials begin, too
-    for run_key in context.store.folders(folder) if lacking else ():
-        ref = context.store.committed(f"{folder}/{run_key}") if run_key.startswith(night) else None
+    night = run.run_key.rpartition("-")[0]  # with which the run keys of its trials begin, too
+    folders = sorted({f"{each.folder}/trial" for each in (run, replace(run, experiment=""))})
+    places = [f"{folder}/{run_key}" for folder in folders for run_key in context.store.folders(folder) if lacking]
+    for place in places:
+        ref = context.store.committed(place) if place.rpartition("/")[2].startswith(night) else None
         if not isinstance(ref, TrialRef) or ref.number not in lacking:
             continue
         earlier = StepInput.load(context.store.read(ref.artifacts[INPUT]).decode())
-        if study_name(earlier) == study.name:
+        same = replace(earlier, run=replace(earlier.run, experiment=run.experiment))
+        if study_name(same) == study.name:
+            lacking.discard(ref.number)
             logger.warning("the database of studies lacks trial %d: taken from %s", ref.number, ref.place)
             study.restore(ref)

@@ -10,7 +10,8 @@ import torch
 
 from mlops.contract.metrics import short_name
 from mlops.contract.sections.train import Train
-from mlops.contract.step import StepInput, flat_settings
+from mlops.contract.settings import flat_settings
+from mlops.contract.step import StepInput
 from mlops.process import ProcessSettings
 from mlops.tracking.connection import allowed, allowed_parameter
 from mlops.tracking.provenance import REPRODUCTION_TAG, lineage_tags, run_tags
@@ -45,7 +46,7 @@ def track(
     device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "none"
     return open_run(
         deployment.tracking_uri,
-        experiment=run.pipeline,
+        experiment=run.owner,
         run_key=run.run_key,
         name=f"{run.pipeline} {run.interval_end[:10]}",
         params=settings | sizes,

@@ -25,9 +25,10 @@ class StudyStorageError(StepError):
     """The database cannot be used just now: retried, for it comes back."""
 
 
-def database_url(store: str, pipeline: str, connection: str | None) -> str:
+def database_url(store: str, folder: str, connection: str | None) -> str:
     """
     :param store: URI of the object store
+    :param folder: in it
     :param connection: Airflow's, or None for SQLite
     :raises BadConfigError: where SQLite has no folder
     """
@@ -39,9 +40,9 @@ def database_url(store: str, pipeline: str, connection: str | None) -> str:
             f"tune: a study is kept in a SQLite file below the store, but the store is {store}; give tune.connection, "
             "the Airflow connection of a PostgreSQL database"
         )
-    folder = Path(store.removeprefix("file://")) / "pipelines" / pipeline
-    folder.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{folder}/studies.db"
+    place = Path(store.removeprefix("file://")) / folder
+    place.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{place}/studies.db"
 
 
 def open_storage(url: str) -> RDBStorage:

@@ -16,7 +16,8 @@ from mlops.contract.refs import TrialRef
 from mlops.contract.samplers import PRUNERS
 from mlops.contract.sections.steps import TuneStep
 from mlops.contract.sections.train import Train
-from mlops.contract.step import StepError, StepInput, decisive, run_key
+from mlops.contract.settings import decisive
+from mlops.contract.step import StepError, StepInput, run_key
 from mlops.metrics.metric import load_metric
 from mlops.tuning.space import NUMBER, distributions, draw, loaded
 from mlops.tuning.storage import database_url, open_storage, reachable
@@ -56,7 +57,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         best_is_most = load_metric(config.train.metric, own).direction > 0
         pruner = loaded(PRUNERS, config.pruner, config.pruner_settings, own)(_most_epochs(config))
-        storage = open_storage(database_url(store, document.run.pipeline, config.connection))
+        storage = open_storage(database_url(store, document.run.folder, config.connection))
         with reachable():
             study = optuna.create_study(
                 study_name=study_name(document),
@@ -220,7 +221,7 @@ def study_name(document: StepInput) -> str:
     kept = {name: config[name] for name in (*_CHOOSING, "space", "seed", "train", "connection")}
     kept["train"] = decisive(kept["train"], Train.operational)
     key = run_key("study", run.interval_end, run.timezone, kept, document.ref, document.code)
-    return f"{run.pipeline}/{key}"
+    return f"{run.owner}/{key}"
 
 
 def _most_epochs(config: TuneStep) -> int:

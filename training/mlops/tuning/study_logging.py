@@ -32,7 +32,7 @@ def open_study_run(deployment: ProcessSettings, document: StepInput, config: Tun
     space = {f"space.{name}": dimension.model_dump(mode="json") for name, dimension in config.space.items()}
     return open_run(
         deployment.tracking_uri,
-        experiment=run.pipeline,
+        experiment=run.owner,
         run_key=name,
         name=f"tune {run.pipeline} {run.interval_end[:10]}",
         params=settings | space,

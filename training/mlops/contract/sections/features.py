@@ -40,5 +40,9 @@ class Features(Section):
     feature_set: ImportPath
     """A ``FeatureSet``, or for text a ``TokenSet``, e.g. ``include.flights.features:FEATURES``; its recipe's folder is
     stored with the features."""
+    sample: float | None = Field(default=None, gt=0, le=1)
+    """Share of the samples to train on that is stored, drawn by a hash of each: for a quick look at a large table. The
+    features are fitted on all of them, and validation and test stay whole, so that metrics can be compared. None: all.
+    """
     online: Online | None = None
     """Where the features are published for serving; None: nowhere. Needs ``FeatureSet.entity``."""

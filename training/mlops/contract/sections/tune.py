@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mlops.contract.samplers import GRID, PRUNERS, SAMPLERS, PrunerName, SamplerName
 from mlops.contract.section import FINITE, Json, Number, Section
-from mlops.contract.step import flat_settings, replaced_settings
+from mlops.contract.settings import flat_settings, replaced_settings
 
 MAX_TRIALS: Final = 1024
 """Airflow's own limit for the tasks that one is mapped to (``[core] max_map_length``)."""

@@ -35,6 +35,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from mlops.contract.refs import DatasetRef
+from mlops.contract.step import EXPERIMENTS
 from mlops.data.snapshots.manifest import Manifest
 from mlops.store import REF_FILE, Store, Stored, blob_key
 from mlops.store_errors import DamagedObjectError, StoreError
@@ -165,9 +166,9 @@ class _Names:
         :raises DamagedObjectError: if a manifest cannot be read, or a committed ref has none: the blobs that it names
             are unknown
         """
-        keys = set(self.store.list("pipelines")) - self._seen
+        keys = {key for folder in ("pipelines", EXPERIMENTS) for key in self.store.list(folder)} - self._seen
         manifests = {key for key in keys if _MANIFEST.fullmatch(PurePosixPath(key).name)}
-        refs = {key for key in keys if PurePosixPath(key).match("pipelines/*/ingest/*/" + REF_FILE)}
+        refs = {key for key in keys if PurePosixPath(key).match(f"ingest/*/{REF_FILE}")}
         with ThreadPoolExecutor(_REQUESTS) as pool:
             # With those that refs name: one that is not there must not pass for one that names nothing.
             manifests |= set(pool.map(self._manifest_of, refs)) - self._seen

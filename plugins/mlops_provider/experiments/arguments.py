@@ -1,0 +1,61 @@
+"""The arguments of ``mlops run``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from mlops.contract.section import NAME_PATTERN
+from mlops_provider.spec_file import SUFFIX
+
+STEPS = ("ingest", "validate", "features", "tune", "train", "evaluate")
+"""What an experiment may do. It never registers a model, nor puts one into production."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pipeline", help=f"its name, or its file *{SUFFIX}")
+    parser.add_argument(
+        "--as-of",
+        metavar="DATE",
+        help="of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601, in the "
+        "pipeline's timezone where it names none (default: now, or the pipeline's end_date where that is over)",
+    )
+    parser.add_argument("--until", choices=STEPS, default=STEPS[-1], help="the last step (default: %(default)s)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="STEP.KEY=VALUE",
+        help="another value for a setting, as YAML; may be given several times: --set train.learning_rate=3e-4",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="train and evaluate with N seeds, from train.seed on, and say how much the metrics vary",
+    )
+    parser.add_argument(
+        "--sample",
+        metavar="SHARE",
+        help="train on a share of the samples, such as 0.1; validation and test stay whole (features.sample)",
+    )
+    parser.add_argument(
+        "--name",
+        type=_name,
+        help="keeps the results apart from those of other names, below experiments/USER/NAME (default: the pipeline's)",
+    )
+    parser.add_argument("--store", help="(default: the deployment's)")
+    parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"must be lower-case letters, digits and underscores, got {text!r}")
+    return text

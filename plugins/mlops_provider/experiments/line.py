@@ -1,0 +1,169 @@
+"""The steps of a pipeline one after the other, each in its own process, as Airflow's tasks run them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from mlops.contract.refs import Ref, RefError
+from mlops.contract.section import SpecError
+from mlops.contract.step import Failure
+from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError, StepLostError
+from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.asked import Experiment
+from mlops_provider.launchers.base import Outcome, StepTask
+from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.operators.base import StepOperator
+from mlops_provider.operators.runs import Asked
+from mlops_provider.operators.tune import BUDGET_SPENT
+
+
+class Listener(Protocol):
+    """Is told what happens, from any thread."""
+
+    def begins(self, what: str) -> None: ...
+
+    def line(self, what: str, line: str) -> None: ...
+
+    def ended(self, what: str, ref: Ref) -> None: ...
+
+    def failed(self, what: str, message: str) -> None:
+        """A trial, without which the search goes on."""
+
+
+@dataclass(kw_only=True)
+class Line:
+    """Runs the steps of an experiment."""
+
+    experiment: Experiment
+    deployment: Deployment
+    listener: Listener
+    run_id: str = field(default_factory=lambda: f"terminal__{datetime.now(UTC).isoformat(timespec='milliseconds')}")
+    _running: set[ProcessLauncher] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: bool = False
+
+    def prepare(self) -> Ref:
+        """
+        Run the steps before the training, or as many as are asked for.
+
+        :return: what the last of them made
+        :raises StepFailedError: where one of them failed
+        :raises StepLostError: where the process of one ended without a word
+        """
+        ref: Ref | None = None
+        before = STEPS[: STEPS.index("train")]
+        for step in before[: STEPS.index(self.experiment.until) + 1]:
+            if step == "tune" and self.experiment.pipeline.tune is None:
+                continue
+            if step == "tune":
+                assert ref is not None, "it is not the first"
+                self._trials(ref)
+            ref = self.step(step, ref)
+        assert ref is not None, "there is a first step"
+        return ref
+
+    def step(self, step: str, upstream: Ref | None, *, seed: int | None = None) -> Ref:
+        """
+        Run one step.
+
+        :param seed: of the training, where there are several
+        """
+        what = step if seed is None else f"{step} seed {seed}"
+        operator = self.experiment.dag.get_task(step)
+        assert isinstance(operator, StepOperator), "the pipeline's own"
+        ref = self._ref(what, self._run(what, operator, upstream, {} if seed is None else {"seed": seed}))
+        self.listener.ended(what, ref)
+        return ref
+
+    def _trials(self, features: Ref) -> None:
+        """Run the trials of a search, as many at once as the pipeline says; one that succeeds is enough."""
+        mapped, tune = self.experiment.dag.get_task("tune_trial"), self.experiment.pipeline.tune
+        assert isinstance(mapped, MappedOperator), "the search's trials"
+        assert tune is not None, "there is a search"
+
+        def trial(number: int) -> Exception | None:
+            what = f"trial {number}"
+            try:
+                operator = mapped.unmap({"number": number})
+                assert isinstance(operator, StepOperator), "one trial"
+                outcome = self._run(what, operator, features, {})
+                if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
+                    self.listener.line(what, outcome.result.message)
+                    return None
+                self.listener.ended(what, self._ref(what, outcome))
+            except (StepFailedError, StepLostError) as error:
+                self.listener.failed(what, str(error))
+                return error
+            return None
+
+        with ThreadPoolExecutor(tune.parallel) as pool:
+            try:
+                trials = [pool.submit(trial, number) for number in range(tune.num_trials)]
+                found = [each.result() for each in trials]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._cancel()
+                raise
+        if all(found):
+            raise next(error for error in found if error is not None)
+
+    def _run(self, what: str, operator: StepOperator, upstream: Ref | None, params: Mapping[str, Any]) -> Outcome:
+        self.listener.begins(what)
+        asked = Asked(
+            upstream=None if upstream is None else upstream.to_wire(),
+            interval=self.experiment.interval,
+            run_id=self.run_id,
+            experiment=self.experiment.name,
+            params=params,
+        )
+        task = StepTask(dag_id=operator.dag_id, run_id=self.run_id, task_id=operator.task_id, team=operator.team)
+        try:
+            launch = operator.launch(asked, self.deployment)
+            launcher = ProcessLauncher.of(task, self.deployment)
+            with self._lock:
+                if self._stopped:
+                    raise StepLostError(f"{what} was not begun")
+                self._running.add(launcher)
+            try:
+                return launcher.run(launch, lambda line: self.listener.line(what, line))
+            finally:
+                with self._lock:
+                    self._running.discard(launcher)
+        except (SpecError, RefError) as error:
+            raise StepFailedError(str(error)) from error
+
+    def _cancel(self) -> None:
+        """End what runs, and let nothing begin."""
+        while True:
+            with self._lock:
+                self._stopped, running = True, list(self._running)
+            if not running:
+                return
+            for launcher in running:
+                launcher.cancel()
+            time.sleep(0.05)  # one that is about to start its process is found the next time
+
+    def _ref(self, what: str, outcome: Outcome) -> Ref:
+        found = outcome.result
+        if found is None:
+            raise StepLostError(f"{what} ended without a result: {outcome.status}; the same command goes on")
+        if not isinstance(found, Failure):
+            return found
+        message, report = found.message, found.details.get("report")
+        if report is not None:
+            message = message.replace(report, address(self.deployment, report))
+        raise StepFailedError(f"{what}: {message}")
+
+
+def address(deployment: Deployment, key: str) -> str:
+    """The address of an object of the store."""
+    return f"{deployment.store}/{key}"

@@ -1,0 +1,115 @@
+"""``mlops run``: snapshot, validation, features, search, training and evaluation of a pipeline, in this terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+from zoneinfo import ZoneInfo
+
+from rich.console import Console
+
+from mlops.contract.refs import CheckpointRef, Ref, ReportRef
+from mlops.contract.step import EXPERIMENTS
+from mlops_provider.connections import login_of
+from mlops_provider.deployment import RUNTIMES, Deployment
+from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
+from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.asked import Experiment
+from mlops_provider.experiments.line import Line
+from mlops_provider.experiments.transcript import Training, Transcript, tell
+from mlops_provider.handed_over import deployment_of, find_stack, python_of
+from mlops_provider.operators.champion import asked
+from mlops_provider.registry import champion_version
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """
+    Do what of the pipeline is not done yet; whatever ends it, the same command goes on.
+
+    :return: exit code: 0 where all ran, also where the model would not be registered; 1 where a step failed
+    """
+    begun = time.monotonic()
+    # That a step starts in a new interpreter, for one.
+    logging.getLogger("mlops_provider").setLevel(logging.WARNING)
+    out = _aside() if options.json else None
+    find_stack(options)
+    experiment = Experiment.of(options, datetime.now(UTC))
+    deployment = deployment_of(options, experiment.pipeline.team)
+    for runtime in RUNTIMES:
+        python_of(deployment, runtime)
+    console.print(_what(experiment), markup=False, soft_wrap=True)
+    line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
+    trainings: list[Training] = []
+    try:
+        _check_tracking(experiment, deployment)
+        prepared = line.prepare()
+        if STEPS.index(experiment.until) >= STEPS.index("train"):
+            seeds: Sequence[int | None] = experiment.seeds or [None]
+            for seed in seeds:
+                trainings.append(_train(line, prepared, seed))
+    except (StepFailedError, StepRetryableError, StepLostError) as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here", style="yellow")
+        raise
+    tell(trainings, deployment, console)
+    if out is not None:
+        document = {
+            "experiment": f"{EXPERIMENTS}/{experiment.name}",
+            "interval": [instant.isoformat() for instant in experiment.interval],
+            "last": prepared.to_wire() if not trainings else None,
+            "trainings": [each.document(deployment) for each in trainings],
+            "seconds": round(time.monotonic() - begun, 1),
+        }
+        with out:
+            out.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _aside() -> TextIO:
+    """
+    Have all that this process says, logs of libraries too, go to standard error.
+
+    :return: standard output
+    """
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def _train(line: Line, prepared: Ref, seed: int | None) -> Training:
+    checkpoint = line.step("train", prepared, seed=seed)
+    assert isinstance(checkpoint, CheckpointRef), "what this step commits"
+    report = line.step("evaluate", checkpoint, seed=seed) if line.experiment.until == "evaluate" else None
+    assert report is None or isinstance(report, ReportRef), "what this step commits"
+    return Training(checkpoint=checkpoint, report=report)
+
+
+def _what(experiment: Experiment) -> str:
+    """Say what is tried out."""
+    zone = ZoneInfo(experiment.pipeline.timezone)
+    start, end = (f"{each.astimezone(zone):%Y-%m-%d %H:%M}" for each in experiment.interval)
+    return (
+        f"{experiment.pipeline.pipeline}, data interval {start} to {end} {zone.key}; what no run of the pipeline has "
+        f"made yet lies in {EXPERIMENTS}/{experiment.name}"
+    )
+
+
+def _check_tracking(experiment: Experiment, deployment: Deployment) -> None:
+    """
+    Check that MLflow answers: it is asked for the champion, and has the training's curves.
+
+    :raises StepOutageError: where it does not
+    """
+    model, reader = experiment.pipeline.evaluate.registered_model, login_of("reader", deployment)
+    try:
+        asked(champion_version(deployment.tracking_uri, model, reader))
+    except StepOutageError as error:
+        raise StepOutageError(f"{error}\nStart one on this machine: mlops up", error.service) from error

@@ -1,0 +1,122 @@
+"""What a person sees of an experiment: each line of its steps as it comes, and what came out."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mlops.contract.refs import CheckpointRef, Ref, ReportRef
+from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.line import address
+from mlops_provider.links import run_url
+
+CANDIDATE, CHAMPION = "candidate.", "champion."
+"""Begin the names of a report's metrics."""
+
+
+class Transcript:
+    """Implements :class:`mlops_provider.experiments.line.Listener`."""
+
+    def __init__(self, console: Console, deployment: Deployment) -> None:
+        self.console, self.deployment = console, deployment
+        self._begun: dict[str, float] = {}
+
+    def begins(self, what: str) -> None:
+        self._begun[what] = time.monotonic()
+
+    def line(self, what: str, line: str) -> None:
+        self.console.print(f"{what:<9} │ {line}", style="dim", markup=False, soft_wrap=True)
+
+    def ended(self, what: str, ref: Ref) -> None:
+        seconds = time.monotonic() - self._begun[what]
+        self.console.print(f"{what:<9} ✓ {seconds:.1f} s  {ref.place}", markup=False, soft_wrap=True)
+        if (report := ref.artifacts.get("report")) is not None:
+            self.console.print(f"{'':<9}   report {address(self.deployment, report.key)}", markup=False, soft_wrap=True)
+
+    def failed(self, what: str, message: str) -> None:
+        self.console.print(f"{what:<9} ✗ {message}", style="yellow", markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A training of an experiment, and its evaluation where there is one."""
+
+    checkpoint: CheckpointRef
+    report: ReportRef | None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Those of the evaluation; or else of the validation, of the best epoch."""
+        if self.report is None:
+            return {f"validation {name}": value for name, value in self.checkpoint.metrics.items()}
+        return {
+            name.removeprefix(CANDIDATE): value
+            for name, value in self.report.metrics.items()
+            if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
+        }
+
+    def document(self, deployment: Deployment) -> dict[str, Any]:
+        """As JSON."""
+        report = self.report
+        judged = {} if report is None else {
+            "metrics": dict(report.metrics),
+            "passed": report.passed,
+            "reason": report.reason,
+            "champion": report.champion,
+            "evaluation": report.place,
+            "report": address(deployment, report.artifacts["report"].key),
+        }  # fmt: skip
+        return {
+            "seed": self.checkpoint.seed,
+            "checkpoint": self.checkpoint.place,
+            "epoch": self.checkpoint.epoch,
+            "tracking": run_url(deployment, self.checkpoint.tracking_run),
+            "validation": dict(self.checkpoint.metrics),
+            **judged,
+        }
+
+
+def tell(trainings: Sequence[Training], deployment: Deployment, console: Console) -> None:
+    """Print what came out."""
+    if trainings:
+        console.print(_table(trainings))
+    for training in trainings:
+        seed = f"seed {training.checkpoint.seed}: " if len(trainings) > 1 else ""
+        if (report := training.report) is not None:
+            would, colour = ("would be", "green") if report.passed else ("would not be", "yellow")
+            console.print(f"{seed}[{colour}]{would} registered[/{colour}]", end=": ", soft_wrap=True)
+            console.print(report.reason, markup=False, soft_wrap=True)
+        address_ = run_url(deployment, training.checkpoint.tracking_run)
+        console.print(f"{seed}MLflow  {address_}", markup=False, soft_wrap=True)
+
+
+def _table(trainings: Sequence[Training]) -> Table:
+    """A row for each metric: the champion's, the candidate's, and over several seeds how it varies."""
+    champions = {each.report.champion for each in trainings if each.report is not None}
+    # Of earlier evaluations another one may have been in production.
+    champion = champions.pop() if len(champions) == 1 else None
+    several, table = len(trainings) > 1, Table("metric")
+    columns = [f"version {champion}, the champion"] if champion is not None else []
+    columns += [f"seed {each.checkpoint.seed}" for each in trainings] if several else ["this model"]
+    for name in [*columns, *(["mean", "standard deviation"] if several else [])]:
+        table.add_column(name, justify="right")
+    for metric in trainings[0].metrics:
+        values = [each.metrics[metric] for each in trainings]
+        report = trainings[0].report
+        cells = []
+        if champion is not None and report is not None:
+            cells.append(_number(report.metrics, CHAMPION + metric))
+        cells += [f"{value:.4f}" for value in values]
+        cells += [f"{statistics.mean(values):.4f}", f"{statistics.stdev(values):.4f}"] if several else []
+        table.add_row(metric, *cells)
+    return table
+
+
+def _number(metrics: Mapping[str, float], name: str) -> str:
+    return f"{metrics[name]:.4f}" if name in metrics else "-"

@@ -1,0 +1,172 @@
+"""``mlops run`` as its process, on a small project, with a real MLflow server and no Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import services
+from project import make_project, write_events
+from terminal import Terminal
+
+from mlops_provider.experiments.asked import user
+
+AS_OF = "2024-01-10"
+
+pytestmark = [pytest.mark.server, pytest.mark.gang]
+
+
+@pytest.fixture(scope="module")
+def tracking() -> Iterator[str]:
+    with services.mlflow_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: so have they the warm runtimes."""
+    return make_project(tmp_path_factory.mktemp("project") / "home")
+
+
+class Project(Terminal):
+    """A project of a test, and a person's terminal in it."""
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.mlops("run", *arguments)
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        done = self.run("events", "--as-of", AS_OF, "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def places(self) -> dict[str, list[str]]:
+        """What is committed, by step: folders of the store, with the run key cut to the interval's end."""
+        found: dict[str, list[str]] = {}
+        for ref in sorted(self.store.rglob("ref.json")):
+            place = ref.parent.relative_to(self.store)
+            found.setdefault(place.parent.name, []).append(str(place.parent.parent))
+        return found
+
+    def experiments(self) -> Mapping[str, int]:
+        """Experiments of MLflow and their number of runs."""
+        api = f"{self.tracking}/api/2.0/mlflow"
+        found = httpx.get(f"{api}/experiments/search", params={"max_results": 100}).json()["experiments"]
+        return {
+            each["name"]: len(
+                httpx.post(f"{api}/runs/search", json={"experiment_ids": [each["experiment_id"]]})
+                .json()
+                .get("runs", [])
+            )
+            for each in found
+        }
+
+
+@pytest.fixture
+def project(home: Path, tmp_path: Path, tracking: str) -> Project:
+    """With a store of its own: other tests' results are not found."""
+    return Project(home, tmp_path / "store", tracking)
+
+
+def own(name: str) -> str:
+    return f"experiments/{user()}/{name}"
+
+
+def test_a_pipeline_runs_to_its_verdict_and_what_is_done_is_found(project: Project) -> None:
+    """Broken: a change of one setting would cost a commit and a night."""
+    begun = project.json("--name", "first", "--until", "features")
+    assert begun["trainings"] == []
+    assert begun["last"]["kind"] == "features"
+    assert set(project.places()) == {"ingest", "validate", "features"}
+    first = project.json("--name", "first")
+    (training,) = first["trainings"]
+    assert first["experiment"] == own("events.first")
+    assert first["interval"] == ["2024-01-09T00:00:00+00:00", "2024-01-10T00:00:00+00:00"]
+    assert training["passed"]
+    assert 0 < training["metrics"]["candidate.ndcg@10"] <= 1
+    assert (Path(training["report"].removeprefix("file://"))).read_text().startswith("<!doctype html>")
+    steps = ("ingest", "validate", "features", "train", "evaluate")
+    assert project.places() == {step: [own("events.first")] for step in steps}, (
+        "nothing among the pipeline's own results"
+    )
+    assert project.experiments()[own("events.first")] == 1
+    assert "events" not in project.experiments()
+
+    again = project.json("--name", "first")
+    assert again["trainings"] == first["trainings"]
+    assert project.experiments()[own("events.first")] == 1, "nothing was trained again"
+
+    done = project.run(
+        "events", "--as-of", AS_OF, "--name", "first", "--set", "train.epochs=2", "--seeds", "2", "--sample", "0.5"
+    )
+    assert done.returncode == 0, done.stderr
+    assert {step: len(found) for step, found in project.places().items()} == {
+        "ingest": 1, "validate": 1, "features": 2, "train": 3, "evaluate": 3,
+    }  # fmt: skip
+    row = next(line for line in done.stdout.splitlines() if "ndcg@10" in line and "│ 0." in line)
+    one, other, mean, deviation = map(float, re.findall(r"\d\.\d{4}", row))
+    assert mean == pytest.approx((one + other) / 2, abs=1e-4)
+    assert deviation == pytest.approx(abs(one - other) / 2**0.5, abs=1e-4)
+
+
+def test_ctrl_c_leaves_nothing_half_done_and_the_same_command_goes_on(project: Project) -> None:
+    (project.home / "pause").mkdir(exist_ok=True)
+    (project.home / "pause/train").write_text("60")
+    argv, environment = project.command("run", "events", "--as-of", AS_OF)
+    # What a shell starts in the background ignores Ctrl-C, and so would what tests start that run there.
+    argv = ["env", "--default-signal=INT", *argv]
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "pausing in train" in line:
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    assert process.wait(60) == 130, "".join(lines)
+    assert lines[-1] == "stopped; the same command goes on from here\n"
+    assert set(project.places()) == {"ingest", "validate", "features"}
+    (project.home / "pause/train").unlink()
+    ingested = project.places()["ingest"]
+    assert len(project.json()["trainings"]) == 1
+    assert project.places()["ingest"] == ingested
+
+
+def test_a_search_runs_its_trials_first(project: Project) -> None:
+    search = "{space: {learning_rate: {low: 0.001, high: 0.1, log: true}}, sampler: random, trials: 2, parallel: 2}"
+    found = project.json("--set", f"tune={search}", "--set", "train.epochs=1")
+    assert len(found["trainings"]) == 1
+    places = project.places()
+    assert (len(places["trial"]), len(places["tune"]), len(places["train"])) == (2, 1, 1)
+    assert project.experiments()[own("events")] >= 3, "a run for each trial and one of the search"
+
+
+def test_data_that_does_not_fit_ends_it_with_the_report(project: Project) -> None:
+    write_events(project.home / "data/events.csv", rows_of_last_day=20)
+    try:
+        done = project.run("events", "--as-of", "2024-01-15")
+    finally:
+        write_events(project.home / "data/events.csv")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    assert "validate: the data of 2024-01-14 does not fit; nothing was trained" in done.stdout
+    address = re.search(r"Report: (file://\S+\.html)", done.stdout)
+    assert address is not None
+    assert Path(address[1].removeprefix("file://")).is_file()
+    assert "train" not in project.places()
+
+
+def test_mlflow_that_is_away_is_said_before_anything_is_read(project: Project) -> None:
+    away = Project(project.home, project.store, "http://127.0.0.1:9")
+    done = away.run("events", "--as-of", AS_OF)
+    assert done.returncode == 1
+    assert "MLflow at http://127.0.0.1:9 cannot be reached" in done.stdout
+    assert "mlops up" in done.stdout
+    assert away.places() == {}
