@@ -100,12 +100,21 @@ def test_exact_mode_ends_at_the_same_bits_at_any_number_of_processes(project: An
 GROWING = {"sequence_lengths": [{"tokens": 4, "until": 0.3}, {"tokens": 8, "until": 0.6}], "epochs": 2}
 
 
-@on_turn(0, 2)
-def test_short_sequences_at_first_are_learnt_to_the_same_bits_by_any_number_of_processes(
-    project: Any, train: Any
+ORDERED = {"sample_order": {"by": "include.lm.model:difficulty", "until": 0.5}, "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    "curriculum",
+    [
+        pytest.param(GROWING, id="short sequences first", marks=on_turn(0, 2)),
+        pytest.param(ORDERED, id="easy samples first", marks=on_turn(1, 2)),
+    ],
+)
+def test_a_curriculum_is_learnt_to_the_same_bits_by_any_number_of_processes(
+    project: Any, train: Any, curriculum: dict[str, Any]
 ) -> None:
-    """Each sample in its step, as where sequences are whole."""
-    alone, three = (result(train(f"short{number}", number, elastic="exact", **GROWING)) for number in (1, 3))
+    """Each sample in its step, at any number of processes."""
+    alone, three = (result(train(f"first{number}", number, elastic="exact", **curriculum)) for number in (1, 3))
     whole = result(train("whole", 1, elastic="exact", epochs=2))
     assert weights(project, three) == weights(project, alone)
     steps = [history(project, ref)[-1]["step"] for ref in (alone, whole)]
@@ -135,7 +144,14 @@ def test_any_number_of_ranks_sees_each_sequence_once(project: Any, features: Fea
     assert sorted(sample for step in seen(1) for sample in step) == list(range(features.num_samples["train"]))
 
 
-@pytest.mark.parametrize("layout", by_turns([pytest.param(GROWING, id="DDP"), pytest.param(SHARDED, id="FSDP2")], 2))
+LAYOUTS = [
+    pytest.param(GROWING, id="DDP, short sequences first"),
+    pytest.param(ORDERED, id="DDP, easy samples first"),
+    pytest.param(SHARDED, id="FSDP2"),
+]
+
+
+@pytest.mark.parametrize("layout", by_turns(LAYOUTS, 3))
 def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layout: dict[str, Any]) -> None:
     settings: dict[str, Any] = {
         "loss": "include.lm.model:slow_loss",

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from mlops.code import load_attribute
 from mlops.contract.refs import FeaturesRef
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.shards.batch import Batch
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
-from mlops.data.shards.loader import Loader
+from mlops.data.shards.loader import Difficulty, Loader
 from mlops.data.shards.shard_cache import node_folder
 from mlops.data.shards.shard_reading import open_source
 from mlops.metrics.metric import Metric, load_metric
@@ -113,6 +117,8 @@ class Recipe:
             pass_worth_rows=PASS_WORTH_ROWS if ranks.device.type == "cpu" else None,
             one_shape=ranks.parallel.pp > 1,
             logical_shards=self._logical_shards,
+            difficulty=self._difficulty,
+            ordered_epochs=config.sample_order.ordered_epochs(config.epochs) if config.sample_order else 0,
             pin=ranks.device.type == "cuda",
         )
 
@@ -129,12 +135,39 @@ class Recipe:
 
     def function(self, setting: str) -> Any:
         """The recipe's function that a setting names; None where it names none."""
-        if (import_path := getattr(self.config, setting)) is None:
-            return None
+        import_path = getattr(self.config, setting)
+        return None if import_path is None else self._named(import_path, setting)
+
+    def _named(self, import_path: str, setting: str) -> Any:
         function = load_attribute(import_path, self.home)
         if not callable(function):
             raise BadConfigError(f"train.{setting}: {import_path} is a {type(function).__name__}, not a function")
         return function
+
+    @property
+    def _difficulty(self) -> Difficulty | None:
+        if (order := self.config.sample_order) is None:
+            return None
+        function = self._named(order.by, "sample_order.by")
+
+        def measure(batch: Batch) -> npt.NDArray[np.float64]:
+            with torch.no_grad():
+                found = torch.as_tensor(function(batch), dtype=torch.float64)
+            if found.shape != (size := len(batch.samples),):
+                raise BadConfigError(
+                    f"train.sample_order.by: {order.by} returned the shape {tuple(found.shape)} for {size} samples; it "
+                    "must be a number for each"
+                )
+            if not bool((known := found.isfinite()).all()):
+                wrong = int(known.int().argmin())
+                raise BadDataError(
+                    f"train.sample_order.by: {order.by} measures the training sample {batch.samples[wrong]} as "
+                    f"{found[wrong].item()}; it must be a finite number"
+                )
+            values: npt.NDArray[np.float64] = found.numpy()
+            return values
+
+        return measure
 
     def _own(self, import_path: str) -> object:
         return load_attribute(import_path, self.home)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 from mlops.contract.step import BadConfigError
 from mlops.data.shards.feature_table import FeatureTable, offsets_of
 from mlops.data.shards.loader import Batch, Loader, SampleSource, Step, in_memory, in_order
+from mlops.data.shards.sampler import EpochSampler
 from mlops.data.shards.table_source import InMemory, ShardRows, TableSource
 from mlops.objectives.ranking import ranking_loss
 
@@ -125,6 +127,44 @@ def test_a_gang_resized_in_mid_epoch_goes_on_where_it_was(share: dict[str, Any])
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert global_batches(1, epoch=1) != global_batches(1, epoch=2)
     assert global_batches(1, seed=1) != global_batches(1, seed=2)
+
+
+def first_feature(batch: Batch) -> npt.NDArray[np.float64]:
+    """Of the first row of a sample; many are alike."""
+    found = batch.features if batch.mask is None else batch.features[:, 0]
+    return found[:, 0].round().double().numpy()
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_easy_samples_come_first_in_the_epochs_that_are_ordered(share: dict[str, Any]) -> None:
+    """Broken: what is learnt would depend on the number of machines, or a sample would be seen twice or never."""
+    ordered = {"difficulty": first_feature, "ordered_epochs": 2, **share}
+    data = source(share.get("grouped", False))
+    sampler = EpochSampler(data.shard_sizes, seed=1, epoch=2, window_samples=data.window_samples)
+    assert len(sampler.window_starts) > 2, "several windows"
+    expected: list[int] = []
+    for start, stop in pairwise(sampler.window_starts.tolist()):
+        samples = sampler(np.arange(start, stop))
+        expected += samples[np.argsort(first_feature(data.gather(samples)), kind="stable")].tolist()
+    steps = [sorted(expected[start : start + GLOBAL_BATCH]) for start in range(0, NUM_SAMPLES, GLOBAL_BATCH)]
+    for world_size in (1, 3, 7):
+        assert global_batches(world_size, epoch=2, **ordered) == steps
+        assert global_batches(world_size, epoch=2, start=2, **ordered) == steps[2:]
+    assert global_batches(2, epoch=3, **ordered) == global_batches(1, epoch=3)
+
+
+def test_each_sample_is_measured_once_an_epoch() -> None:
+    """Also where the epoch before looks ahead at what it will need."""
+    measured: list[int] = []
+
+    def difficulty(batch: Batch) -> npt.NDArray[np.float64]:
+        measured.extend(batch.samples.tolist())
+        return first_feature(batch)
+
+    ranks = loader(difficulty=difficulty, ordered_epochs=2)
+    for epoch in (1, 2, 3):
+        assert len(list(ranks.epoch(epoch))) == ranks.num_steps
+    assert sorted(measured) == sorted([*range(NUM_SAMPLES)] * 2)
 
 
 @pytest.mark.parametrize("several", [(), (3,)], ids=["a label", "labels"])

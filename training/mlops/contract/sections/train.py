@@ -13,6 +13,7 @@ from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section, Text
+from mlops.contract.sections.sample_order import SampleOrder
 from mlops.contract.sections.sequence_length import SequenceLength
 from mlops.contract.sections.tune import TunedSection
 from mlops.contract.sections.warm_start import Initialise, LearningRate
@@ -92,6 +93,7 @@ class Train(TunedSection):
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
         *("learner", "model", "initialise", "program", "loss", "metrics", "configure_optimizer", "curriculum"),
+        "sample_order",
         *("objective", "objective_settings", "metric"),
         *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
     }
@@ -123,6 +125,9 @@ class Train(TunedSection):
     """``configure_optimizer(model, learning_rate, weight_decay) -> torch.optim.Optimizer``; AdamW where None."""
     curriculum: ImportPath | None = None
     """``curriculum(batch, progress) -> Tensor``: a weight for each sample, ``[B]``, progress going from 0 to 1."""
+    sample_order: SampleOrder | None = None
+    """Samples from easy to hard in the first epochs, such as ``{by: include.flights.model:difficulty, until: 0.3}``;
+    None: in random order."""
     sequence_lengths: list[SequenceLength] = []
     """Lengths of the sequences of tokens at first, growing, such as ``[{tokens: 128, until: 0.2}, {tokens: 512, until:
     0.5}]``; after the last one they are whole. A sample is then read as several short sequences, one after the other:
@@ -313,7 +318,7 @@ class Train(TunedSection):
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
         of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping")
-        for name in (*of_our_loop, "initialise", "freeze", "learning_rates", "sequence_lengths"):
+        for name in (*of_our_loop, "initialise", "freeze", "learning_rates", "sample_order", "sequence_lengths"):
             if getattr(self, name):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:

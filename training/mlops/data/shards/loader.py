@@ -12,17 +12,19 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mlops.contract.step import BadConfigError
 from mlops.data.shards.batch import Batch, IntArray, SampleSource, block_of
 from mlops.data.shards.dealing import Passes, cut
+from mlops.data.shards.easy_first import EasyFirst
 from mlops.data.shards.sampler import EpochSampler
 from mlops.data.shards.table_source import InMemory, ShardRows, TableSource
 
@@ -35,9 +37,12 @@ T = TypeVar("T")
 
 # Samples whose order is computed at once: numpy is slow by the thousand.
 _STRETCH: Final = 1 << 14
+# Groups are padded to the longest one.
+_MEASURED_AT_ONCE: Final = 1 << 10
 NO_SHARD: Final = -1
 
 logger = logging.getLogger(__name__)
+Difficulty = Callable[[Batch], npt.NDArray[np.float64]]
 _Dealt = Sequence[tuple[IntArray, float, int]]
 """The samples, weight and logical shard of each of a rank's batches."""
 
@@ -81,6 +86,9 @@ class Loader:
     :param one_shape: batches are padded to the largest of all ranks, as a pipeline's
     :param logical_shards: parts that every global batch is cut into whatever the world size, one batch each: for
         results that do not depend on the world size
+    :param difficulty: measures the samples of a batch, ``[B]``
+    :param ordered_epochs: the first epochs, whose samples come in the order of their difficulty; see
+        :class:`mlops.data.shards.easy_first.EasyFirst`
     :param prefetch: steps, or blocks of small ones, gathered ahead by a thread; 0: none, and no thread
     :param pin: put batches into page-locked memory, if there is a GPU
     """
@@ -88,7 +96,8 @@ class Loader:
     def __init__(
         self, *, source: SampleSource, global_batch: int, seed: int, rank: int, world_size: int,
         micro_batch: int | None = None, micro_batch_rows: int | None = None, pass_worth_rows: int | None = None,
-        one_shape: bool = False, logical_shards: int | None = None, prefetch: int = 2, pin: bool = False,
+        one_shape: bool = False, logical_shards: int | None = None, difficulty: Difficulty | None = None,
+        ordered_epochs: int = 0, prefetch: int = 2, pin: bool = False,
     ) -> None:  # fmt: skip
         limits = {"micro_batch": micro_batch, "micro_batch_rows": micro_batch_rows}
         for name, value in {"global_batch": global_batch, **limits, "shards": logical_shards}.items():
@@ -117,6 +126,8 @@ class Loader:
         )
         self._warns = rank == 0
         self._prefetch, self._pin = prefetch, pin and torch.cuda.is_available()
+        self._difficulty, self._ordered_epochs = difficulty, ordered_epochs
+        self._ordered: tuple[int, EasyFirst] | None = None
 
     def epoch(self, epoch: int, start: int = 0, *, last: bool = False) -> Iterator[Step]:
         """
@@ -152,9 +163,19 @@ class Loader:
                 if not (last and ahead is not order):
                     self._hint(ahead, position)
 
-    def _order(self, epoch: int) -> EpochSampler:
+    def _order(self, epoch: int) -> EpochSampler | EasyFirst:
         source = self._source
-        return EpochSampler(source.shard_sizes, seed=self._seed, epoch=epoch, window_samples=source.window_samples)
+        order = EpochSampler(source.shard_sizes, seed=self._seed, epoch=epoch, window_samples=source.window_samples)
+        if self._difficulty is None or epoch > self._ordered_epochs:
+            return order
+        if self._ordered is None or self._ordered[0] != epoch:  # measured once, also where the epoch before looks ahead
+            self._ordered = epoch, EasyFirst(order, self._measured)
+        return self._ordered[1]
+
+    def _measured(self, samples: IntArray) -> npt.NDArray[np.float64]:
+        assert self._difficulty is not None, "something orders them"
+        parts = np.split(samples, range(_MEASURED_AT_ONCE, len(samples), _MEASURED_AT_ONCE))
+        return np.concatenate([self._difficulty(self._source.gather(part)) for part in parts])
 
     def _gathered(self, first: int, wholes: Sequence[IntArray]) -> Sequence[Step]:
         """Gather the steps of these global batches; the first has index ``first``."""
@@ -182,7 +203,7 @@ class Loader:
         sizes = [len(whole) for whole in wholes]
         return np.split(self._source.lengths(np.concatenate(wholes)), np.cumsum(sizes)[:-1])
 
-    def _hint(self, order: EpochSampler, start: int) -> None:
+    def _hint(self, order: EpochSampler | EasyFirst, start: int) -> None:
         # The batch at the start of a window names the shards that this rank will need there.
         whole = order(np.arange(start, min(start + self._global_batch, self.num_samples)))
         # To deal groups, every rank needs the lengths of all.
