@@ -20,7 +20,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from mlops.contract.section import NAME_PATTERN, SpecError, leaves
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.factory import build_dag
-from mlops_provider.operators.runs import day_before
+from mlops_provider.operators.runs import interval_before
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline
@@ -134,7 +134,7 @@ def _interval(pipeline: Pipeline, given: str | None, now: datetime) -> tuple[dat
         if instant > now:
             raise SpecError(f"--as-of {given} is yet to come: what its data will be is not known")
     if pipeline.schedule is None:
-        return day_before(instant, zone)
+        return interval_before(instant, pipeline.timezone, pipeline.ingest.grain)
     timetable = CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
     found = timetable.infer_manual_data_interval(run_after=pendulum.instance(instant))
     return _plain(found.start), _plain(found.end)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mlops.contract.extensions import is_of_recipe
+from mlops.contract.grain import Grain, Periods
 from mlops.contract.section import SpecError
 
 if TYPE_CHECKING:
@@ -56,18 +57,23 @@ class Asked:
 
 def _data_interval(context: Context) -> tuple[datetime, datetime]:
     """
-    The data interval of the run, in UTC. A run without one works as of the last midnight in the DAG's timezone.
+    The data interval of the run, in UTC. A run without one works as of the last midnight in the DAG's timezone, or the
+    last whole hour where its data comes in hours.
     """
     run = context["dag_run"]
     if run.data_interval_start is not None and run.data_interval_end is not None:
         return run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
-    return day_before(run.run_after, context["dag"].timezone)
+    dag = context["dag"]
+    ingests: list[Any] = [task for task in dag.tasks if getattr(task, "step", None) == "ingest"]
+    grains = {task.settings["grain"] for task in ingests}
+    return interval_before(run.run_after, str(dag.timezone), "hour" if grains == {"hour"} else "day")
 
 
-def day_before(instant: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
-    """The last whole day of a timezone before an instant, in UTC."""
-    midnight = instant.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (midnight - timedelta(days=1)).astimezone(UTC), midnight.astimezone(UTC)
+def interval_before(instant: datetime, timezone: str, grain: Grain) -> tuple[datetime, datetime]:
+    """The last hour, or the last day of a timezone, that was over at an instant; in UTC."""
+    periods = Periods("hour" if grain == "hour" else "day", timezone)
+    number = periods.at(instant)
+    return periods.start(number - 1), periods.start(number)
 
 
 def recipe_folder(import_path: str) -> str:

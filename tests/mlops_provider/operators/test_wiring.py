@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.sdk import DAG, task
@@ -195,6 +196,31 @@ def test_a_mistyped_parameter_is_refused() -> None:
     for step_of_a_run, conf in ((lenient, {"colour": 1}), (step, {"epochs": 5}), (step, None)):
         launch = step_of_a_run.launch(Asked.of(context(conf), None), Deployment.load())
         assert launch.input.step == "ingest"
+
+
+@pytest.mark.parametrize(
+    ("grain", "zone", "expected"),
+    [
+        ("day", "America/New_York", ("2024-03-09T05:00:00+00:00", "2024-03-10T05:00:00+00:00")),
+        ("month", "America/New_York", ("2024-03-09T05:00:00+00:00", "2024-03-10T05:00:00+00:00")),
+        ("hour", "America/New_York", ("2024-03-10T15:00:00+00:00", "2024-03-10T16:00:00+00:00")),
+        ("hour", "Asia/Kolkata", ("2024-03-10T15:30:00+00:00", "2024-03-10T16:30:00+00:00")),
+    ],
+)
+def test_a_run_without_a_data_interval_works_as_of_the_last_whole_day_or_hour(
+    grain: str, zone: str, expected: tuple[str, str]
+) -> None:
+    """Broken: an hourly pipeline that is triggered at noon would see nothing of the morning."""
+    with DAG(dag_id="by_hand", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=ZoneInfo(zone))) as dag:
+        ingest = IngestOperator(task_id="i", sources=SOURCES, event_time="at", grain=grain)
+        validate = ValidateOperator(task_id="v", dataset=ingest.output, schema_path="s.pbtxt")
+    run = SimpleNamespace(
+        conf=None, data_interval_start=None, data_interval_end=None, triggering_user_name=None,
+        run_after=datetime(2024, 3, 10, 16, 45, tzinfo=UTC),
+    )  # fmt: skip
+    for task_of_a_run in (ingest, validate):
+        asked = Asked.of({**context(None), "dag_run": run, "dag": dag}, task_of_a_run.upstream)
+        assert tuple(instant.isoformat() for instant in asked.interval) == expected
 
 
 def test_wrong_input_at_run_time_is_not_retried(dag: DAG, version_ref: ModelVersionRef) -> None:
