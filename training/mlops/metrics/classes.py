@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlops.metrics.binary import log_losses, probabilities
+from mlops.metrics.labels import weighted_macro_f1_of_labels, weighted_subset_accuracy
 from mlops.metrics.predictions import Floats, IntArray, Predictions
-from mlops.metrics.weighted import Array, Weighted, as_ones, of_sums, ratio, ratio_of_sums
+from mlops.metrics.weighted import Array, Weighted, as_ones, mean_ratio, of_sums, ratio, ratio_of_sums
 
 CALIBRATION_BINS: Final = 15
 
@@ -53,8 +54,7 @@ def weighted_calibration_error(predictions: Predictions, parameter: None) -> Wei
 def weighted_accuracy(predictions: Predictions, parameter: None) -> Weighted:
     """Return the share of rows whose most probable class is theirs; of several labels, of which all are right."""
     if predictions.labels.ndim == 2:
-        right = ((predictions.labels > 0) == (predictions.predicted > 0)).all(axis=1)
-        return ratio_of_sums(as_ones(right), np.ones(len(right)), predictions.offsets)
+        return weighted_subset_accuracy(predictions)
     labels, chosen, _ = _classified(predictions)
     return ratio_of_sums(as_ones(labels == chosen), np.ones(len(labels)), predictions.offsets)
 
@@ -77,7 +77,7 @@ def weighted_balanced_accuracy(predictions: Predictions, parameter: None) -> Wei
 
     def value(weights: Array) -> float:
         rows, right = (_by_class(labels, each, num_classes) for each in (weights, weights * found))
-        return _mean(right, rows)
+        return mean_ratio(right, rows)
 
     return _by_rows(value, predictions)
 
@@ -85,20 +85,13 @@ def weighted_balanced_accuracy(predictions: Predictions, parameter: None) -> Wei
 def weighted_macro_f1(predictions: Predictions, parameter: None) -> Weighted:
     """Return the mean of the F1 scores of classes or labels, over those that occur or are predicted."""
     if predictions.labels.ndim == 2:
-        actual, predicted = (as_ones(each > 0) for each in (predictions.labels, predictions.predicted))
-        num_labels = actual.shape[1]
-        return of_sums(
-            np.concatenate([2 * actual * predicted, actual + predicted], axis=1),
-            lambda sums: np.array([_mean(each[:num_labels], each[num_labels:]) for each in sums]),
-            predictions.offsets,
-            undefined=f"no label and no prediction of the {predictions.num_rows} rows is positive",
-        )
+        return weighted_macro_f1_of_labels(predictions)
     labels, chosen, num_classes = _classified(predictions)
     found = labels == chosen
 
     def value(weights: Array) -> float:
         rows, right = (_by_class(labels, each, num_classes) for each in (weights, weights * found))
-        return _mean(2 * right, rows + _by_class(chosen, weights, num_classes))
+        return mean_ratio(2 * right, rows + _by_class(chosen, weights, num_classes))
 
     return _by_rows(value, predictions)
 
@@ -134,12 +127,6 @@ def _by_rows(value: Callable[[Array], float], predictions: Predictions) -> Weigh
 def _by_class(classes: IntArray, weights: Array, num_classes: int) -> Array:
     """Return the weights of each class's rows added up, ``[K]``."""
     return np.bincount(classes, weights, num_classes).astype(np.float64)
-
-
-def _mean(parts: Array, wholes: Array) -> float:
-    """Return the mean of the ratios whose whole is above 0; NaN where there is none."""
-    there = wholes > 0
-    return float((parts[there] / wholes[there]).mean()) if there.any() else float("nan")
 
 
 def _summed_error(sums: Array) -> Array:

@@ -97,3 +97,9 @@ def ratio(sums: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Any = np.where(sums[:, 1] > 0, sums[:, 0] / sums[:, 1], np.nan)
     return np.asarray(found, np.float64)
+
+
+def mean_ratio(parts: Array, wholes: Array) -> float:
+    """Return the mean of the ratios ``[K]`` whose whole is above 0; NaN where there is none."""
+    there = wholes > 0
+    return float((parts[there] / wholes[there]).mean()) if there.any() else float("nan")
