@@ -23,6 +23,7 @@ WORDS: Final = (
     "lint",
     "models",
     "reproduce",
+    "runs",
     "schema",
     "store",
 )

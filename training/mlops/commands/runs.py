@@ -1,0 +1,155 @@
+"""``mlops runs``: what was tried out by ``mlops run``, side by side; remove it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from mlops.commands import Places, Subparsers
+from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
+from mlops.contract.settings import flat_settings
+from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
+from mlops.store import Store
+
+_EXPERIMENT = "USER/PIPELINE or USER/PIPELINE.NAME, as `mlops run` says it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """A training of an experiment, its own or one of the pipeline's, and how it was judged."""
+
+    experiment: str
+    """``USER/PIPELINE`` or ``USER/PIPELINE.NAME``."""
+    training: str
+    """Place of the checkpoint."""
+    until: str
+    """End of the data interval, ISO 8601."""
+    settings: Mapping[str, Any]
+    """Of the training, by their names with dots."""
+    validation: Mapping[str, float]
+    metrics: Mapping[str, float] | None
+    """Of the evaluation; None where there is none."""
+    passed: bool | None
+    reason: str
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("runs", help=__doc__, description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "the trainings of experiments: the settings in which they differ, metrics and verdict"
+    sub = commands.add_parser("list", help=text, description=text)
+    sub.set_defaults(run=_list)
+    sub.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=f"{_EXPERIMENT}; all of a user: USER")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    text = "remove all that an experiment made; its runs in MLflow stay"
+    sub = commands.add_parser("remove", help=text, description=text)
+    sub.set_defaults(run=_remove)
+    sub.add_argument("experiment", metavar="EXPERIMENT", help=_EXPERIMENT)
+    sub.add_argument("--delete", action="store_true", help="do it; without it is only said what would be removed")
+
+
+def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
+    found = {name: list(_tried(places.store, name)) for name in _experiments(places.store, options.experiment)}
+    if options.json:
+        console.out(json.dumps([asdict(each) for tried in found.values() for each in tried], indent=1), highlight=False)
+        return 0
+    if not found:
+        console.print("nothing was tried out yet: mlops run PIPELINE")
+    for name, tried in found.items():
+        console.print(_table(name, tried))
+    return 0
+
+
+def _remove(options: argparse.Namespace, places: Places, console: Console) -> int:
+    (name,) = _experiments(places.store, options.experiment, whole=True)
+    objects = places.store.stored(f"{EXPERIMENTS}/{name}")
+    size = decimal(sum(each.num_bytes for each in objects))
+    if not options.delete:
+        console.print(f"{EXPERIMENTS}/{name}: {len(objects)} objects, {size}; to remove them: --delete", soft_wrap=True)
+        return 0
+    places.store.delete([each.key for each in objects])
+    console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
+    return 0
+
+
+def _experiments(store: Store, asked: str | None, *, whole: bool = False) -> Sequence[str]:
+    """
+    Return the names of experiments, ``USER/...``.
+
+    :param asked: one, or a user; None: all
+    :param whole: one must be named
+    :raises BadConfigError: where there is no such one
+    """
+    known = [f"{user}/{name}" for user in store.folders(EXPERIMENTS) for name in store.folders(f"{EXPERIMENTS}/{user}")]
+    if asked is None:
+        return known
+    asked = asked.removeprefix(f"{EXPERIMENTS}/")
+    found = [name for name in known if name == asked or (not whole and name.startswith(f"{asked}/"))]
+    if not found:
+        raise BadConfigError(
+            f"there is no experiment {asked!r} in {store.uri}; it holds {', '.join(known) or 'none at all'}"
+        )
+    return found
+
+
+def _tried(store: Store, name: str) -> Iterator[Tried]:
+    folder = f"{EXPERIMENTS}/{name}"
+    checkpoints: dict[str, CheckpointRef] = {}
+    reports: dict[str, ReportRef] = {}
+    for step in ("train", "evaluate"):
+        for key in store.folders(f"{folder}/{step}"):
+            ref = store.committed(f"{folder}/{step}/{key}")  # None: it runs, or was stopped
+            if isinstance(ref, ReportRef):
+                # A night's training too, which was judged anew.
+                reports[ref.parent.place], checkpoints[ref.parent.place] = ref, ref.parent
+            elif isinstance(ref, CheckpointRef):
+                checkpoints[ref.place] = ref
+    for place, checkpoint in sorted(checkpoints.items()):
+        told = StepInput.load(store.read(checkpoint.artifacts[INPUT]).decode())
+        report = reports.get(place)
+        yield Tried(
+            experiment=name,
+            training=place,
+            until=told.run.interval_end,
+            settings=flat_settings(told.config),
+            validation=dict(checkpoint.metrics),
+            metrics=None if report is None else dict(report.metrics),
+            passed=None if report is None else report.passed,
+            reason="" if report is None else report.reason,
+        )
+
+
+def _table(name: str, tried: Sequence[Tried]) -> Table:
+    """A row for each training; of the settings those in which they differ."""
+    names = list(dict.fromkeys(setting for each in tried for setting in each.settings))
+    differing = [
+        setting for setting in names if len({json.dumps(each.settings.get(setting)) for each in tried}) > 1
+    ]  # fmt: skip
+    metric = tried[0].settings["metric"] if tried else ""
+    table = Table("data until")
+    for heading in (*differing, f"validation {metric}", f"test {metric}", "verdict", "training"):
+        table.add_column(Text(heading))
+    table.title, table.title_justify = Text(f"{EXPERIMENTS}/{name}"), "left"
+    for each in tried:
+        verdict = {None: "not judged", True: "passed", False: "not passed"}[each.passed]
+        table.add_row(
+            each.until[:16],
+            *(Text(str(each.settings.get(setting, "-"))) for setting in differing),
+            _number(each.validation, metric),
+            _number(each.metrics or {}, metric),
+            verdict,
+            Text(each.training.rpartition("/")[2]),
+        )
+    return table
+
+
+def _number(metrics: Mapping[str, float], name: str) -> str:
+    return f"{metrics[name]:.4f}" if name in metrics else "-"
