@@ -1,4 +1,4 @@
-"""The command line: ``mlops up | down | demo | run | lint | gc | keys | logins``; a runtime answers the other words."""
+"""The command line: ``mlops up | down | demo | run | why | lint | gc | keys | logins``; the rest is a runtime's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import httpx
+from airflow.sdk.configuration import conf
 from rich.console import Console
 from rich.table import Table
 
@@ -99,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
     add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
+    why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
+    why.add_argument("dag", metavar="DAG", help="its id")
+    why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
+    why.add_argument("--json", action="store_true", help="print JSON")
+    _add_airflow(why)
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
@@ -239,6 +246,22 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.experiments.run import run
 
     return run(options, console)
+
+
+def _why(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.why import explain
+
+    options.store = None
+    find_stack(options)
+    url = options.airflow_url or conf.get("api", "base_url", fallback=AIRFLOW_URL)
+    found = explain(airflow_of(options), url.rstrip("/"), options.dag, options.run_id)
+    if options.json:
+        console.out(json.dumps(asdict(found), indent=1, ensure_ascii=False), highlight=False)
+        return 0
+    console.print(f"{found.dag_id}, run {found.run_id}: {found.state}", style="bold", markup=False, soft_wrap=True)
+    for sentence in found.sentences:
+        console.print(sentence, markup=False, soft_wrap=True)
+    return 0
 
 
 def _lint(options: argparse.Namespace, console: Console) -> int:

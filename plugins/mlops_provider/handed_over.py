@@ -43,6 +43,7 @@ HANDED_OVER: Mapping[str, tuple[str, str]] = {
     "init": ("training", "write a first recipe for a table, which passes lint and trains"),
     "models": ("training", "show, promote and roll back model versions; their audit trail"),
     "reproduce": ("training", "make a model version again from its snapshot, code and seed, and compare the bits"),
+    "runs": ("training", "list what was tried out by mlops run, side by side; remove it"),
     "schema": ("validation", "propose changes of a schema"),
     "store": ("training", "read everything that committed refs name; say what is damaged; make it again"),
 }

@@ -17,7 +17,8 @@ from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
-from mlops_provider.local.stack import stack_settings
+from mlops_provider.local.stack import StackError, stack_settings
+from mlops_provider.why import explain
 
 NIGHT_SECONDS = 600
 
@@ -58,12 +59,29 @@ def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -
     message: str = airflow.client.xcom(dag_id, run_id, task_id, "failure")["message"]
     log = airflow.client.log(dag_id, run_id, task_id, 1).removesuffix("\n::endgroup::")
     assert log.endswith(message), "the user's message is the last line of the log"
+    explained = explain(airflow.client, airflow.stack.airflow_url, dag_id, run_id)
+    assert (explained.state, explained.sentences[0]) == ("failed", f"{task_id} failed: {message}")
     return message
 
 
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
     assert set(airflow.states(first_night).values()) == {"success"}
     assert ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "promote")).version == "1"
+
+
+def test_why_says_how_a_night_went(airflow: LiveAirflow, first_night: str) -> None:
+    found = explain(airflow.client, airflow.stack.airflow_url, "events", first_night)
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    assert found.state == "success"
+    assert found.sentences[0] == f"The evaluation passed: {ref.parent.reason}"
+    address = found.sentences[1].removeprefix("Report: ")
+    page = httpx.get(address, headers={"Authorization": airflow.client.authorization})
+    assert page.status_code == 200
+    assert found.sentences[2:] == ["Version 1 of events was put into production."]
+    assert explain(airflow.client, airflow.stack.airflow_url, "events", None).run_id
+    for dag_id, run_id, message in (("nowhere", None, "has no DAG 'nowhere'"), ("events", "x", "has no run 'x'")):
+        with pytest.raises(StackError, match=message):
+            explain(airflow.client, airflow.stack.airflow_url, dag_id, run_id)
 
 
 def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_night: str) -> None:
