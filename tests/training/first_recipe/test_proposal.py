@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -101,7 +102,7 @@ def test_a_missing_label_and_missing_values_are_provided_for(read: Callable[...,
     x = [1.0, float("nan"), None, 4.0] * 10
     table = read(pl.DataFrame({"x": x, "kind": ["a", None, "b", "b"] * 10, "target": [0, 1, None, 1] * 10}))
     found = proposal(table)
-    assert found.lacks_label == 10
+    assert found.where == "~nw.col('target').is_null()"
     assert found.transforms == {
         "x": "Passthrough('x', missing=\"indicator\")",
         "kind": 'Vocabulary(\'kind\', encoding="id", missing="indicator")',
@@ -194,6 +195,18 @@ def test_how_a_file_is_written_is_found_out(read: Callable[..., Table]) -> None:
         assert table.source == {"path": name, "separator": ";", "decimal": ",", "null_values": ["NA", "?"]}
         assert [str(dtype) for dtype in table.rows.dtypes] == ["Int64", "Float64", "Int64", "Int64"]
         pipeline(table, proposal(table))
+
+
+def test_other_kinds_of_files_are_read(read: Callable[..., Table], tmp_path: Path) -> None:
+    table = read("".join(f'{{"x": {n % 7}, "kind": "{"ab"[n % 2]}", "y": {n / 2}}}\n' for n in range(40)), "t.jsonl")
+    assert proposal(table).objective == "regression"
+    assert {name: str(dtype) for name, dtype in table.rows.schema.items()} == {
+        "x": "Int64", "kind": "String", "y": "Float64",
+    }  # fmt: skip
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.writestr("t.csv", "x;y\n" + "".join(f"{n % 7};{n},5\n" for n in range(40)))
+    table = read_table(tmp_path / "t.csv.zip", tmp_path, tmp_path / "scratch", NOW)
+    assert table.source == {"path": "t.csv.zip", "separator": ";", "decimal": ","}
 
 
 def test_odd_names_make_sound_files(read: Callable[..., Table]) -> None:

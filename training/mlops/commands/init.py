@@ -113,9 +113,11 @@ def _name(options: argparse.Namespace) -> str:
     """The name of the pipeline: what is said, or that of the file, in the letters that a name may have."""
     from mlops.first_recipe.files import WORDS
 
-    if options.name is not None:
-        if not re.fullmatch(NAME_PATTERN, options.name):
-            raise BadConfigError(f"--name {options.name}: must be lower-case letters, digits and underscores")
-        return str(options.name)
-    name = re.sub(r"[^a-z0-9]+", "_", options.file.name.partition(".")[0].lower()).strip("_")
-    return name if re.fullmatch(NAME_PATTERN, name) and name not in WORDS else f"table_{name}".rstrip("_")
+    asked: str | None = options.name
+    name = asked or re.sub(r"[^a-z0-9]+", "_", options.file.name.partition(".")[0].lower()).strip("_")
+    if re.fullmatch(NAME_PATTERN, name) and name not in WORDS:
+        return name
+    if asked is not None:
+        taken = ", and is no word of YAML" if asked in WORDS else ""
+        raise BadConfigError(f"--name {asked}: must be lower-case letters, digits and underscores{taken}")
+    return f"table_{name}".rstrip("_")

@@ -13,20 +13,24 @@ from mlops.first_recipe.table import Table
 
 WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 """Names that are no texts in YAML."""
-_PLAIN: Final = re.compile(r"[A-Za-z_./][\w./-]*")
+_FEW_ROWS: Final = 400
+"""Below which a leaf of LightGBM's trees may have fewer rows than its own 20."""
+_ROWS_OF_A_LEAF: Final = 20
+"""A leaf has one row at least of so many in the table."""
+_PLAIN: Final = re.compile(r"[A-Za-z_/][\w./-]*")
 
 
 def features_text(name: str, proposal: Proposal) -> str:
     """``include/NAME/features.py``."""
     used = sorted({code.partition("(")[0] for code in proposal.transforms.values()} | {"FeatureSet"})
     lines = [f'"""What the model sees of a row of {name}."""', "", "from __future__ import annotations", ""]
-    if proposal.lacks_label:
+    if proposal.where is not None:
         lines += ["import narwhals as nw", ""]
     lines += [f"from mlops import {', '.join(used)}", "", "FEATURES = FeatureSet(", f"    label={proposal.label!r},"]
     if proposal.classes:
         lines.append(f"    classes={list(proposal.classes)!r},")
-    if proposal.lacks_label:
-        lines.append(f"    where=~nw.col({proposal.label!r}).is_null(),")
+    if proposal.where is not None:
+        lines.append(f"    where={proposal.where},")
     lines += ["    transforms=[", *(f"        {code}," for code in proposal.transforms.values())]
     lines += [f"        # {column!r} is left out: {why}" for column, why in proposal.left_out.items()]
     return "\n".join([*lines, "    ],", ")", ""])
@@ -58,7 +62,9 @@ def pipeline_text(name: str, table: Table, proposal: Proposal, today: date) -> s
     if time is not None and time.tolerance != 0.2:
         lines.append("  volume: " + ("null" if time.tolerance is None else f"{{tolerance: {time.tolerance}}}"))
     lines += ["", "features:", f"  feature_set: include.{name}.features:FEATURES", "", "train:", "  learner: lightgbm"]
-    lines += ["  learner_settings: {rounds_per_epoch: 10}", f"  objective: {proposal.objective}"]
+    # Its own 20 would leave nothing to learn of a small table.
+    leaf = {"min_data_in_leaf": max(1, table.num_rows // _ROWS_OF_A_LEAF)} if table.num_rows < _FEW_ROWS else {}
+    lines += [f"  learner_settings: {_flow({'rounds_per_epoch': 10, **leaf})}", f"  objective: {proposal.objective}"]
     if proposal.objective == "multiclass":
         lines.append(f"  objective_settings: {{classes: {_flow([_class_name(each) for each in proposal.classes])}}}")
     lines += [f"  metric: {metric}", "  epochs: 20", "  early_stopping: {patience: 3}", "", "evaluate:"]

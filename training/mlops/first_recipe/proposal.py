@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time
 from itertools import pairwise
 from typing import Final, Literal
 
 import polars as pl
 
-from mlops.contract.grain import Grain, number_of
+from mlops.contract.grain import Grain, Periods
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.first_recipe.table import Table
-from mlops.validation.window_periods import ALIKE
+from mlops.validation.window_periods import ALIKE, before_alike
 
 Objective = Literal["binary", "multiclass", "regression"]
 METRICS: Final[Mapping[Objective, Sequence[str]]] = {
     "binary": ("auc", "log_loss"), "multiclass": ("accuracy", "macro_f1"), "regression": ("mae", "r2"),
 }  # fmt: skip
 """The metric that decides, and one beside it."""
-NAMES: Final[Mapping[Grain, str]] = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
-"""How :mod:`mlops.contract.grain` calls a period."""
 MOST_CLASSES: Final = 100
 _LABELS: Final = ("label", "target", "y", "class", "outcome")
 """Names that a label often has."""
@@ -47,9 +45,9 @@ class Time:
     """Of times without an offset; None: all have one."""
     grain: Grain
     first: date
-    """First day of the window with rows."""
+    """First day of the window."""
     end: date
-    """Day after the last period with rows."""
+    """Day after it."""
     window: int
     gaps: int
     """The most periods in a row without rows."""
@@ -65,8 +63,8 @@ class Proposal:
     objective: Objective
     classes: Sequence[object]
     """Values of the label, where they are no numbers that are learnt as they are."""
-    lacks_label: int
-    """Rows without a label, of those that were looked at."""
+    where: str | None
+    """Code of the expression that leaves rows without a label out; None: each has one."""
     time: Time | None
     transforms: Mapping[str, str]
     """Code of each column's transform."""
@@ -102,13 +100,17 @@ def propose(
             "2013-02-09T05:00:00Z"
         )
     values = table.rows.get_column(label)
-    found, classes, notes = _objective(values.drop_nulls(), objective)
-    time = _time(table, event_time, zone, today) if event_time else None
-    if event_time and time is None:
+    found, classes = _objective(values.drop_nulls(), objective)
+    notes: list[str] = []
+    if objective is None and classes and values.dtype.is_numeric():
+        taken = f"the {len(classes)} values of {label} are taken for classes"
+        notes.append(f"{taken}; --objective regression learns a number")
+    when = _time(table, event_time, zone, today) if event_time else None
+    if event_time and when is None:
         notes.append(f"all rows are of {event_time} from {today} on, a day that is not over: they are taken as undated")
     transforms, left_out = dict[str, str](), dict[str, str]()
     for name in table.rows.columns:
-        if name == label or (time is not None and name == time.column):
+        if name == label or (when is not None and name == when.column):
             continue
         if name in instants:
             left_out[name] = "a time: derive what matters of it, such as the hour or the days since"
@@ -126,8 +128,8 @@ def propose(
         label=label,
         objective=found,
         classes=classes,
-        lacks_label=values.null_count(),
-        time=time,
+        where=_where(table, label),
+        time=when,
         transforms=transforms,
         left_out=left_out,
         notes=notes,
@@ -146,37 +148,39 @@ def likely_time(table: Table, instants: Sequence[str]) -> str | None:
     return next((name for name, each in columns.items() if not each.null_count() and each.n_unique() > 1), None)
 
 
-def _objective(values: pl.Series, asked: Objective | None) -> tuple[Objective, Sequence[object], list[str]]:
-    """What is learnt, the classes where they need names, and what to look at."""
+def _where(table: Table, label: str) -> str | None:
+    column = pl.col(label)
+    is_nan = column.is_nan() if table.all_rows.collect_schema()[label].is_float() else pl.lit(False)
+    there = table.all_rows.select(null=column.is_null().any(), nan=is_nan.any()).collect(engine="streaming")
+    lacking = [f"nw.col({label!r}).is_{kind}()" for kind, some in there.row(0, named=True).items() if some]
+    return f"~{lacking[0]}" if len(lacking) == 1 else f"~({' | '.join(lacking)})" if lacking else None
+
+
+def _objective(values: pl.Series, asked: Objective | None) -> tuple[Objective, Sequence[object]]:
+    """Return what is learnt, and the label's values where they are classes that need names."""
     name, dtype = values.name, values.dtype
-    if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
+    number = dtype.is_numeric()
+    if not (number or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
         raise BadConfigError(f"--label {name}: the column is {dtype}; a label is a number, a class or a text")
-    distinct = (values if dtype.is_numeric() or dtype == pl.Boolean else values.cast(pl.String)).unique().sort()
-    if distinct.len() < 2:
-        raise BadDataError(f"the label {name!r} is the same in all rows: name another column by --label")
-    if not dtype.is_numeric():
-        return _of_classes(name, distinct, asked)
-    numbers = distinct.cast(pl.Float64)
-    whole = bool((numbers.is_finite() & (numbers == numbers.floor())).all())
-    if asked is None and whole and distinct.len() <= _FEW_NUMBERS:
-        notes = [f"the {distinct.len()} values of {name} are taken for classes; --objective regression learns a number"]
-        found, classes, _ = _of_classes(name, distinct, asked)
-        return found, classes, notes if classes else []
-    if asked is None or asked == "regression":
-        return "regression", [], []
-    if not whole:
-        raise BadConfigError(
-            f"--objective {asked}: the label {name!r} has fractions; classes are whole numbers or text"
-        )
-    return _of_classes(name, distinct, asked)
-
-
-def _of_classes(
-    name: str, distinct: pl.Series, asked: Objective | None
-) -> tuple[Objective, Sequence[object], list[str]]:
+    distinct = (values if number or dtype == pl.Boolean else values.cast(pl.String)).unique().sort()
     size = distinct.len()
+    if size < 2:
+        raise BadDataError(f"the label {name!r} is the same in all rows: name another column by --label")
+    if dtype != pl.Boolean and not number and (distinct == "").any():
+        raise BadDataError(
+            f"the label {name!r} is an empty text in some rows: make it null there, or name another column by --label"
+        )
+    if number:
+        numbers = distinct.cast(pl.Float64)
+        whole = bool((numbers.is_finite() & (numbers == numbers.floor())).all())
+        if asked == "regression" or (asked is None and not (whole and size <= _FEW_NUMBERS)):
+            return "regression", []
+        if not whole:
+            raise BadConfigError(
+                f"--objective {asked}: the label {name!r} has fractions; classes are whole numbers or text"
+            )
     if asked == "regression":
-        raise BadConfigError(f"--objective regression: the label {name!r} is {distinct.dtype}, not a number")
+        raise BadConfigError(f"--objective regression: the label {name!r} is {dtype}, not a number")
     if asked == "binary" and size > 2:
         raise BadConfigError(f"--objective binary: the label {name!r} has {size:,} values, not two")
     if size > MOST_CLASSES:
@@ -185,8 +189,8 @@ def _of_classes(
             f"the {MOST_CLASSES} classes that are taken for some; name another column by --label"
         )
     objective: Objective = asked or ("binary" if size == 2 else "multiclass")
-    zero_one = distinct.dtype == pl.Boolean or (distinct.dtype.is_numeric() and distinct.to_list() == [0, 1])
-    return objective, [] if objective == "binary" and zero_one else distinct.to_list(), []
+    classes = distinct.to_list()
+    return objective, [] if objective == "binary" and classes == [0, 1] else classes
 
 
 def _transform(column: pl.Series) -> tuple[str, str | None]:
@@ -237,24 +241,23 @@ def _gives_away(rows: pl.DataFrame, name: str, label: str, objective: Objective)
 
 def _time(table: Table, column: str, zone: str, today: date) -> Time | None:
     """None where no period with rows is over yet."""
-    days = table.times(column).drop_nulls().dt.date()
-    days = days.filter(days < today)
-    grain = _grain(sorted(days.unique().to_list()))
-    names = days.dt.strftime(NAMES[grain]).value_counts()
-    counts = Counter({number_of(name, grain): rows for name, rows in names.iter_rows()})
-    now = number_of(f"{today:{NAMES[grain]}}", grain)
-    over = sorted(number for number in counts if number < now)
+    rows = {day: number for day, number in table.times(column).dt.date().value_counts().iter_rows() if day is not None}
+    grain = _grain([day for day in rows if day < today])
+    periods = Periods(grain, "UTC")
+    counts: Counter[int] = Counter()
+    for day, number in rows.items():
+        counts[_period(periods, day)] += number
+    over = sorted(number for number in counts if number < _period(periods, today))
     if not over:
         return None
     window = min(over[-1] - over[0] + 1, _MOST_PERIODS)
     kept = [number for number in over if number > over[-1] - window]
-    of_kept = [day for day in days.unique().sort().to_list() if _number(day, grain) in set(kept)]
     return Time(
         column=column,
         zone=zone if table.lacks_offset(column) else None,
         grain=grain,
-        first=of_kept[0],
-        end=_end(of_kept[-1], grain),
+        first=periods.first_day(kept[0]),
+        end=periods.first_day(kept[-1] + 1),
         window=window,
         gaps=max((after - before - 1 for before, after in pairwise(kept)), default=0),
         held_out=max(1, round(_HELD_OUT * len(kept))) if len(kept) >= _FEWEST_PERIODS else 0,
@@ -262,27 +265,16 @@ def _time(table: Table, column: str, zone: str, today: date) -> Time | None:
     )
 
 
-def _number(day: date, grain: Grain) -> int:
-    return number_of(f"{day:{NAMES[grain]}}", grain)
+def _period(periods: Periods, day: date) -> int:
+    """Return the number of the period that a day lies in."""
+    return periods.at(datetime.combine(day, time(), UTC))
 
 
-def _grain(days: Sequence[date]) -> Grain:
+def _grain(days: Collection[date]) -> Grain:
     """Months or weeks where no two days with rows lie in one."""
-    if len(days) < 3:
-        return "day"
-    if len({(day.year, day.month) for day in days}) == len(days):
-        return "month"
-    return "week" if len({tuple(day.isocalendar())[:2] for day in days}) == len(days) else "day"
-
-
-def _end(last: date, grain: Grain) -> date:
-    """The first day after the period of a day."""
-    match grain:
-        case "week":
-            return last + timedelta(days=7 - last.weekday())
-        case "month":
-            return (last.replace(day=1) + timedelta(days=32)).replace(day=1)
-    return last + timedelta(days=1)
+    grains: Sequence[Grain] = ("month", "week") if len(days) > 2 else ()
+    alone = (grain for grain in grains if len({_period(Periods(grain, "UTC"), day) for day in days}) == len(days))
+    return next(alone, "day")
 
 
 def _tolerance(counts: Mapping[int, int], grain: Grain) -> float | None:
@@ -291,17 +283,10 @@ def _tolerance(counts: Mapping[int, int], grain: Grain) -> float | None:
 
     :return: None where that is too much to say anything
     """
-    changes = [
-        abs(rows / counts[other] - 1) for number, rows in counts.items() if (other := _alike(counts, number, grain))
-    ]
+    numbers = sorted(counts, reverse=True)
+    earlier = {number: before_alike(number, numbers[place + 1 :], ALIKE[grain]) for place, number in enumerate(numbers)}
+    changes = [abs(counts[number] / counts[other] - 1) for number, other in earlier.items() if other is not None]
     most = max(changes, default=0.0)
     if most > 0.7:
         return None
     return _TOLERANCE if most <= 0.8 * _TOLERANCE else max(_TOLERANCE, round(1.25 * most + 0.05, 1))
-
-
-def _alike(counts: Mapping[int, int], number: int, grain: Grain) -> int | None:
-    """The earlier period that one is compared with, as the validation does."""
-    before = sorted((other for other in counts if other < number), reverse=True)
-    found = (other for distance in ALIKE[grain] for other in before if (number - other) % distance == 0)
-    return next(found, None)

@@ -197,6 +197,13 @@ class LightGbm:
                 ).construct()
 
             train = binned(lesson.train, None)
+            # LightGBM drops features that part too few samples; without any it ends with a check of its own code.
+            if not any(train.feature_num_bin(number) for number in range(train.num_feature())):
+                raise BadDataError(
+                    f"none of the {train.num_feature()} features parts the {train.num_data():,} training samples into "
+                    f"leaves of {self._settings.min_data_in_leaf} or more: learn from more rows, or set "
+                    "train.learner_settings.min_data_in_leaf lower"
+                )
             self._data = train, binned(lesson.validation, train)
         return self._data
 

@@ -56,10 +56,18 @@ class WindowPeriods:
                 f"compare {self.newest} with. Set ingest.window to at least {volume.against + 1}, or "
                 "validate.volume to null"
             )
-        newest = number_of(self.newest, self.grain)
         alike = [each for each in self.looked_at[-2::-1] if (each in self.expected) == (self.newest in self.expected)]
-        for distance in [volume.against] if volume.against else ALIKE[self.grain]:
-            for each in alike:
-                if (newest - number_of(each, self.grain)) % distance == 0:
-                    return each
-        return None
+        names = {number_of(each, self.grain): each for each in alike}
+        distances = [volume.against] if volume.against else ALIKE[self.grain]
+        found = before_alike(number_of(self.newest, self.grain), list(names), distances)
+        return None if found is None else names[found]
+
+
+def before_alike(newest: int, before: Sequence[int], distances: Sequence[int]) -> int | None:
+    """
+    Return the first of earlier periods that lies the first of the distances, or several times that, before one; or else
+    by the next distance.
+
+    :param before: numbers of the periods, newest first
+    """
+    return next((each for distance in distances for each in before if (newest - each) % distance == 0), None)
