@@ -47,11 +47,8 @@ class TrainOperator(WarmStartOperator):
 
 def training_code(train: Mapping[str, Any]) -> list[str]:
     """See :meth:`StepOperator.code_paths`, for the settings of a training."""
-    # A program and an objective of the recipe lie in the model's folder.
-    paths = [train[name] for name in ("model", "loss", "configure_optimizer", "curriculum") if train[name]]
-    paths += [train["sample_order"]["by"]] if train["sample_order"] else []
-    paths += [value for _, value in leaves(train["learner_settings"]) if isinstance(value, str)]
-    return recipe_folders([*paths, train["learner"], train["objective"], train["metric"], *train["metrics"]])
+    # A program of the recipe lies in the model's folder.
+    return recipe_folders(value for _, value in leaves(train) if isinstance(value, str))
 
 
 def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:

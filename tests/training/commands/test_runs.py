@@ -90,6 +90,7 @@ def test_trainings_stand_side_by_side_by_the_settings_in_which_they_differ(store
         ("bo/toy.wider", "experiments/bo/toy.wider/train/c"),
     }
     assert found[0]["settings"]["learning_rate"] == 0.1
+    assert found[0]["settings"]["seed"] == 1, "as the study found it"
 
 
 def test_an_experiment_is_removed_and_nothing_else(store: Store, mlops: Run) -> None:

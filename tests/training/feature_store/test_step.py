@@ -65,11 +65,11 @@ def run(store: Store, rows: pl.DataFrame, tmp_path: Path) -> Any:
     )  # fmt: skip
     validation = ValidationRef(place="validate", schema_sha256="", num_checks=1, parent=dataset)
 
-    def run_step(feature_set: str = "FEATURES") -> tuple[Any, str]:
+    def run_step(feature_set: str = "FEATURES", experiment: str = "") -> tuple[Any, str]:
         identity = RunIdentity(
             pipeline="visits", run_key="20240111T000000Z-0123456789ab", interval_start=manifest.interval_start,
             interval_end=manifest.interval_end, timezone="UTC", dag_id="visits", task_id="features", run_id="r",
-            try_number=1,
+            try_number=1, experiment=experiment,
         )  # fmt: skip
         config = {
             "feature_set": f"include.visits.features:{feature_set}",
@@ -110,6 +110,18 @@ def test_the_step_publishes_what_a_server_computes(run: Any, store: Store, rows:
         served = fitted.apply(newest.drop("bought")).features[0]
         assert np.array([*found[user].features.values()], np.float32).tobytes() == served.tobytes()
     assert found[4] is None, "last seen ten days ago"
+
+
+@pytest.mark.gang
+def test_an_experiment_leaves_what_is_served_alone(run: Any, store: Store) -> None:
+    """Broken: a feature that somebody tries out would be answered to the model in production."""
+    ref, log = run(experiment="ana/visits")
+    assert isinstance(ref, FeaturesRef), log
+    assert ref.place.startswith("experiments/ana/visits/features/")
+    assert "feature store" not in log
+    given = ("blobs/", "ingest/", "validate/")
+    made = [key for key in store.list("") if not key.startswith(given)]
+    assert all(key.startswith("experiments/ana/visits/features/") for key in made), made
 
 
 @pytest.mark.gang

@@ -109,3 +109,5 @@ def test_garbage_collection_and_verification_know_its_snapshots(store: Store) ->
     assert collect(store, grace=timedelta(0)).removed
     assert_frame_equal(Snapshot.open(store, ref).read(), rows, check_row_order=False)
     assert ref.place in take_inventory(store).refs
+    store.delete(list(store.list("experiments/ana/wider")))
+    assert len(collect(store, grace=timedelta(0)).removed) == 2, "a blob for each day, once nothing names it"

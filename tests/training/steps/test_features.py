@@ -163,6 +163,7 @@ def test_a_sample_is_of_whole_samples_to_train_on(run: Run, store: Store, tmp_pa
         by_id(open_split(store, ref, "train", tmp_path / ref.place)) for ref in (whole, some, more)
     )  # fmt: skip
     assert 0 < len(few) < len(many) < len(all_of_them)
+    assert by_id(open_split(store, run(name, place="a", sample=1.0), "train", tmp_path / "a")) == all_of_them
     assert few.items() <= many.items() <= all_of_them.items(), "as they are among all, fitted on all"
     for split in ("validation", "test"):
         assert by_id(open_split(store, some, split, tmp_path / f"{split} some")) == by_id(

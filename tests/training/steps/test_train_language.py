@@ -183,6 +183,12 @@ def test_a_killed_training_ends_at_the_same_bits(project: Any, train: Any, layou
                      "TokenSet, 16", id="length"),
         pytest.param({"sequence_lengths": [{"tokens": 8, "until": 0.5}], "loss": "include.lm.model:token_by_token"},
                      r"must return one value per sample, \[32\], got \[32, 8\]", id="loss of short sequences"),
+        pytest.param({"sample_order": {"by": "include.lm.model:difficulty_of_tokens"}},
+                     r"include.lm.model:difficulty_of_tokens returned the shape \(\d+, 16\) for", id="shape of order"),
+        pytest.param({"sample_order": {"by": "include.lm.model:unknown_difficulty"}},
+                     r"measures the training sample \d+ as nan; it must be a finite number", id="order of nothing"),
+        pytest.param({"sample_order": {"by": "include.lm.model:TOKENS"}},
+                     "train.sample_order.by: include.lm.model:TOKENS is a MetricSpec, not a function", id="no order"),
         pytest.param({"model_args": {}}, "failed on context=16, vocab_size=257, model_args={}", id="missing argument"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mlops.commands import Places, Subparsers
 from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
-from mlops.contract.settings import flat_settings
+from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
 from mlops.store import Store
 
@@ -33,7 +33,7 @@ class Tried:
     until: str
     """End of the data interval, ISO 8601."""
     settings: Mapping[str, Any]
-    """Of the training, by their names with dots."""
+    """Of the training, by their names with dots; where there was a search, with what it found."""
     validation: Mapping[str, float]
     metrics: Mapping[str, float] | None
     """Of the evaluation; None where there is none."""
@@ -119,7 +119,7 @@ def _tried(store: Store, name: str) -> Iterator[Tried]:
             experiment=name,
             training=place,
             until=told.run.interval_end,
-            settings=flat_settings(told.config),
+            settings=flat_settings(replaced_settings(told.config, checkpoint.found)),
             validation=dict(checkpoint.metrics),
             metrics=None if report is None else dict(report.metrics),
             passed=None if report is None else report.passed,

@@ -217,6 +217,11 @@ class CheckpointRef(Ref):
     """MLflow run id."""
     parent: FeaturesRef | StudyRef
 
+    @property
+    def found(self) -> Mapping[str, Any]:
+        """The settings that a study found for it, by their names with dots; none where there was no search."""
+        return self.parent.parameters if isinstance(self.parent, StudyRef) else {}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportRef(Ref):

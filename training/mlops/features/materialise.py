@@ -133,7 +133,9 @@ def write_features(
 def _sampled(table: FeatureTable, share: float) -> FeatureTable:
     """Return the samples whose ids, which are hashes, are the least: the same in any batch, and on any engine."""
     assert table.ids is not None, "samples of the training split have ids"
-    return table.take(np.flatnonzero(table.ids < share * 2.0**64))
+    # In whole numbers: a float has no 64 bits.
+    most = np.uint64(min(int(share * 2**64), 2**64 - 1))
+    return table.take(np.flatnonzero(table.ids <= most))
 
 
 def check_stored(store: Store, part: Mapping[str, Any], fitted: FittedFeatures, batches: Batches, cache: Path) -> int:

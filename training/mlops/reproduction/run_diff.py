@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlops.code import recipe_of
-from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef, StudyRef
+from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef
 from mlops.contract.settings import replaced_settings
 from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
@@ -144,9 +144,7 @@ def _parameters(a: Run, b: Run) -> DiffPart:
 
 def _trained_with(original: Original) -> Mapping[str, Any]:
     """Return the settings of a training, with those that a study has found."""
-    study = original.checkpoint.parent
-    found = study.parameters if isinstance(study, StudyRef) else {}
-    return replaced_settings(original.train_input.config, found)
+    return replaced_settings(original.train_input.config, original.checkpoint.found)
 
 
 def _metrics(a: Run, b: Run) -> DiffPart:

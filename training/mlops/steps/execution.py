@@ -45,7 +45,7 @@ def find_committed(document: StepInput, deployment: ProcessSettings) -> Ref | No
     store = Store(deployment.store)
     done = store.committed(document.place)
     # A verdict is held against the champion of its own time.
-    if done is None and document.run.experiment and document.step != "evaluate":
+    if done is None and document.run.experiment and document.step not in ONCE:
         shared = store.committed(document.pipelines_place)
         if shared is not None and not store.lacking(shared):
             logger.info("%s is already committed at %s: nothing to do", document.step, document.pipelines_place)
