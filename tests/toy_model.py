@@ -14,6 +14,7 @@ import polars as pl
 from mlops.contract.refs import DatasetRef, ValidationRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.sections.train import Train
+from mlops.data.engine.engines import Engine
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
 from mlops.store import Store
@@ -78,11 +79,13 @@ def train_by(learner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain.model_dump(mode="json"), **unset, **settings}
 
 
-def snapshot(store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy") -> ValidationRef:
+def snapshot(
+    store: Store, scratch: Path, frame: pl.DataFrame, name: str = "toy", engine: Engine = "polars"
+) -> ValidationRef:
     window = Window.before(START + timedelta(days=DAYS), DAYS, "UTC")
     manifest = write_snapshot(
         store, nw.from_native(frame.lazy()), name=name, window=window, event_time="at", sources={},
-        split=TimeSplit(validation=2, test=3), creator={}, engine="polars", scratch=scratch,
+        split=TimeSplit(validation=2, test=3), creator={}, engine=engine, scratch=scratch,
     )  # fmt: skip
     dataset = DatasetRef(
         place=f"ingest/{name}-{manifest.version[:12]}",

@@ -13,13 +13,17 @@ import polars as pl
 import pytest
 import toy_model
 from committed_refs import commit_lineage
+from polars.testing import assert_frame_equal
+from turns import on_turn
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, PredictionsRef
 from mlops.contract.step import Failure
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.predictor.packing import open_checkpoint
-from mlops.serving import registered_package
-from mlops.steps import predict as step
+from mlops.serving import answered_periods, registered_package
+
+OVER_PERIODS = [(pl.col("query") % 40).alias("query")]
+"""Queries that have rows in several periods."""
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def test_each_row_has_the_answer_of_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """But for the last bits, which follow from the batch. Of a query of one item there is nothing to rank: null."""
-    monkeypatch.setattr(step, "rows_of", lambda _: 17)
+    monkeypatch.setattr(answered_periods, "rows_of", lambda _: 17)
     checkpoint = toy_checkpoint(binary=binary)
     dataset, rows = rows_of(project, checkpoint)
     version = register(checkpoint)
@@ -178,12 +182,50 @@ def test_a_group_is_whole_though_it_lies_in_several_periods(
     project: Any, toy_checkpoint: Any, register: Any, predicted: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Broken: its parts would be ranked each by itself, or left out as too small."""
-    checkpoint = toy_checkpoint(columns=[(pl.col("query") % 40).alias("query")])
+    checkpoint = toy_checkpoint(columns=OVER_PERIODS)
     dataset, rows = rows_of(project, checkpoint)
     ref = predicted(register(checkpoint), dataset)
     assert isinstance(ref, PredictionsRef), ref
     expected = open_checkpoint(project.store, checkpoint, tmp_path).answer(rows)
     np.testing.assert_allclose(read(project, ref)["score"].fill_null(np.nan), expected["score"], rtol=1e-5, atol=1e-6)
+
+
+@on_turn(1, 2)
+@pytest.mark.server
+@pytest.mark.parametrize("binary", [False, True], ids=["groups of several periods", "rows"])
+def test_spark_answers_the_same(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, tmp_path: Path, binary: bool
+) -> None:
+    """A table that outgrows its machine would get other answers."""
+    pytest.importorskip("pyspark", reason="PySpark is not in this environment")
+    checkpoint = toy_checkpoint(binary=binary, columns=[] if binary else OVER_PERIODS)
+    dataset, rows = rows_of(project, checkpoint)
+    version = register(checkpoint)
+    here = predicted(version, dataset, output="data/here")
+    of_spark = toy_model.snapshot(project.store, tmp_path, rows, name="of_spark", engine="spark").parent
+    there = predicted(version, of_spark, key="spark", output="data/there")
+    assert isinstance(there, PredictionsRef), there
+    assert there.num_unanswered == here.num_unanswered
+    assert_frame_equal(read(project, there), read(project, here), rel_tol=1e-5)
+    assert [path.name for path in sorted((project.home / "data/there").iterdir())] == [
+        path.name for path in sorted((project.home / "data/here").iterdir())
+    ]
+
+
+@on_turn(0, 2)
+@pytest.mark.server
+def test_what_fails_in_an_executor_is_said_as_here(
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not in this environment")
+    version = register(toy_checkpoint(binary=True))
+    other = toy_model.rows(binary=True).with_columns(pl.lit(7).alias("city"))
+    failure = predicted(
+        version, toy_model.snapshot(project.store, tmp_path, other, name="other", engine="spark").parent
+    )
+    assert isinstance(failure, Failure), failure
+    assert "2013-01-09: column 'city' does not hold String, to which these features were fitted" in failure.message
+    assert not failure.retryable
 
 
 def test_a_model_of_another_library_answers_in_a_process_of_its_own(

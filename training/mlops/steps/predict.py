@@ -7,16 +7,11 @@ stays as it was predicted.
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
-
-import polars as pl
 
 from mlops.contract.refs import (
     Artifact,
@@ -33,13 +28,11 @@ from mlops.contract.sections.predict import Predict
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
 from mlops.data.sinks import COLUMNS, open_sink
 from mlops.data.sinks.sink import INTERVAL_END, MODEL, PIPELINE, Origin
-from mlops.data.snapshots.canonical import encode
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.features.batches import rows_of
 from mlops.features.source_line import no_column
 from mlops.predictor.document import read_document
 from mlops.process import ProcessSettings
-from mlops.serving.answered import Answer, answers_of
+from mlops.serving.answered_periods import AnsweredPeriod, PeriodAnswers
 from mlops.serving.archive import unarchived
 from mlops.serving.registered_package import RegisteredPackage
 from mlops.steps import StepContext
@@ -48,7 +41,6 @@ from mlops.store import Store
 BASELINE: Final = "model"
 """Baseline of the step: the version that is asked."""
 FORMAT: Final = 1
-_PLACE: Final = "__place"
 
 logger = logging.getLogger(__name__)
 
@@ -79,27 +71,20 @@ def run(context: StepContext) -> PredictionsRef:
             "predict.columns"
         )
     origin = _origin(context.run, f"{version.name}/{version.version}")
-    metadata = {PIPELINE: origin.pipeline, INTERVAL_END: origin.interval_end.isoformat(), MODEL: origin.model}
-    partitions: list[dict[str, Any]] = []
-    num_unanswered = 0
-    with answers_of(package, context.scratch) as answer:
-        for periods in _together(snapshot, group_by, context.scratch):
-            parts = [snapshot.read([period]) for period in periods]
-            most = None if group_by else rows_of(described["num_features"])
-            try:
-                found = pl.concat(_answered(answer, pl.concat(parts), kept, most))
-            except BadDataError as error:
-                raise BadDataError(f"{periods[0]}: {error}") from error
-            num_unanswered += found.select(pl.all_horizontal(pl.col(*described["columns"]).is_null()).sum()).item()
-            ends = itertools.accumulate(part.height for part in parts)
-            for period, part, end in zip(periods, parts, ends, strict=True):
-                data = encode(found[end - part.height : end], metadata)
-                artifact = context.publish(f"{len(partitions):05d}.parquet", data)
-                partitions.append({"period": period, "num_rows": part.height, **asdict(artifact)})
-                logger.info(
-                    "%s: %d rows answered by version %s of %s", period, part.height, version.version, version.name
-                )
-    if num_unanswered:
+    answers = PeriodAnswers(
+        snapshot=snapshot,
+        report=version.parent,
+        columns=kept,
+        place=context.place,
+        metadata={PIPELINE: origin.pipeline, INTERVAL_END: origin.interval_end.isoformat(), MODEL: origin.model},
+    )
+    answered = list[AnsweredPeriod]()
+    for each in answers.store(package, context.scratch):
+        logger.info(
+            "%s: %d rows answered by version %s of %s", each.period, each.num_rows, version.version, version.name
+        )
+        answered.append(each)
+    if num_unanswered := sum(each.num_unanswered for each in answered):
         logger.info("%d rows have no answer: they are of groups below FeatureSet.min_group_size", num_unanswered)
     manifest = {
         "format": FORMAT,
@@ -107,7 +92,9 @@ def run(context: StepContext) -> PredictionsRef:
         "version": snapshot.manifest.version,
         "model": {"name": version.name, "version": version.version, "sha256": version.parent.digest()},
         "columns": _columns(snapshot, kept, described["columns"]),
-        "partitions": partitions,
+        "partitions": [
+            {"period": each.period, "num_rows": each.num_rows, **asdict(each.artifact)} for each in answered
+        ],
     }
     return PredictionsRef(
         place=context.place,
@@ -115,7 +102,7 @@ def run(context: StepContext) -> PredictionsRef:
         model=version.name,
         model_version=version.version,
         model_sha256=version.parent.digest(),
-        num_rows=sum(partition["num_rows"] for partition in partitions),
+        num_rows=sum(each.num_rows for each in answered),
         num_unanswered=num_unanswered,
         parent=parent,
     )
@@ -143,25 +130,6 @@ def _origin(run: RunIdentity, model: str) -> Origin:
     return Origin(pipeline=run.pipeline, interval_end=datetime.fromisoformat(run.interval_end), model=model)
 
 
-def _together(snapshot: Snapshot, group_by: Sequence[str], cache: Path) -> Iterator[Sequence[str]]:
-    """Return the periods, those together which a group has rows in."""
-    periods = snapshot.periods
-    last = list(range(len(periods)))
-    if group_by and len(periods) > 1:
-        groups = [
-            snapshot.scan([period], cache=cache).select(group_by).unique().with_columns(pl.lit(place).alias(_PLACE))
-            for place, period in enumerate(periods)
-        ]
-        found = pl.concat(groups).group_by(group_by).agg(pl.min(_PLACE).alias("first"), pl.max(_PLACE).alias("last"))
-        for first, end in found.select("first", "last").unique().collect().iter_rows():
-            last[first] = max(last[first], end)
-    start = 0
-    for place, end in enumerate(itertools.accumulate(last, max)):
-        if end == place:
-            yield periods[start : place + 1]
-            start = place + 1
-
-
 def _kept(config: Predict, snapshot: Snapshot) -> list[str]:
     known = list(snapshot.manifest.schema)
     if config.columns is None:
@@ -171,16 +139,6 @@ def _kept(config: Predict, snapshot: Snapshot) -> list[str]:
             f"predict.columns names {lacking[0]!r}, which the snapshot does not have; it has {', '.join(known)}"
         )
     return config.columns
-
-
-def _answered(answer: Answer, rows: pl.DataFrame, kept: list[str], most: int | None) -> Iterator[pl.DataFrame]:
-    """
-    Answer rows in batches.
-
-    :param most: rows of a batch; None: all at once, for a group may be anywhere among them
-    """
-    for batch in rows.iter_slices(most) if most else [rows]:
-        yield batch.select(kept).hstack(answer(batch))
 
 
 def _columns(snapshot: Snapshot, kept: list[str], answer: dict[str, str]) -> dict[str, Any]:

@@ -163,7 +163,8 @@ class Ingest(Section):
     """Which rows are held out: the newest periods, the keys of some entities, any rows, or those that the data says.
     None: nothing is learnt from this snapshot; a model is asked about its rows."""
     engine: Literal["polars", "spark"] = "polars"
-    """What reads and transforms the sources and fits the features: Polars on one machine, or Spark."""
+    """What reads and transforms the sources, fits the features and asks models (step predict): Polars on one machine,
+    or Spark."""
 
     @field_validator("split")
     @classmethod

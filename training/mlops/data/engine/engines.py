@@ -9,11 +9,12 @@ both engines read, compute and store with the same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.step import StepError
 from mlops.data.engine.spark import (
     errors_received,
     errors_sent,
@@ -37,6 +38,7 @@ __all__ = [
     "collect",
     "is_spark",
     "map_polars",
+    "on_executors",
     "on_polars",
     "on_spark",
     "run_recipe",
@@ -49,6 +51,8 @@ Table = nw.LazyFrame[Any]
 Recipe = Callable[[dict[str, Table]], Table]
 Piece = Callable[[], pl.LazyFrame]
 """Reads a part of a table, in any process: picklable, with all it needs in itself."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def as_table(native: Any) -> Table:
@@ -157,3 +161,25 @@ def collect(table: Table) -> pl.DataFrame:
         return rows
     with errors_received():
         return from_arrow(native.toArrow(), polars_schema(native.schema))
+
+
+def on_executors(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """
+    Call a function on each item in Spark's executors, all at once as far as these go.
+
+    :param function: picklable, with all that it needs in itself
+    :raises StepError: the first error that it raised
+    """
+
+    def attempt(item: _Item) -> _Result | StepError:
+        try:
+            return function(item)
+        except StepError as error:  # as a value: Spark would wrap what is raised
+            return error
+
+    results = list[_Result]()
+    for result in spark_session().sparkContext.parallelize(items, len(items)).map(attempt).collect():
+        if isinstance(result, StepError):
+            raise result
+        results.append(result)
+    return results

@@ -90,7 +90,7 @@ class Manifest:
     creator: Mapping[str, Any]
     """Airflow's ``dag_id``, ``run_id``, ``task_id`` and ``try_number``."""
     engine: str
-    """The engine that made the snapshot and makes its features: ``polars`` or ``spark``."""
+    """The engine that made the snapshot, makes its features and asks models about it: ``polars`` or ``spark``."""
 
     @property
     def num_rows(self) -> int:

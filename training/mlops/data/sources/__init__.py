@@ -23,8 +23,8 @@ import polars as pl
 from mlops.code import load_attribute, load_extension, resolved
 from mlops.contract.section import check_section
 from mlops.contract.sources import SOURCES, AnySource, FileSource, NamedSource, SourceSection, SourceSpec
-from mlops.contract.step import BadDataError, StepError
-from mlops.data.engine.engines import Engine, Table, on_polars, on_spark, spark_session
+from mlops.contract.step import BadDataError
+from mlops.data.engine.engines import Engine, Table, on_executors, on_polars, on_spark, spark_session
 from mlops.data.sources.numerals import has_comma
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
@@ -260,19 +260,7 @@ def _stored(pieces: Sequence[Piece], records: Records, folder: Path) -> list[Pie
 
 def _each(function: Callable[[Piece], Result], pieces: Sequence[Piece], engine: Engine) -> list[Result]:
     """Call a function on each piece, where the piece is read: in threads, or in Spark's executors."""
-
-    def attempt(piece: Piece) -> Result | StepError:
-        try:
-            return function(piece)
-        except StepError as error:  # as a value: Spark would wrap what is raised
-            return error
-
-    if engine == "polars":
-        with ThreadPoolExecutor(_PIECES_AT_ONCE) as threads:
-            found = list(threads.map(attempt, pieces))
-    else:
-        found = spark_session().sparkContext.parallelize(pieces, len(pieces)).map(attempt).collect()
-    for result in found:
-        if isinstance(result, StepError):
-            raise result
-    return [result for result in found if not isinstance(result, StepError)]
+    if engine == "spark":
+        return on_executors(function, pieces)
+    with ThreadPoolExecutor(_PIECES_AT_ONCE) as threads:
+        return list(threads.map(function, pieces))
