@@ -1,5 +1,5 @@
 """
-How often the check of the newest day cries wolf over a year of flights, and which faults of a day it sees.
+How often the check of the newest day, or hour, cries wolf over a year of flights, and which faults of it are seen.
 
 ``python -m benchmarks.data.programs.newest_day HOME SCRATCH``, in the validation runtime.
 """
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from benchmarks.data.programs.drift import flights
-from mlops.contract.grain import Periods
+from mlops.contract.grain import Grain, Periods
 from mlops.contract.sections.validate import Newest
 from mlops.validation.anomalies import ColumnDistance
 from mlops.validation.chance import deviations_for
@@ -24,14 +23,17 @@ from mlops.validation.columns import is_instant
 from mlops.validation.newest_period import Judged, period_distance
 from mlops.validation.rows import Rows
 
-WINDOW_DAYS: Final = 30
-SIZES: Final = (0.1, 0.33, 1.0)
-"""Shares of the flights: about 90, 300 and 920 of a day."""
-NIGHTS_APART: Final = 28
-"""Faults are planted into so many days' distance, each weekday in turn."""
+WINDOWS: Final[Mapping[Grain, int]] = {"day": 30, "hour": 7 * 19}
+"""Periods with rows of a window. Nobody flies at night: a day has 19 hours."""
+SIZES: Final[Mapping[Grain, Sequence[float]]] = {"day": (0.1, 0.33, 1.0), "hour": (1.0,)}
+"""Shares of the flights: about 90, 300 and 920 of a day, 49 of an hour."""
+RUNS_APART: Final[Mapping[Grain, int]] = {"day": 1, "hour": 7}
+"""Each night is looked at; of hours so many apart, each hour of a day in turn."""
+FAULTS_APART: Final[Mapping[Grain, int]] = {"day": 29, "hour": 7 * 19 + 3}
+"""Faults are planted so many periods apart, into each weekday, or hour, in turn."""
 ZONE: Final = "America/New_York"
 AT_MOST: Final = 1.0
-"""False alarms in a hundred nights, of all columns together."""
+"""False alarms in a hundred runs, of all columns together."""
 SEEN: Final = 0.9
 """Share of the planted faults that should be seen."""
 _ROW = pl.int_range(pl.len())
@@ -59,93 +61,102 @@ FAULTS: Final[Mapping[str, pl.Expr]] = {
 }
 
 
-def year(home: Path) -> pl.DataFrame:
-    """A year of flights with a label, and the calendar day of each."""
+def year(home: Path, grain: Grain) -> pl.DataFrame:
+    """A year of flights with a label, and the period of each."""
+    instant = pl.col("time_hour")
+    of_day = instant.dt.convert_time_zone(ZONE).dt.date().cast(pl.String)
     return (
         flights(home)
         .with_columns(
             (pl.col("arr_delay") > 15).cast(pl.Int8).alias("delayed"),
-            pl.col("time_hour").dt.convert_time_zone(ZONE).dt.date().cast(pl.String).alias("on day"),
+            (of_day if grain == "day" else instant.dt.strftime(Periods("hour", ZONE).name_format)).alias("in period"),
         )
         .sort("time_hour", maintain_order=True)
     )
 
 
-def windows(table: pl.DataFrame, every: int) -> Iterator[Mapping[str, pl.DataFrame]]:
-    """Iterate over the windows of a night and its days before, by day, oldest first."""
-    by_day = {str(day): part.drop("on day") for (day,), part in table.group_by("on day", maintain_order=True)}
-    for last in list(by_day)[WINDOW_DAYS::every]:
-        first = date.fromisoformat(last) - timedelta(days=WINDOW_DAYS - 1)
-        yield {day: part for day, part in by_day.items() if str(first) <= day <= last}
+def windows(table: pl.DataFrame, grain: Grain, every: int) -> Iterator[Mapping[str, pl.DataFrame]]:
+    """Iterate over the windows of a run and its periods before, by period, oldest first."""
+    parts = [(str(name), part.drop("in period")) for (name,), part in table.group_by("in period", maintain_order=True)]
+    size = WINDOWS[grain]
+    for end in range(size + 1, len(parts) + 1, every):
+        yield dict(parts[end - size : end])
 
 
-def examined(window: Mapping[str, pl.DataFrame], columns: Sequence[str] | None = None) -> list[ColumnDistance]:
+def examined(
+    window: Mapping[str, pl.DataFrame], grain: Grain, columns: Sequence[str] | None = None
+) -> list[ColumnDistance]:
     """
-    Hold the newest day of a window against those before it, as the validate step does.
+    Hold the newest period of a window against those before it, as the validate step does.
 
     :param columns: those to look at; None for all
     """
     parts = [part if columns is None else part.select("time_hour", *columns) for part in window.values()]
     rows = Rows(
         whole=pl.concat(parts).lazy(),
-        num_rows={day: part.height for day, part in window.items()},
+        num_rows={name: part.height for name, part in window.items()},
         event_time="time_hour",
-        kind=Periods("day", ZONE),
+        kind=Periods(grain, ZONE),
     )
-    days, deviations = Judged.of(rows.periods, (), rows.periods[-1]), deviations_for(next(iter(window.values())).width)
+    periods = Judged.of(rows.periods, (), rows.periods[-1])
+    deviations = deviations_for(next(iter(window.values())).width)
     found = [
-        period_distance(column, column.describe()[0], days, Newest(), deviations)
+        period_distance(column, column.describe()[0], periods, Newest(), deviations)
         for column in rows.columns()
         if not is_instant(column.dtype)
     ]
     return [distance for distance in found if distance is not None]
 
 
-def alarms(table: pl.DataFrame, every: int = 1) -> tuple[int, dict[str, list[str]]]:
-    """Return the number of nights, and for each with an alarm the columns that are far from the days before."""
-    num_nights, found = 0, {}
-    for window in windows(table, every):
-        num_nights += 1
-        if far := [each.column for each in examined(window) if each.distance > each.threshold]:
+def alarms(table: pl.DataFrame, grain: Grain) -> tuple[int, dict[str, list[str]]]:
+    """Return the number of runs, and for each with an alarm the columns that are far from the periods before."""
+    num_runs, found = 0, {}
+    for window in windows(table, grain, RUNS_APART[grain]):
+        num_runs += 1
+        if far := [each.column for each in examined(window, grain) if each.distance > each.threshold]:
             found[list(window)[-1]] = far
-    return num_nights, found
+    return num_runs, found
 
 
-def seen(table: pl.DataFrame, fault: pl.Expr, every: int = NIGHTS_APART + 1) -> float:
-    """Return the share of the nights on which a fault is seen in its column."""
-    column, nights = fault.meta.output_name(), []
-    for window in windows(table, every):
+def seen(table: pl.DataFrame, grain: Grain, fault: pl.Expr) -> float:
+    """Return the share of the runs in which a fault is seen in its column."""
+    column, runs = fault.meta.output_name(), []
+    for window in windows(table, grain, FAULTS_APART[grain]):
         newest = list(window)[-1]
         broken = {**window, newest: window[newest].with_columns(fault)}
-        nights.append(any(each.distance > each.threshold for each in examined(broken, [column])))
-    return sum(nights) / len(nights)
+        runs.append(any(each.distance > each.threshold for each in examined(broken, grain, [column])))
+    return sum(runs) / len(runs)
 
 
 def main(home: Path) -> list[dict[str, Any]]:
-    table = year(home)
-    samples = [table.sample(fraction=share, seed=1).sort("time_hour") for share in SIZES]
+    return [*measured(home, "day"), *measured(home, "hour")]
+
+
+def measured(home: Path, grain: Grain) -> list[dict[str, Any]]:
+    table = year(home, grain)
     records = []
-    for sample in samples:
-        a_day = round(sample.height / sample["on day"].n_unique())
-        num_nights, found = alarms(sample)
-        print(f"{a_day} rows a day: alarms on {found}", file=sys.stderr)
-        rates = {name: seen(sample, fault) for name, fault in FAULTS.items()}
-        print(f"{a_day} rows a day: seen {rates}", file=sys.stderr)
+    for share in SIZES[grain]:
+        sample = table.sample(fraction=share, seed=1).sort("time_hour")
+        size = round(sample.height / sample["in period"].n_unique())
+        num_runs, found = alarms(sample, grain)
+        print(f"{size} rows in each {grain}: alarms on {found}", file=sys.stderr)
+        rates = {name: seen(sample, grain, fault) for name, fault in FAULTS.items()}
+        print(f"{size} rows in each {grain}: seen {rates}", file=sys.stderr)
         records += [
             {
-                "name": f"data.newest_day_alarms_{a_day}",
-                "unit": "in 100 nights",
-                "ours": 100 * len(found) / num_nights,
-                "baseline": f"at most, of {num_nights} nights of {sample.width - 2} columns, {a_day} rows a day",
+                "name": f"data.newest_{grain}_alarms_{size}",
+                "unit": "in 100 runs",
+                "ours": 100 * len(found) / num_runs,
+                "baseline": f"at most, of {num_runs} runs of {sample.width - 2} columns, {size} rows in each {grain}",
                 "baseline_value": AT_MOST,
                 "better": "lower",
                 "target": 1.0,
             },
             {
-                "name": f"data.newest_day_seen_{a_day}",
+                "name": f"data.newest_{grain}_seen_{size}",
                 "unit": "of the faults",
                 "ours": sum(rates.values()) / len(rates),
-                "baseline": f"of {len(FAULTS)} faults, {a_day} rows a day",
+                "baseline": f"of {len(FAULTS)} faults, {size} rows in each {grain}",
                 "baseline_value": SEEN,
                 "better": "higher",
                 "target": 1.0,
