@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 from airflow.sdk.configuration import conf
@@ -242,6 +242,28 @@ def _says(given: Sequence[str], option: str) -> bool:
     return any(argument.split("=")[0] == option for argument in given)
 
 
+def aside() -> TextIO:
+    """
+    Have all that this process says, logs of libraries too, go to standard error.
+
+    :return: standard output
+    """
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def print_json(document: object, out: TextIO) -> None:
+    """Write a document, and close what it is written to."""
+    with out:
+        out.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def airflow_url_of(options: argparse.Namespace) -> str:
+    url: str = options.airflow_url or conf.get("api", "base_url", fallback=AIRFLOW_URL)
+    return url.rstrip("/")
+
+
 def airflow_of(options: argparse.Namespace) -> AirflowClient:
     login = (options.user, os.environ.get(PASSWORD_VARIABLE, "")) if options.user else None
-    return AirflowClient(options.airflow_url or conf.get("api", "base_url", fallback=AIRFLOW_URL), login)
+    return AirflowClient(airflow_url_of(options), login)

@@ -12,6 +12,7 @@ import httpx
 from mlops_provider.launchers.kubernetes.api import JOBS, Manifest, open_api
 from mlops_provider.launchers.kubernetes.manifests import DAG_ID, DEPLOYMENT, MANAGED_BY, MAP_INDEX, RUN_ID, TASK_ID
 from mlops_provider.local.client import AirflowClient
+from mlops_provider.operators.runs import TERMINAL
 
 _FOLLOWING = frozenset(
     {"scheduled", "queued", "running", "deferred", "up_for_retry", "up_for_reschedule", "restarting"}
@@ -48,6 +49,8 @@ def find_orphans(connection: str | None, namespace: str, deployment: str, airflo
         metadata = job["metadata"]
         annotations = metadata.get("annotations", {})
         dag_id, run_id, task_id, index = (annotations.get(name, "") for name in (DAG_ID, RUN_ID, TASK_ID, MAP_INDEX))
+        if run_id.startswith(TERMINAL):  # it ends with its work, or its deadline
+            continue
         why = _why_orphaned(airflow, dag_id, run_id, task_id, index)
         if why is not None and not metadata.get("deletionTimestamp"):
             found.append(

@@ -204,6 +204,19 @@ def test_trials_are_jobs_that_outlive_their_pods(airflow: LiveAirflow, cluster: 
     assert cluster.wait_until_empty() == []
 
 
+def test_a_terminal_finds_what_the_nights_have_made(airflow: LiveAirflow, cluster: PodCluster, weights: str) -> None:
+    """Broken: the steps of the night would run again, each in a pod."""
+    settings = {**airflow.stack.environment(), "PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training"}
+    command = [sys.executable, "-m", "mlops_provider.cli", "run", "processes", "--home", str(airflow.home)]
+    done = subprocess.run(
+        [*command, "--launcher", "pod", "--as-of", "2024-01-10", "--until", "features"],
+        env=os.environ | settings, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("is already committed at pipelines/processes/") == 3, done.stdout
+    assert cluster.objects() == []
+
+
 def strike_trials(airflow: LiveAirflow, cluster: PodCluster, strikes: Mapping[int, Callable[[str], None]]) -> None:
     """Each of these trials of ``searching`` when it has done two epochs, by what is given for it."""
     deployment = deployment_id(f"file://{airflow.stack.store}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -329,16 +327,15 @@ def evaluate(**settings) -> EvaluateOperator:
 
 def test_pods_of_a_team_are_in_its_namespace_and_its_queue(teams_file: Path) -> None:
     """Broken: pods of a team run in another one's namespace, where its Secrets can be mounted, or on its quota."""
-    context: Any = {"task_state_store": {}, "run_id": "r", "ti": SimpleNamespace(map_index=-1)}
     task = evaluate(team="search", launcher="pod", pods={"env_from_secrets": ["search-keys"]})
-    made = pod_task_of(task._task(context), Deployment.load("search"))
+    made = pod_task_of(task.step_task("r"), Deployment.load("search"))
     assert (made.pods.service_account, made.pods.queue) == ("search-steps", "search")
     again = PodTask.from_json(json.loads(json.dumps(made.to_json())))
     assert again.team == "search", "the triggerer makes the Job"
     assert again.job(Deployment.load(again.team)).deployment.kubernetes_namespace == "search"
     teams_file.write_text("teams:\n" + SEARCH.replace("    kubernetes_namespace: search\n", ""))
     with pytest.raises(SpecError, match="team 'search' has no kubernetes_namespace"):
-        pod_task_of(task._task(context), Deployment.load("search"))
+        pod_task_of(task.step_task("r"), Deployment.load("search"))
 
 
 def test_each_team_has_a_rollback_of_its_own(teams_file: Path) -> None:

@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_name,
         help="keeps the results apart from those of other names, below experiments/USER/NAME (default: the pipeline's)",
     )
+    parser.add_argument(
+        "--launcher",
+        default="process",
+        help="how the steps run: process on this machine, pod in the cluster as the pipeline's pods say, or another "
+        "package's launcher (default: %(default)s)",
+    )
     parser.add_argument("--store", help="(default: the deployment's)")
     parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
 

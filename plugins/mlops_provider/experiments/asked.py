@@ -20,6 +20,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from mlops.contract.section import NAME_PATTERN, SpecError, leaves
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.factory import build_dag
+from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.operators.runs import interval_before
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
@@ -55,7 +56,7 @@ class Experiment:
             raise SpecError(f"--until tune: {pipeline.pipeline} has no search; leave it out, or say --until train")
         if options.seeds > 1 and STEPS.index(options.until) < STEPS.index("train"):
             raise SpecError(f"--seeds: with --until {options.until} nothing is trained; leave one of the two out")
-        dag = build_dag(pipeline)
+        dag = build_dag(_launched_by(options.launcher, pipeline))
         # As Airflow does: a team's tasks are checked by the file that they come from.
         dag.fileloc = str(path)
         return cls(
@@ -67,6 +68,16 @@ class Experiment:
             until=options.until,
             seeds=[pipeline.train.seed + number for number in range(options.seeds)] if options.seeds > 1 else [],
         )
+
+
+def _launched_by(name: str, pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with this launcher of all steps; its settings are those that the file gives it."""
+    try:
+        LAUNCHERS.import_path(name)
+    except SpecError as error:
+        raise SpecError(f"--{error}") from None
+    settings = pipeline.launcher_settings if name == pipeline.launcher else {}
+    return pipeline.model_copy(update={"launcher": name, "launcher_settings": settings})
 
 
 def user() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Mapping
@@ -14,15 +15,18 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import Ref, RefError
 from mlops.contract.section import SpecError
-from mlops.contract.step import Failure
+from mlops.contract.step import Failure, StepInput
+from mlops_provider.committed import lacking, read_committed
+from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError, StepLostError
+from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.asked import Experiment
-from mlops_provider.launchers.base import Outcome, StepTask
-from mlops_provider.launchers.process import ProcessLauncher
+from mlops_provider.launchers.base import Launcher, Outcome
+from mlops_provider.launchers.kubernetes.api import ApiError, UnreachableError
+from mlops_provider.launchers.named import launcher_class
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.runs import Asked
+from mlops_provider.operators.runs import TERMINAL, Asked
 from mlops_provider.operators.tune import BUDGET_SPENT
 
 
@@ -46,8 +50,8 @@ class Line:
     experiment: Experiment
     deployment: Deployment
     listener: Listener
-    run_id: str = field(default_factory=lambda: f"terminal__{datetime.now(UTC).isoformat(timespec='milliseconds')}")
-    _running: set[ProcessLauncher] = field(default_factory=set)
+    run_id: str = field(default_factory=lambda: f"{TERMINAL}{datetime.now(UTC).isoformat(timespec='milliseconds')}")
+    _running: set[Launcher] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
 
@@ -95,12 +99,12 @@ class Line:
             try:
                 operator = mapped.unmap({"number": number})
                 assert isinstance(operator, StepOperator), "one trial"
-                outcome = self._run(what, operator, features, {})
+                outcome = self._run(what, operator, features, {}, number)
                 if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
                     self.listener.line(what, outcome.result.message)
                     return None
                 self.listener.ended(what, self._ref(what, outcome))
-            except (StepFailedError, StepLostError) as error:
+            except (StepFailedError, StepRetryableError, StepLostError) as error:
                 self.listener.failed(what, str(error))
                 return error
             return None
@@ -116,7 +120,9 @@ class Line:
         if all(found):
             raise next(error for error in found if error is not None)
 
-    def _run(self, what: str, operator: StepOperator, upstream: Ref | None, params: Mapping[str, Any]) -> Outcome:
+    def _run(
+        self, what: str, operator: StepOperator, upstream: Ref | None, params: Mapping[str, Any], map_index: int = -1
+    ) -> Outcome:
         self.listener.begins(what)
         asked = Asked(
             upstream=None if upstream is None else upstream.to_wire(),
@@ -125,10 +131,15 @@ class Line:
             experiment=self.experiment.name,
             params=params,
         )
-        task = StepTask(dag_id=operator.dag_id, run_id=self.run_id, task_id=operator.task_id, team=operator.team)
         try:
             launch = operator.launch(asked, self.deployment)
-            launcher = ProcessLauncher.of(task, self.deployment)
+            assert operator.launcher is not None, "the one that was asked for"
+            if operator.launcher != "process" and (made := self._made_by_the_pipeline(launch.input)) is not None:
+                self.listener.line(what, f"{operator.step} is already committed at {made.place}: nothing to do")
+                return Outcome(result=made, status="committed")
+            # By what it does, not by this terminal: the same command finds a Job that a killed one has left.
+            task = operator.step_task(f"{TERMINAL}{self.experiment.name}/{launch.input.run.run_key}", map_index)
+            launcher = launcher_class(operator.launcher).of(task, self.deployment)
             with self._lock:
                 if self._stopped:
                     raise StepLostError(f"{what} was not begun")
@@ -140,6 +151,23 @@ class Line:
                     self._running.discard(launcher)
         except (SpecError, RefError) as error:
             raise StepFailedError(str(error)) from error
+        except (ApiError, UnreachableError) as error:
+            raise StepRetryableError(str(error)) from error
+
+    def _made_by_the_pipeline(self, document: StepInput) -> Ref | None:
+        """
+        Find what a run of the pipeline has made of the same work: of a step that ran elsewhere the place of the
+        experiment is read. A process on this machine finds it itself.
+        """
+        if document.step == "evaluate":  # a verdict is held against the champion of its own time
+            return None
+
+        async def find() -> Ref | None:
+            store = store_of(self.deployment)
+            ref = await read_committed(store, document.pipelines_place)
+            return ref if ref is not None and not await lacking(store, ref) else None
+
+        return asyncio.run(find())
 
     def _cancel(self) -> None:
         """End what runs, and let nothing begin."""

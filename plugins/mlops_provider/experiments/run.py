@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TextIO
 from zoneinfo import ZoneInfo
 
 from rich.console import Console
@@ -23,7 +20,7 @@ from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.asked import Experiment
 from mlops_provider.experiments.line import Line
 from mlops_provider.experiments.transcript import Training, Transcript, tell
-from mlops_provider.handed_over import deployment_of, find_stack, python_of
+from mlops_provider.handed_over import aside, deployment_of, find_stack, print_json, python_of
 from mlops_provider.operators.champion import asked
 from mlops_provider.registry import champion_version
 
@@ -37,11 +34,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     begun = time.monotonic()
     # That a step starts in a new interpreter, for one.
     logging.getLogger("mlops_provider").setLevel(logging.WARNING)
-    out = _aside() if options.json else None
+    out = aside() if options.json else None
     find_stack(options)
     experiment = Experiment.of(options, datetime.now(UTC))
     deployment = deployment_of(options, experiment.pipeline.team)
-    for runtime in RUNTIMES:
+    for runtime in RUNTIMES if options.launcher == "process" else ():
         python_of(deployment, runtime)
     console.print(_what(experiment), markup=False, soft_wrap=True)
     line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
@@ -68,20 +65,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             "trainings": [each.document(deployment) for each in trainings],
             "seconds": round(time.monotonic() - begun, 1),
         }
-        with out:
-            out.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        print_json(document, out)
     return 0
-
-
-def _aside() -> TextIO:
-    """
-    Have all that this process says, logs of libraries too, go to standard error.
-
-    :return: standard output
-    """
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return out
 
 
 def _train(line: Line, prepared: Ref, seed: int | None) -> Training:

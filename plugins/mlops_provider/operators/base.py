@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -24,6 +23,7 @@ from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, 
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.operators.callbacks import as_list, say_why
+from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
 from mlops_provider.operators.runs import Asked, refuse_others
 from mlops_provider.operators.signatures import name_settings
 from mlops_provider.operators.wiring import check_wiring
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mlops_provider.patience import Patience
     from mlops_provider.team_spec import Tenant
 
-FAILED_NODES = "failed_nodes"
-"""Key of the task's state that holds how often its processes failed on each node, over its tries."""
 WAITING_FOR = "waiting_for"
 """In the task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 FAILURE_KEY = "failure"
@@ -272,7 +270,10 @@ class StepOperator(BaseOperator):
         try:
             launch = self.launch(Asked.of(context, self.upstream), deployment)
             name = self.launcher or deployment.launcher
-            launcher = launcher_class(name).of(self._task(context), deployment)
+            index = -1 if (index := context["ti"].map_index) is None else index
+            launcher = launcher_class(name).of(
+                self.step_task(context["run_id"], index, failed_nodes(context)), deployment
+            )
             # A trigger that fires at once can overtake its own deferral, which Airflow takes for a failure.
             if self.deferrable and self.retries and isinstance(launcher, DeferrableLauncher):
                 # Without a timeout: Airflow would fail the task, and what runs would run on.
@@ -302,7 +303,7 @@ class StepOperator(BaseOperator):
 
     def _conclude(self, outcome: Outcome, context: Context, deployment: Deployment) -> dict[str, Any]:
         if outcome.failed_nodes:
-            self._note_failed_nodes(outcome.failed_nodes, context)
+            note_failed_nodes(outcome.failed_nodes, context)
         if outcome.result is None:
             raise StepLostError(f"{self.step} ended without a result: {outcome.status}")
         if isinstance(outcome.result, Failure):
@@ -362,25 +363,22 @@ class StepOperator(BaseOperator):
             code=code,
         )
 
-    def _task(self, context: Context) -> StepTask:
-        failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
+    def step_task(
+        self, run_id: str, map_index: int = -1, failed_nodes: Mapping[str, int] = MappingProxyType({})
+    ) -> StepTask:
+        """Return what a launcher is told of the task instance. For the parameters see :class:`StepTask`."""
         return StepTask(
             dag_id=self.dag_id,
-            run_id=context["run_id"],
+            run_id=run_id,
             task_id=self.task_id,
-            map_index=-1 if (index := context["ti"].map_index) is None else index,
+            map_index=map_index,
             team=self.team,
             settings=self.launcher_settings,
             pods=self.pods,
             pods_of=self.pods_of or self.step,
             timeout_seconds=self.execution_timeout.total_seconds() if self.execution_timeout else None,
-            failed_nodes=failed,
+            failed_nodes=failed_nodes,
         )
-
-    def _note_failed_nodes(self, nodes: Sequence[str], context: Context) -> None:
-        """For the next try, which keeps away from a node that failed twice."""
-        failed: Mapping[str, int] = context["task_state_store"].get(FAILED_NODES, {})  # type: ignore[assignment]
-        context["task_state_store"].set(FAILED_NODES, dict(Counter(failed) + Counter(nodes)))
 
     def _failure(self, failure: Failure, context: Context) -> StepFailedError | StepRetryableError:
         if report := failure.details.get("report"):

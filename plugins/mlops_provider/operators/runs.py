@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.grain import Grain, Periods
@@ -16,6 +16,10 @@ from mlops.contract.section import SpecError
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
+
+
+TERMINAL: Final = "terminal__"
+"""Begins the id of a run that Airflow does not know, for it is one of ``mlops run``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
