@@ -1,4 +1,4 @@
-"""The command line: ``mlops up | down | demo | run | why | lint | gc | keys | logins``; the rest is a runtime's."""
+"""The command line ``mlops``: what Airflow's side answers itself. All else is handed over to a runtime."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import httpx
-from airflow.sdk.configuration import conf
 from rich.console import Console
 from rich.table import Table
 
@@ -38,9 +38,12 @@ from mlops_provider.handed_over import (
     HANDED_OVER,
     PASSWORD_VARIABLE,
     airflow_of,
+    airflow_url_of,
+    aside,
     deployment_of,
     find_stack,
     hand_over,
+    print_json,
     python_of,
 )
 from mlops_provider.launchers.process import runtime_environment
@@ -53,6 +56,8 @@ from mlops_provider.spec_file import SUFFIX, load_pipeline, located
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
+STATES = {"ok": "green", "warning": "yellow", "broken": "red"}
+"""Colours of what ``doctor`` finds."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 USERS_ERRORS = (
@@ -83,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mlops", description=__doc__)
+    parser = argparse.ArgumentParser(prog="mlops", description="Training pipelines of Airflow, in a terminal.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
@@ -106,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
     why.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(why)
+    why.set_defaults(store=None)
+    doctor = command("doctor", _doctor, "what is installed, reachable and writable, and how to fix what is not")
+    doctor.add_argument("--team", help=OF_A_TEAM)
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    _add_airflow(doctor)
+    doctor.set_defaults(store=None)
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
@@ -251,17 +262,35 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 def _why(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.why import explain
 
-    options.store = None
     find_stack(options)
-    url = options.airflow_url or conf.get("api", "base_url", fallback=AIRFLOW_URL)
-    found = explain(airflow_of(options), url.rstrip("/"), options.dag, options.run_id)
-    if options.json:
-        console.out(json.dumps(asdict(found), indent=1, ensure_ascii=False), highlight=False)
+    out = aside() if options.json else None
+    found = explain(airflow_of(options), options.dag, options.run_id)
+    if out is not None:
+        print_json(asdict(found), out)
         return 0
     console.print(f"{found.dag_id}, run {found.run_id}: {found.state}", style="bold", markup=False, soft_wrap=True)
     for sentence in found.sentences:
         console.print(sentence, markup=False, soft_wrap=True)
     return 0
+
+
+def _doctor(options: argparse.Namespace, console: Console) -> int:
+    """:return: exit code: 1 where something is broken"""
+    from mlops_provider.doctor import examine
+
+    out = aside() if options.json else None
+    deployment = deployment_of(options, options.team)
+    found = []
+    for each in examine(deployment, airflow_url_of(options), partial(airflow_of, options)):
+        found.append(each)
+        if out is None:
+            console.print(f"[{STATES[each.state]}]{each.state:8}[/] [bold]{each.subject:19}[/]", end="")
+            console.print(each.found, markup=False, soft_wrap=True)
+            if each.fix:
+                console.print(f"{'':28}{each.fix}", style="dim", markup=False, soft_wrap=True)
+    if out is not None:
+        print_json([asdict(each) for each in found], out)
+    return int(any(each.state == "broken" for each in found))
 
 
 def _lint(options: argparse.Namespace, console: Console) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from mlops.contract.refs import ModelVersionRef, RefError, ReportRef, ref_from_wire
+from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
@@ -27,9 +27,8 @@ class Explained:
     sentences: list[str]
 
 
-def explain(client: AirflowClient, url: str, dag_id: str, run_id: str | None) -> Explained:
+def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained:
     """
-    :param url: of Airflow, for addresses of reports
     :param run_id: the run; the newest where None
     :raises StackError: where there is no such DAG or run
     """
@@ -38,7 +37,9 @@ def explain(client: AirflowClient, url: str, dag_id: str, run_id: str | None) ->
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.NOT_FOUND:
             raise
-        raise StackError(f"Airflow at {url} has no DAG {dag_id!r}: see its import errors, or mlops lint") from error
+        raise StackError(
+            f"Airflow at {client.url} has no DAG {dag_id!r}: see its import errors, or mlops lint"
+        ) from error
     if run_id is None:
         newest = client.request("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-run_after", "limit": 1})
         found = newest["dag_runs"]
@@ -52,30 +53,30 @@ def explain(client: AirflowClient, url: str, dag_id: str, run_id: str | None) ->
         dag_id=dag_id,
         run_id=run["dag_run_id"],
         state=run["state"],
-        sentences=list(_Run(client, url, dag, run).sentences()),
+        sentences=list(_Run(client, dag, run).sentences()),
     )
 
 
 class _Run:
-    def __init__(self, client: AirflowClient, url: str, dag: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        self._client, self._url, self._dag, self._run = client, url, dag, run
+    def __init__(self, client: AirflowClient, dag: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+        self._client, self._dag, self._run = client, dag, run
         self._ids = dag["dag_id"], run["dag_run_id"]
         instances = client.task_instances(*self._ids)
         self._tasks = sorted(instances, key=lambda task: (task["start_date"] is None, task["start_date"] or ""))
 
     def sentences(self) -> Iterator[str]:
         if self._run["state"] == "queued" and not any(task["state"] for task in self._tasks):
-            paused = ", for the DAG is paused: unpause it" if self._dag["is_paused"] else ""
-            yield (
-                f"It has not begun{paused}." if paused else "It has not begun: another run of the DAG may be under way."
-            )
+            is_paused = self._dag["is_paused"]
+            why = "the DAG is paused: unpause it" if is_paused else "another run of the DAG may be under way"
+            yield f"It has not begun: {why}."
             return
         for task in self._tasks:
             match task["state"]:
                 case "failed":
                     yield from self._failed(task)
-                case "up_for_retry" | "up_for_reschedule":
-                    yield f"{_name(task)} failed at try {task['try_number']} and is tried again: {self._message(task)}"
+                case "up_for_retry":
+                    message, _ = self._said(task)
+                    yield f"{_name(task)} failed at try {task['try_number']} and is tried again: {message}"
                 case "awaiting_input":
                     question = self._client.question(*self._ids, task["task_id"])
                     yield f"{_name(task)} waits for a person's answer: {question['subject']}"
@@ -85,48 +86,51 @@ class _Run:
 
     def _failed(self, task: Mapping[str, Any]) -> Iterator[str]:
         tries = "" if task["try_number"] <= 1 else f" at try {task['try_number']}"
-        yield f"{_name(task)} failed{tries}: {self._message(task)}"
-        failure = self._failure(task)
-        if failure is not None and (report := failure["details"].get("report")) is not None:
-            yield f"Report: {self._url}{report_url(report)}"
+        message, report = self._said(task)
+        if report is not None:
+            message = message.replace(report, self._address(report))
+        yield f"{_name(task)} failed{tries}: {message}"
 
-    def _failure(self, task: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What the step said; None where it said nothing, and of a mapped task, whose messages are in its logs."""
-        if task["map_index"] != -1:
-            return None
-        found: Mapping[str, Any] | None = self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY)
-        return found
+    def _said(self, task: Mapping[str, Any]) -> tuple[str, str | None]:
+        """
+        Why a task failed, in the step's own words, or else by the end of its log; as of each of a mapped task.
 
-    def _message(self, task: Mapping[str, Any]) -> str:
-        failure = self._failure(task)
+        :return: the message, and the report's key where there is one
+        """
+        is_mapped = task["map_index"] != -1
+        failure = None if is_mapped else self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY)
         if failure is not None:
-            return str(failure["message"])
-        log = self._client.log(*self._ids, task["task_id"], task["try_number"], task["map_index"])
-        lines = [line for line in log.splitlines() if line.strip() and not line.startswith("::")]
-        return "\n".join(lines[-_MOST_LINES:]) or "its log is empty"
+            return failure["message"], failure["details"].get("report")
+        events = (str(entry.get("event", "")) for entry in self._log(task))
+        lines = [event for event in events if event.strip() and not event.startswith("::")]
+        return "\n".join(lines[-_MOST_LINES:]) or "its log is empty", None
 
     def _verdict(self) -> Iterator[str]:
         """What became of the model."""
         for task in self._tasks:
-            if task["map_index"] != -1 or task["state"] not in ("success", "skipped"):
-                continue
-            wire = self._client.xcom(*self._ids, task["task_id"]) if task["state"] == "success" else None
-            try:
-                ref = ref_from_wire(wire) if isinstance(wire, Mapping) else None
-            except (RefError, KeyError, TypeError):  # another task's own XCom
-                continue
-            if isinstance(ref, ReportRef):
-                yield f"The evaluation {'passed' if ref.passed else 'did not pass'}: {ref.reason}"
-                if (report := ref.artifacts.get("report")) is not None:
-                    yield f"Report: {self._url}{report_url(report.key)}"
-            elif isinstance(ref, ModelVersionRef) and task["operator_name"] == "PromoteOperator":
-                yield f"Version {ref.version} of {ref.name} was put into production."
-            elif task["state"] == "skipped" and task["operator_name"] in ("RegisterOperator", "ApproveOperator"):
-                yield f"{_name(task)} was skipped, and what follows it: {self._last_line(task)}"
-                return
+            operator, state = task["operator_name"], task["state"]
+            if operator == "EvaluateOperator" and state == "success":
+                report = ReportRef.from_wire(self._client.xcom(*self._ids, task["task_id"]))
+                yield f"The evaluation {'passed' if report.passed else 'did not pass'}: {report.reason}"
+                if (page := report.artifacts.get("report")) is not None:
+                    yield f"Report: {self._address(page.key)}"
+            elif operator == "PromoteOperator" and state == "success":
+                version = ModelVersionRef.from_wire(self._client.xcom(*self._ids, task["task_id"]))
+                yield f"Version {version.version} of {version.name} was put into production."
+            elif state == "skipped" and (reason := self._reason(task)) is not None:
+                yield f"{_name(task)} was skipped, and what follows it: {reason}"
 
-    def _last_line(self, task: Mapping[str, Any]) -> str:
-        return self._message(task).splitlines()[-1]
+    def _reason(self, task: Mapping[str, Any]) -> str | None:
+        """Why a task skipped itself; None where an earlier one did, and Airflow skipped it with that."""
+        if task["start_date"] is None:
+            return None
+        return next((entry["reason"] for entry in self._log(task) if "reason" in entry), None)
+
+    def _log(self, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self._client.log_entries(*self._ids, task["task_id"], task["try_number"], task["map_index"])
+
+    def _address(self, report: str) -> str:
+        return f"{self._client.url}{report_url(report)}"
 
 
 def _name(task: Mapping[str, Any]) -> str:

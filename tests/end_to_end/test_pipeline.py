@@ -17,6 +17,7 @@ from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
+from mlops_provider.links import report_url
 from mlops_provider.local.stack import StackError, stack_settings
 from mlops_provider.why import explain
 
@@ -56,12 +57,26 @@ def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -
     tasks = airflow.client.tasks(dag_id, run_id)
     assert tasks[task_id]["state"] == "failed"
     assert tasks[task_id]["try_number"] == 1, "what cannot be mended by trying again is not tried again"
-    message: str = airflow.client.xcom(dag_id, run_id, task_id, "failure")["message"]
+    failure = airflow.client.xcom(dag_id, run_id, task_id, "failure")
+    message: str = failure["message"]
     log = airflow.client.log(dag_id, run_id, task_id, 1).removesuffix("\n::endgroup::")
     assert log.endswith(message), "the user's message is the last line of the log"
-    explained = explain(airflow.client, airflow.stack.airflow_url, dag_id, run_id)
-    assert (explained.state, explained.sentences[0]) == ("failed", f"{task_id} failed: {message}")
-    return message
+    explained = explain(airflow.client, dag_id, run_id)
+    if (report := failure["details"].get("report")) is not None:
+        message = message.replace(report, f"{airflow.stack.airflow_url}{report_url(report)}")
+    assert (explained.state, explained.sentences) == ("failed", [f"{task_id} failed: {message}"])
+    return str(failure["message"])
+
+
+def mlops(airflow: LiveAirflow, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a terminal of the deployment's machine."""
+    word, *rest = arguments
+    settings = stack_settings(airflow.stack.root) | {"PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training"}
+    return subprocess.run(
+        [sys.executable, "-m", "mlops_provider.cli", word, "--home", str(airflow.home), *rest],
+        env={**os.environ, **settings, **environment}, capture_output=True, text=True, check=False,
+        timeout=NIGHT_SECONDS,
+    )  # fmt: skip
 
 
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
@@ -70,7 +85,7 @@ def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) 
 
 
 def test_why_says_how_a_night_went(airflow: LiveAirflow, first_night: str) -> None:
-    found = explain(airflow.client, airflow.stack.airflow_url, "events", first_night)
+    found = explain(airflow.client, "events", first_night)
     ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
     assert found.state == "success"
     assert found.sentences[0] == f"The evaluation passed: {ref.parent.reason}"
@@ -78,10 +93,10 @@ def test_why_says_how_a_night_went(airflow: LiveAirflow, first_night: str) -> No
     page = httpx.get(address, headers={"Authorization": airflow.client.authorization})
     assert page.status_code == 200
     assert found.sentences[2:] == ["Version 1 of events was put into production."]
-    assert explain(airflow.client, airflow.stack.airflow_url, "events", None).run_id
+    assert explain(airflow.client, "events", None).run_id
     for dag_id, run_id, message in (("nowhere", None, "has no DAG 'nowhere'"), ("events", "x", "has no run 'x'")):
         with pytest.raises(StackError, match=message):
-            explain(airflow.client, airflow.stack.airflow_url, dag_id, run_id)
+            explain(airflow.client, dag_id, run_id)
 
 
 def test_a_version_leads_back_to_its_exact_snapshot(airflow: LiveAirflow, first_night: str) -> None:
@@ -146,12 +161,7 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     checkpoint, versions = night.ancestor(CheckpointRef), len(airflow.model_versions())
 
     def run(*arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "mlops_provider.cli", "run", "events", "--home", str(airflow.home), "--json"]
-        settings = stack_settings(airflow.stack.root) | {"PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training"}
-        done = subprocess.run(
-            [*command, "--as-of", "2024-01-10", *arguments],
-            env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=NIGHT_SECONDS,
-        )  # fmt: skip
+        done = mlops(airflow, "run", "events", "--json", "--as-of", "2024-01-10", *arguments)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)["trainings"][0]
         return found
@@ -170,6 +180,21 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     made = {path.parent.parent.name for path in (airflow.stack.store / "experiments").rglob("ref.json")}
     assert made == {"train", "evaluate"}
     assert len(airflow.model_versions()) == versions
+
+
+def test_the_doctor_knows_the_deployment(airflow: LiveAirflow, first_night: str) -> None:
+    assert airflow.login is not None
+    user, password = airflow.login
+    done = mlops(airflow, "doctor", "--json", "--user", user, MLOPS_AIRFLOW_PASSWORD=password)
+    found = {(each["subject"], each["found"]): each["state"] for each in json.loads(done.stdout)}
+    assert done.returncode == 0, found
+    for login in ("steps", "release", "reader"):
+        assert [state for (_, said), state in found.items() if said.endswith(f"knows {login!r}")] == ["ok"]
+    assert found[("Airflow", f"{airflow.stack.airflow_url} is healthy")] == "ok"
+    assert set(found.values()) <= {"ok", "warning"}
+    nobody = mlops(airflow, "doctor")
+    assert "its DAGs cannot be asked for" in nobody.stdout
+    assert "name yourself by --user" in nobody.stdout
 
 
 def test_reports_address_reads_nothing_else(airflow: LiveAirflow, first_night: str) -> None:
@@ -218,6 +243,12 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, firs
     assert report["champion"] is not None
     for step in ("register", "promote"):
         assert airflow.states(run_id)[step] == ("success" if report["passed"] else "skipped")
+    verdict, _, changed = explain(airflow.client, "events", run_id).sentences
+    if report["passed"]:
+        assert changed.endswith(" of events was put into production.")
+    else:
+        assert verdict == f"The evaluation did not pass: {report['reason']}"
+        assert changed == f"register was skipped, and what follows it: not registered: {report['reason']}"
 
 
 @pytest.mark.usefixtures("restore_events")

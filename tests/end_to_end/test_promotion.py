@@ -20,6 +20,7 @@ from services import kms_server
 from mlops.contract.refs import ModelVersionRef
 from mlops.signing.keys import load_key
 from mlops_provider.locked_anchors import LockedAnchors
+from mlops_provider.why import explain
 
 KEY = "awskms:alias/release"
 BUCKET = "s3://anchors/of/production"
@@ -99,6 +100,9 @@ def test_a_rejected_version_is_archived_and_nothing_failed(airflow: LiveAirflow,
     assert airflow.client.wait("releasing", run_id, RUN_SECONDS) == "success"
     states = airflow.states(run_id, "releasing")
     assert (states["approve"], states["promote"]) == ("skipped", "skipped")
+    (sentence,) = explain(airflow.client, "releasing", run_id).sentences
+    assert sentence.startswith("approve was skipped, and what follows it: version ")
+    assert sentence.endswith(" of events is archived: rejected by vera: too many late flights")
     assert airflow.aliases()["champion"] == champion
     newest = history(airflow)[-1]
     assert (newest["action"], newest["to_stage"]) == ("archive", "archived")

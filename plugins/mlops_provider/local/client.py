@@ -23,6 +23,7 @@ class AirflowClient:
     """
 
     def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
+        self.url = url
         self._http = httpx.Client(base_url=url, timeout=REQUEST_SECONDS)
         if login is None:
             response = self._http.get("/auth/token")
@@ -151,9 +152,16 @@ class AirflowClient:
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1) -> str:
         """The task's log as text."""
+        entries = self.log_entries(dag_id, run_id, task_id, try_number, map_index)
+        return "\n".join(str(entry.get("event", "")) for entry in entries)
+
+    def log_entries(
+        self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1
+    ) -> list[dict[str, Any]]:
+        """The lines of the task's log, each with its ``event`` and what else was noted with it."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self.request("GET", path, params={"full_content": "true", "map_index": map_index})["content"]
-        return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in content)
+        return [{"event": line} if isinstance(line, str) else line for line in content]
 
     def variable(self, key: str) -> str | None:
         """The value of a variable, or None where there is none of that name."""
