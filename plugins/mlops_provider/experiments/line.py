@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
@@ -20,6 +20,7 @@ from mlops_provider.committed import lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
+from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.asked import Experiment
 from mlops_provider.launchers.base import Launcher, Outcome
@@ -28,6 +29,8 @@ from mlops_provider.launchers.named import launcher_class
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import TERMINAL, Asked
 from mlops_provider.operators.tune import BUDGET_SPENT
+
+_WAIT_SECONDS: Final = 0.2
 
 
 class Listener(Protocol):
@@ -140,19 +143,37 @@ class Line:
             # By what it does, not by this terminal: the same command finds a Job that a killed one has left.
             task = operator.step_task(f"{TERMINAL}{self.experiment.name}/{launch.input.run.run_key}", map_index)
             launcher = launcher_class(operator.launcher).of(task, self.deployment)
-            with self._lock:
-                if self._stopped:
-                    raise StepLostError(f"{what} was not begun")
-                self._running.add(launcher)
-            try:
-                return launcher.run(launch, lambda line: self.listener.line(what, line))
-            finally:
+            with alone_at(f"{self.deployment.store}/{launch.input.place}", self._waiting(what)):
                 with self._lock:
-                    self._running.discard(launcher)
+                    self._refuse_to_begin(what)
+                    self._running.add(launcher)
+                try:
+                    return launcher.run(launch, lambda line: self.listener.line(what, line))
+                finally:
+                    with self._lock:
+                        self._running.discard(launcher)
         except (SpecError, RefError) as error:
             raise StepFailedError(str(error)) from error
         except (ApiError, UnreachableError) as error:
             raise StepRetryableError(str(error)) from error
+
+    def _waiting(self, what: str) -> Callable[[], None]:
+        said = False
+
+        def wait() -> None:
+            nonlocal said
+            if not said:
+                self.listener.line(what, "another terminal is doing this: waiting for it")
+            said = True
+            self._refuse_to_begin(what)
+            time.sleep(_WAIT_SECONDS)
+
+        return wait
+
+    def _refuse_to_begin(self, what: str) -> None:
+        """:raises StepLostError: where the whole run is being ended"""
+        if self._stopped:
+            raise StepLostError(f"{what} was not begun")
 
     def _made_by_the_pipeline(self, document: StepInput) -> Ref | None:
         """

@@ -22,6 +22,7 @@ from terminal import Terminal
 from mlops_provider.experiments.asked import user
 
 AS_OF = "2024-01-10"
+SEARCH = "{space: {learning_rate: {low: 0.001, high: 0.1, log: true}}, sampler: random, trials: 2, parallel: 2}"
 
 pytestmark = [pytest.mark.server, pytest.mark.gang]
 
@@ -160,6 +161,23 @@ def test_what_stops_it_leaves_nothing_running_and_the_same_command_goes_on(
     assert [len(found) for found in project.places().values()] == [1] * 5, "nothing was made twice"
 
 
+def test_two_terminals_that_ask_for_the_same_do_it_once(project: Project) -> None:
+    """Broken: each would take the training over from the other, and the trials of a search would fail."""
+    arguments = ("run", "events", "--as-of", AS_OF, "--set", f"tune={SEARCH}")
+    argv, environment = project.command(*arguments)
+    terminals = [
+        subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    said = [terminal.communicate(timeout=300)[0] for terminal in terminals]
+    assert [terminal.returncode for terminal in terminals] == [0, 0], "\n\n".join(said)
+    assert "another terminal is doing this: waiting for it" in "".join(said)
+    assert "goes on elsewhere" not in "".join(said)
+    made = {step: len(found) for step, found in project.places().items()}
+    assert made.pop("trial") == 2
+    assert set(made.values()) == {1}
+
+
 def works_in(process: psutil.Process, project: Project) -> bool:
     """Whether a process runs a step on the project's store."""
     try:
@@ -169,8 +187,7 @@ def works_in(process: psutil.Process, project: Project) -> bool:
 
 
 def test_a_search_runs_its_trials_first(project: Project) -> None:
-    search = "{space: {learning_rate: {low: 0.001, high: 0.1, log: true}}, sampler: random, trials: 2, parallel: 2}"
-    found = project.json("--set", f"tune={search}", "--set", "train.epochs=1")
+    found = project.json("--set", f"tune={SEARCH}", "--set", "train.epochs=1")
     assert len(found["trainings"]) == 1
     places = project.places()
     assert (len(places["trial"]), len(places["tune"]), len(places["train"])) == (2, 1, 1)
