@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -66,15 +67,13 @@ def examine(deployment: Deployment, airflow_url: str, connect: Callable[[], Airf
 
     :param connect: asks Airflow for a login
     """
-    pipelines = dict(_pipelines(deployment.home / "dags"))
-    yield from (finding for finding, _ in pipelines.values() if finding.state == "broken")
-    if num_sound := sum(pipeline is not None for _, pipeline in pipelines.values()):
-        yield Finding(subject="pipelines", state="ok", found=f"{num_sound} files *{SUFFIX} are sound")
+    sound = list[Pipeline]()
+    yield from _pipelines(deployment.home / "dags", sound)
     yield _environment("airflow", sys.version.split()[0], None, deployment.home)
     if deployment.launcher == "process":
         for runtime in RUNTIMES:
             yield from _runtime(runtime, deployment)
-    yield from _spark(deployment, [pipeline for _, pipeline in pipelines.values() if pipeline is not None])
+        yield from _spark(sound)
     yield _memory()
     yield from _store(deployment)
     yield from _mlflow(deployment)
@@ -84,15 +83,16 @@ def examine(deployment: Deployment, airflow_url: str, connect: Callable[[], Airf
     yield _release_key(deployment)
 
 
-def _pipelines(folder: Path) -> Iterator[tuple[Path, tuple[Finding, Pipeline | None]]]:
+def _pipelines(folder: Path, sound: list[Pipeline]) -> Iterator[Finding]:
+    """:param sound: gets those that can be read"""
     for path in sorted(folder.rglob(f"*{SUFFIX}")):
         try:
-            pipeline = load_pipeline(path)
+            sound.append(load_pipeline(path))
         except (SpecError, OSError) as error:
             found = str(error).splitlines()[0]
-            yield path, (Finding(subject="pipelines", state="broken", found=found, fix=f"see mlops lint {path}"), None)
-        else:
-            yield path, (Finding(subject="pipelines", state="ok", found=f"{path}: ok"), pipeline)
+            yield Finding(subject="pipelines", state="broken", found=found, fix=f"see mlops lint {path}")
+    if sound:
+        yield Finding(subject="pipelines", state="ok", found=f"{len(sound)} files *{SUFFIX} are sound")
 
 
 def _runtime(name: str, deployment: Deployment) -> Iterator[Finding]:
@@ -163,9 +163,9 @@ def _pins(lock: Path) -> Iterator[tuple[str, str]]:
                     yield canonicalize_name(requirement.name), Version(pin.version).public
 
 
-def _spark(deployment: Deployment, pipelines: Iterable[Pipeline]) -> Iterator[Finding]:
+def _spark(pipelines: Iterable[Pipeline]) -> Iterator[Finding]:
     using = [pipeline.pipeline for pipeline in pipelines if pipeline.ingest.engine == "spark"]
-    if using and shutil.which("java") is None:
+    if using and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         yield Finding(
             subject="Spark",
             state="broken",
@@ -190,8 +190,10 @@ def _store(deployment: Deployment) -> Iterator[Finding]:
     try:
         store = store_of(deployment, retry=False)
         obstore.put(store, key, data, mode="create")
-        read, written = bytes(obstore.get(store, key).bytes()), obstore.head(store, key)["last_modified"]
-        obstore.delete(store, key)
+        try:
+            read, written = bytes(obstore.get(store, key).bytes()), obstore.head(store, key)["last_modified"]
+        finally:
+            obstore.delete(store, key)
     except (BaseError, OSError, ValueError, StepFailedError) as error:
         yield Finding(subject="store", state="broken", found=f"{uri}: {str(error).splitlines()[0]}", fix=fix)
         return

@@ -32,10 +32,7 @@ def mlflow() -> Iterator[str]:
 
 def findings(terminal: Terminal, *arguments: str, **environment: str) -> tuple[int, Findings]:
     """Return the exit code and, by subject, states, sentences and what to do."""
-    argv, given = terminal.command("doctor", "--json", *arguments)
-    # What the tests before this one have left in this process is of other deployments.
-    kept = ("AIRFLOW_HOME", "AIRFLOW__MLOPS__STORE", "AIRFLOW__MLOPS__TRACKING_URI")
-    places = {name: value for name, value in given.items() if not name.startswith("AIRFLOW_") or name in kept}
+    argv, places = terminal.command("doctor", "--json", *arguments)
     done = subprocess.run(argv, env={**places, **environment}, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     found: dict[str, list[tuple[str, str, str]]] = {}
@@ -141,3 +138,16 @@ def test_where_steps_are_pods_the_cluster_is_asked(tmp_path: Path, nowhere: str)
     (unreachable, image) = found["Kubernetes"]
     assert (unreachable[0], unreachable[1][:19]) == ("broken", "namespace default: ")
     assert image == ("broken", "there is no image of the validation runtime", "set [mlops] validation_image")
+
+
+def test_where_a_pipeline_asks_for_spark_java_is_looked_for(tmp_path: Path, nowhere: str) -> None:
+    home = make_project(tmp_path / "home")
+    path = home / "dags/events.pipeline.yaml"
+    path.write_text(path.read_text().replace("\n  window: 7\n", "\n  window: 7\n  engine: spark\n"))
+    terminal, nothing = Terminal(home, tmp_path / "store", nowhere), str(tmp_path / "nothing")
+    _, found = findings(terminal, "--airflow-url", nowhere, PATH=nothing, JAVA_HOME="")
+    assert [(state, said) for state, said, _ in found["Spark"]] == [
+        ("broken", "there is no `java`, and events asks for engine: spark")
+    ]
+    _, found = findings(terminal, "--airflow-url", nowhere, PATH=nothing, JAVA_HOME=nothing)
+    assert "Spark" not in found, "Spark starts it from there"

@@ -24,10 +24,12 @@ def alone_at(place: str, wait: Callable[[], None]) -> Iterator[None]:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(path, lock):
-                break
         except BlockingIOError:
+            os.close(lock)
             wait()
+            continue
+        if _is(path, lock):
+            break
         os.close(lock)
     try:
         yield

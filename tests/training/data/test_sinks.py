@@ -47,7 +47,14 @@ def settings(**output: Any) -> Any:
     return check_section(Predict, {"registered_model": "taxi", "output": output}, "predict").output
 
 
-@pytest.fixture(params=["delta", "sqlite", "postgres", "postgres in a schema"])
+@pytest.fixture(
+    params=[
+        "delta",
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.server),
+        pytest.param("postgres in a schema", marks=pytest.mark.server),
+    ]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path, connect: Any) -> tuple[Sink, Read]:
     """A sink that is a table, and what is in it, in an order."""
     order = ["prediction_period", "at"]
