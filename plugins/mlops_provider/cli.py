@@ -28,7 +28,7 @@ from mlops.signing.keys import (
     load_key,
     make_key,
 )
-from mlops_provider.connections import connection_environment, login_of, store_environment
+from mlops_provider.connections import connection_environment, login_of, store_environment, store_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.experiments.arguments import add_arguments
@@ -112,6 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(why)
     why.set_defaults(store=None)
+    register = command("register", _register, "have a run of the pipeline judge what mlops run has trained")
+    register.add_argument("training", help="its place, or the last part of it, as mlops runs list shows it")
+    register.add_argument("--store")
+    register.add_argument("--team", help=OF_A_TEAM)
+    _add_airflow(register)
     doctor = command("doctor", _doctor, "what is installed, reachable and writable, and how to fix what is not")
     doctor.add_argument("--team", help=OF_A_TEAM)
     doctor.add_argument("--json", action="store_true", help="print JSON")
@@ -271,6 +276,16 @@ def _why(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{found.dag_id}, run {found.run_id}: {found.state}", style="bold", markup=False, soft_wrap=True)
     for sentence in found.sentences:
         console.print(sentence, markup=False, soft_wrap=True)
+    return 0
+
+
+def _register(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.adoption import adopt
+
+    found = adopt(store_of(deployment_of(options, options.team)), airflow_of(options), options.training)
+    said = f"run {found.run_id} of {found.dag_id} judges {found.training}, and registers it if it passes"
+    paused = f"; it begins when the DAG is unpaused: airflow dags unpause {found.dag_id}" if found.is_paused else ""
+    console.print(f"{said}{paused}\nhow it goes: mlops why {found.dag_id} {found.run_id}", markup=False, soft_wrap=True)
     return 0
 
 

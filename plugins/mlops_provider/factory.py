@@ -17,6 +17,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from mlops.contract.learners import TORCH
 from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
+from mlops_provider.operators.adopted import PARAM
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.canary import CanaryOperator
@@ -72,7 +73,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
             for name in names
             # What a search finds goes before what is given.
             if not (step == "train" and pipeline.tune and name in pipeline.tune.space)
-        },
+        }
+        | _judged(pipeline),
     )
     settings = {
         step: pipeline.model_dump(include={field: True}, by_alias=False)[field] for step, field in _FIELDS.items()
@@ -117,6 +119,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
             version = CanaryOperator(version=version, **task("canary", "promote"), **canary).output
         PromoteOperator(version=version, registered_model=model, **common("promote"))
     return dag
+
+
+def _judged(pipeline: Pipeline) -> dict[str, Param]:
+    """The parameter by which a run judges an experiment, whose code nobody has reviewed, where somebody approves."""
+    text = "Train nothing: judge a training of an experiment, given by its place (mlops register)"
+    return {} if pipeline.promote.approval is None else {PARAM: Param(None, type=["null", "string"], description=text)}
 
 
 def build_rollback_dags(file: Path) -> dict[str, DAG]:

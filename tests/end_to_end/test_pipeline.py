@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 
@@ -180,6 +182,62 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     made = {path.parent.parent.name for path in (airflow.stack.store / "experiments").rglob("ref.json")}
     assert made == {"train", "evaluate"}
     assert len(airflow.model_versions()) == versions
+
+
+def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None:
+    """The very training is registered, by the pipeline's own gate, and waits for approval; nothing is made again."""
+    assert airflow.login is not None
+    user, password = airflow.login
+    spec = yaml.safe_load((airflow.home / "dags/events.pipeline.yaml").read_text())
+    spec |= {"pipeline": "judging", "promote": {"approval": {"approvers": ["vera"]}}, "schedule": None}
+    for step in ("evaluate", "register"):
+        spec[step] = spec[step] | {"registered_model": "judging"}
+    path = airflow.home / "dags/judging.pipeline.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    try:
+        tried = mlops(airflow, "run", "judging", "--json", "--as-of", "2024-01-10", "--set", "train.epochs=2")
+        assert tried.returncode == 0, tried.stderr
+        training = json.loads(tried.stdout)["trainings"][0]["checkpoint"]
+        airflow.client.wait_for_dag("judging")
+        airflow.client.unpause("judging")
+        key, login = training.rpartition("/")[2], {"MLOPS_AIRFLOW_PASSWORD": password}
+        asked = mlops(airflow, "register", key, "--user", user, **login)
+        assert asked.returncode == 0, asked.stdout
+        run_id = re.search(r"mlops why judging (\S+)", asked.stdout)[1]  # type: ignore[index]
+        deadline = time.monotonic() + NIGHT_SECONDS
+        while airflow.states(run_id, "judging").get("approve") != "awaiting_input":
+            assert airflow.client.run("judging", run_id)["state"] != "failed", "\n".join(
+                explain(airflow.client, "judging", run_id).sentences
+            )
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+        version = ModelVersionRef.from_wire(airflow.client.xcom("judging", run_id, "register"))
+        assert version.ancestor(CheckpointRef).place == training
+        assert version.parent.place.startswith("pipelines/judging/evaluate/")
+        assert {each.name for each in (airflow.stack.store / "pipelines/judging").iterdir()} == {"evaluate", "register"}
+        again = mlops(airflow, "register", training, "--user", user, **login)
+        assert again.returncode == 1
+        assert f"was given to the run {run_id} of judging" in again.stdout
+        stays = mlops(airflow, "runs", "remove", "/".join(training.split("/")[1:3]), "--delete")
+        assert f"stays: {version.parent.place} judged a training of it" in stays.stderr
+        assert "IDENTICAL" in mlops(airflow, "reproduce", f"judging/{version.version}").stdout
+    finally:
+        path.unlink()
+
+
+def test_a_pipeline_without_approval_takes_no_experiment(airflow: LiveAirflow, first_night: str) -> None:
+    """Broken: what nobody has reviewed would go live by itself."""
+    assert airflow.login is not None
+    user, password = airflow.login
+    tried = mlops(airflow, "run", "events", "--json", "--as-of", "2024-01-10", "--set", "train.epochs=2")
+    training = json.loads(tried.stdout)["trainings"][0]["checkpoint"]
+    asked = mlops(airflow, "register", training, "--user", user, MLOPS_AIRFLOW_PASSWORD=password)
+    assert asked.returncode == 1
+    assert "events takes no experiments" in asked.stdout
+    airflow.client.trigger("events", "forced", None, {"experiment": training})
+    assert airflow.client.wait("events", "forced", NIGHT_SECONDS) == "failed"
+    found = explain(airflow.client, "events", "forced").sentences[0]
+    assert "was triggered with 'experiment', which is no parameter of this pipeline" in found
 
 
 def test_the_doctor_knows_the_deployment(airflow: LiveAirflow, first_night: str) -> None:

@@ -50,6 +50,12 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
     assert params.get_param("learning_rate").schema["exclusiveMinimum"] == 0
 
 
+def test_only_where_somebody_approves_a_run_may_judge_an_experiment() -> None:
+    """Broken: code that nobody has reviewed would go live by itself."""
+    assert "experiment" not in build_dag(load_pipeline(PIPELINE)).params
+    assert "experiment" in build_dag(load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")).params
+
+
 @pytest.mark.parametrize("path", sorted(REPOSITORY.glob("dags/*.pipeline.yaml")), ids=lambda path: path.name)
 def test_each_recipe_is_a_dag(path: Path) -> None:
     dag = build_dag(load_pipeline(path))

@@ -22,6 +22,7 @@ from mlops_provider.launcher_names import LAUNCHERS, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
+from mlops_provider.operators.adopted import HANDED_ON, asked_to_judge, made_by_experiment
 from mlops_provider.operators.callbacks import as_list, say_why
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
 from mlops_provider.operators.runs import Asked, refuse_others
@@ -193,10 +194,11 @@ class StepOperator(BaseOperator):
         return []
 
     def execute(self, context: Context) -> dict[str, Any]:
-        deployment = self._deployment()
-        return self.patience(context).with_work(
-            lambda: self._conclude(self._launch(context, deployment), context, deployment)
-        )
+        deployment, patience = self._deployment(), self.patience(context)
+        if self.step in HANDED_ON and (place := asked_to_judge(context, self.dag)):
+            pipeline = str(self.pipeline)
+            return patience.with_work(lambda: made_by_experiment(self.produces(), place, pipeline, deployment))
+        return patience.with_work(lambda: self._conclude(self._launch(context, deployment), context, deployment))
 
     def resume(self, context: Context, event: Mapping[str, Any], launcher: str, waited: float = 0.0) -> dict[str, Any]:
         """
@@ -268,7 +270,7 @@ class StepOperator(BaseOperator):
         from mlops_provider.patience import store_errors
 
         try:
-            launch = self.launch(Asked.of(context, self.upstream), deployment)
+            launch = self.launch(Asked.of(context, self.upstream, asked_to_judge(context, self.dag)), deployment)
             name = self.launcher or deployment.launcher
             index = -1 if (index := context["ti"].map_index) is None else index
             launcher = launcher_class(name).of(
@@ -351,6 +353,7 @@ class StepOperator(BaseOperator):
             try_number=asked.try_number,
             user=asked.user,
             experiment=asked.experiment,
+            adopts=asked.adopts,
         )
         return StepInput(
             step=self.step,

@@ -36,6 +36,8 @@ class Asked:
     """Who started the run by hand; empty where the schedule did."""
     experiment: str = ""
     """See :class:`mlops.contract.step.RunIdentity`."""
+    adopts: str = ""
+    """Likewise."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the run: those of the DAG, and what the run was triggered with instead."""
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class Asked:
     """Of the task, kept over its tries; None outside of Airflow."""
 
     @classmethod
-    def of(cls, context: Context, upstream: Any) -> Self:
+    def of(cls, context: Context, upstream: Any, adopts: str = "") -> Self:
         """By a run of Airflow."""
         run = context["dag_run"]
         return cls(
@@ -53,6 +55,7 @@ class Asked:
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
             user=run.triggering_user_name or "",
+            adopts=adopts,
             params=context["params"],
             given=run.conf or {},
             state=context["task_state_store"],

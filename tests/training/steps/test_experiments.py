@@ -11,7 +11,7 @@ from committed_refs import chain, commit_lineage
 from committed_snapshots import commit_snapshot, store_snapshot, visits
 from polars.testing import assert_frame_equal
 
-from mlops.contract.refs import CheckpointRef, DatasetRef, Ref, ReportRef, ValidationRef
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, ReportRef, ValidationRef
 from mlops.contract.step import BadDataError, RunIdentity, StepInput
 from mlops.data.snapshots.garbage import collect
 from mlops.data.snapshots.snapshot import Snapshot
@@ -97,8 +97,34 @@ def test_a_pipelines_run_does_not_go_on_from_an_experiment(store: Store, deploym
         place="pipelines/visits/validate/forged", schema_sha256="3" * 64, num_checks=1, parent=tried
     )  # fmt: skip
     commit_lineage(store, validated)
-    with pytest.raises(BadDataError, match="never go on from one"):
+    with pytest.raises(BadDataError, match="only where it was asked to judge it: mlops register"):
         find_committed(document("", validated, "features"), deployment)
+
+
+def test_a_run_judges_the_experiment_that_it_was_asked_to_judge_and_no_other(
+    store: Store, deployment: ProcessSettings
+) -> None:
+    """Broken: who may start a run could have it register what another one was asked for."""
+    refs, folder = chain(), "experiments/ana/visits"
+    features = replace(refs[FeaturesRef], place=f"{folder}/features/key")
+    checkpoint = replace(refs[CheckpointRef], place=f"{folder}/train/key", parent=features)
+    report = replace(refs[ReportRef], place="pipelines/visits/evaluate/key", parent=checkpoint)
+    commit_lineage(store, checkpoint)
+
+    def judge(adopts: str, ref: Ref = checkpoint, step: str = "evaluate") -> Ref | None:
+        asked = document("", ref, step)
+        return find_committed(replace(asked, run=replace(asked.run, adopts=adopts)), deployment)
+
+    assert judge(checkpoint.place) is None
+    for other in ("", f"{folder}/train/other", "experiments/bo/visits/train/key"):
+        with pytest.raises(BadDataError, match="was asked to judge"):
+            judge(other)
+    store.commit(report)
+    assert judge("", report, "register") is None, "the evaluation was asked"
+    forged = replace(report, place="experiments/ana/visits/evaluate/key")
+    store.commit(forged)
+    with pytest.raises(BadDataError, match="was asked to judge"):
+        judge("", forged, "register")
 
 
 def test_garbage_collection_and_verification_know_its_snapshots(store: Store) -> None:

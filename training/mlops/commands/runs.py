@@ -75,9 +75,22 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
     if not options.delete:
         console.print(f"{EXPERIMENTS}/{name}: {len(objects)} objects, {size}; to remove them: --delete", soft_wrap=True)
         return 0
+    if judged := list(_judged(places.store, name)):
+        raise BadConfigError(
+            f"{EXPERIMENTS}/{name} stays: {judged[0]} judged a training of it, and a registered model may rest on that"
+        )
     places.store.delete([each.key for each in objects])
     console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
     return 0
+
+
+def _judged(store: Store, name: str) -> Iterator[str]:
+    """Return the evaluations of the pipeline that are of trainings of an experiment (``mlops register``)."""
+    pipeline = name.split("/")[1].partition(".")[0]
+    for key in store.folders(f"pipelines/{pipeline}/evaluate"):
+        ref = store.committed(f"pipelines/{pipeline}/evaluate/{key}")
+        if isinstance(ref, ReportRef) and ref.parent.place.startswith(f"{EXPERIMENTS}/{name}/"):
+            yield ref.place
 
 
 def _experiments(store: Store, asked: str | None, *, whole: bool = False) -> Sequence[str]:

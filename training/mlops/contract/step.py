@@ -186,6 +186,8 @@ class RunIdentity:
     experiment: str = ""
     """``USER/PIPELINE`` or ``USER/PIPELINE.NAME`` where the pipeline is only tried out: what it has not made already
     lies apart. Empty for the pipeline's own runs."""
+    adopts: str = ""
+    """Place of a training of an experiment that the pipeline's own run judges; empty: the run trains itself."""
 
     @property
     def owner(self) -> str:

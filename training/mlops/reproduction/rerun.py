@@ -69,6 +69,7 @@ class Reruns:
             task_id=step,
             run_id=self.of,
             try_number=1,
+            experiment="",
         )
         settings = {**document.config, **config}
         again = replace(document, run=run, ref=ref, config=settings, baselines={}, reproduces=self.of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlops.contract.ref_difference import distrust
-from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
+from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref, ReportRef
 from mlops.contract.step import EXPERIMENTS, BadDataError, StepInput
 from mlops.store import Store
 
@@ -19,7 +19,7 @@ def verify_inputs(store: Store, document: StepInput) -> None:
     :raises ChangedRefError: naming the ref's kind and the first field that differs
     :raises BadDataError: where a pipeline's own run would go on from an experiment
     """
-    if not document.run.experiment:
+    if not (document.run.experiment or document.reproduces):
         _refuse_experiments(document)
     if document.ref is not None:
         rollback = document.step == "promote" and document.config["action"] == "rollback"
@@ -31,16 +31,27 @@ def verify_inputs(store: Store, document: StepInput) -> None:
 
 def _refuse_experiments(document: StepInput) -> None:
     """
-    Check that a pipeline's own run goes on from its own results.
+    Check that a pipeline's own run goes on from its own results, or from the experiment that it was asked to judge.
 
-    :raises BadDataError: if an experiment made one of them
+    :raises BadDataError: if another experiment made one of them
     """
-    for link in document.ref.lineage() if document.ref is not None else ():
-        if link.place.startswith(f"{EXPERIMENTS}/"):
+    if document.ref is None:
+        return
+    adopted = _folder(document.run.adopts) if document.ref.place == document.run.adopts else None
+    for link in document.ref.lineage():
+        is_experiments = link.place.startswith(f"{EXPERIMENTS}/")
+        if isinstance(link, ReportRef) and not is_experiments:
+            return  # the evaluation, a step of the pipeline, was allowed to judge what it judged
+        if is_experiments and _folder(link.place) != adopted:
             raise BadDataError(
-                f"the input of {document.step} comes from the experiment {link.place}, and a pipeline's own runs never "
-                "go on from one: put the settings into the pipeline's file, and let a run of it make the model again"
+                f"the input of {document.step} comes from the experiment {link.place}; a pipeline's own run goes on "
+                "from one only where it was asked to judge it: mlops register TRAINING"
             )
+
+
+def _folder(place: str) -> str:
+    """Return the folder of an experiment, from the place of one of its steps."""
+    return "/".join(place.split("/")[:3])
 
 
 def _verify_start(document: StepInput) -> None:

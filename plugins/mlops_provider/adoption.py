@@ -1,0 +1,84 @@
+"""``mlops register``: have a pipeline's own run judge a training of an experiment, and register it if it passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import obstore
+from obstore.store import ObjectStore
+
+from mlops.contract.refs import CheckpointRef
+from mlops.contract.section import SpecError
+from mlops.contract.step import EXPERIMENTS
+from mlops_provider.committed import read_committed
+from mlops_provider.local.client import AirflowClient
+from mlops_provider.operators.adopted import PARAM, pipeline_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    """The run that judges a training."""
+
+    training: str
+    dag_id: str
+    run_id: str
+    is_paused: bool
+    """Whether the DAG is: the run then waits until somebody unpauses it."""
+
+
+def adopt(store: ObjectStore, airflow: AirflowClient, training: str) -> Adoption:
+    """
+    Start the run.
+
+    :param training: its place, or the last part of it, as ``mlops runs list`` shows it
+    :raises SpecError: where there is no such training, several, or one that is not whole yet
+    :raises SpecError: where Airflow has no DAG of that pipeline, or has such a run already
+    """
+    place = _place(store, training)
+    dag_id = pipeline_of(place)
+    assert dag_id is not None, "it was found as a place of an experiment"
+    if not isinstance(asyncio.run(read_committed(store, place)), CheckpointRef):
+        raise SpecError(f"{place} is not trained to its end: the same mlops run goes on with it")
+    _, user, experiment, _, key = place.split("/")
+    run_id = f"experiment__{user}__{experiment}__{key}"
+    try:
+        dag = airflow.request("GET", f"/dags/{dag_id}")
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != httpx.codes.NOT_FOUND:
+            raise
+        raise SpecError(f"Airflow at {airflow.url} has no DAG {dag_id!r}: mlops lint says why, or deploy it") from error
+    if PARAM not in airflow.request("GET", f"/dags/{dag_id}/details")["params"]:
+        raise SpecError(
+            f"{dag_id} takes no experiments, for it puts models into production without asking anybody: give it "
+            "promote.approval, or put the experiment's settings into its file"
+        )
+    if airflow.run(dag_id, run_id) is not None:
+        raise SpecError(f"{place} was given to the run {run_id} of {dag_id}: see mlops why {dag_id} {run_id}")
+    airflow.trigger(dag_id, run_id, None, {PARAM: place})
+    return Adoption(training=place, dag_id=dag_id, run_id=run_id, is_paused=dag["is_paused"])
+
+
+def _place(store: ObjectStore, training: str) -> str:
+    known = list(_trainings(store))
+    found = [place for place in known if training in (place, place.rpartition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError(f"{training} is the name of several trainings; name the place: {', '.join(found)}")
+    raise SpecError(
+        f"there is no training {training!r} of an experiment; "
+        + (f"there are {', '.join(known[-3:])}: see mlops runs list" if known else "try one out: mlops run PIPELINE")
+    )
+
+
+def _trainings(store: ObjectStore) -> Iterator[str]:
+    for user in _folders(store, EXPERIMENTS):
+        for experiment in _folders(store, user):
+            yield from _folders(store, f"{experiment}/train")
+
+
+def _folders(store: ObjectStore, folder: str) -> list[str]:
+    return sorted(obstore.list_with_delimiter(store, folder)["common_prefixes"])
