@@ -77,7 +77,7 @@ def _place(store: ObjectStore, training: str) -> str:
 def _trainings(store: ObjectStore) -> Iterator[str]:
     for user in _folders(store, EXPERIMENTS):
         for experiment in _folders(store, user):
-            yield from _folders(store, f"{experiment}/train")
+            yield from (place for place in _folders(store, f"{experiment}/train") if pipeline_of(place) is not None)
 
 
 def _folders(store: ObjectStore, folder: str) -> list[str]:

@@ -31,7 +31,7 @@ from mlops.signing.keys import (
 from mlops_provider.connections import connection_environment, login_of, store_environment, store_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.experiments.arguments import add_arguments
+from mlops_provider.experiments.arguments import add_arguments, add_spin_arguments
 from mlops_provider.handed_over import (
     AIRFLOW_URL,
     CHECKOUT,
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
     add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
+    add_spin_arguments(command("spin", _spin, "try one step out, again and again, on what an earlier run has made"))
     why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
     why.add_argument("dag", metavar="DAG", help="its id")
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
@@ -262,6 +263,12 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.experiments.run import run
 
     return run(options, console)
+
+
+def _spin(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.experiments.spin import spin
+
+    return spin(options, console)
 
 
 def _why(options: argparse.Namespace, console: Console) -> int:

@@ -1,15 +1,18 @@
-"""The arguments of ``mlops run``."""
+"""The arguments of ``mlops run`` and ``mlops spin``."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 from mlops.contract.section import NAME_PATTERN
 from mlops_provider.spec_file import SUFFIX
 
 STEPS = ("ingest", "validate", "features", "tune", "train", "evaluate")
 """What an experiment may do. It never registers a model, nor puts one into production."""
+SPIN = "spin"
+"""Name of the experiment with what ``mlops spin`` has made, until it makes it again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
 
 
+def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("step", choices=[step for step in STEPS if step != "tune"])
+    parser.add_argument(
+        "pipeline",
+        metavar="PIPELINE[@DATE]",
+        help=f"its name, or its file *{SUFFIX}; the step takes what the newest run has made, or the newest one of the "
+        "data interval that had ended by DATE",
+    )
+    parser.add_argument("--input", metavar="PLACE", help="take what is committed at this place of the store instead")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another value for a setting of the step, as YAML; may be given several times: --set epochs=1",
+    )
+    watching = parser.add_mutually_exclusive_group()
+    watching.add_argument(
+        "--pdb",
+        action="store_true",
+        help="run it as one process in this terminal: breakpoint() works, and the debugger opens where the step fails, "
+        "or where Ctrl-C finds it",
+    )
+    watching.add_argument(
+        "--profile", type=Path, metavar="FILE.svg", help="write a flame graph of all its processes, by py-spy"
+    )
+    parser.add_argument("--store", help="(default: the deployment's)")
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, got {text!r}")
@@ -64,4 +96,6 @@ def _positive(text: str) -> int:
 def _name(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(f"must be lower-case letters, digits and underscores, got {text!r}")
+    if text == SPIN:
+        raise argparse.ArgumentTypeError(f"{SPIN!r} is where mlops spin puts what it makes; take another name")
     return text

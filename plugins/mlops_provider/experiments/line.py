@@ -87,7 +87,8 @@ class Line:
         what = step if seed is None else f"{step} seed {seed}"
         operator = self.experiment.dag.get_task(step)
         assert isinstance(operator, StepOperator), "the pipeline's own"
-        ref = self._ref(what, self._run(what, operator, upstream, {} if seed is None else {"seed": seed}))
+        outcome = self._run(what, operator, upstream, {} if seed is None else {"seed": seed})
+        ref = made(what, outcome, self.deployment)
         self.listener.ended(what, ref)
         return ref
 
@@ -106,7 +107,7 @@ class Line:
                 if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
                     self.listener.line(what, outcome.result.message)
                     return None
-                self.listener.ended(what, self._ref(what, outcome))
+                self.listener.ended(what, made(what, outcome, self.deployment))
             except (StepFailedError, StepRetryableError, StepLostError) as error:
                 self.listener.failed(what, str(error))
                 return error
@@ -201,16 +202,24 @@ class Line:
                 launcher.cancel()
             time.sleep(0.05)  # one that is about to start its process is found the next time
 
-    def _ref(self, what: str, outcome: Outcome) -> Ref:
-        found = outcome.result
-        if found is None:
-            raise StepLostError(f"{what} ended without a result: {outcome.status}; the same command goes on")
-        if not isinstance(found, Failure):
-            return found
-        message, report = found.message, found.details.get("report")
-        if report is not None:
-            message = message.replace(report, address(self.deployment, report))
-        raise StepFailedError(f"{what}: {message}")
+
+def made(what: str, outcome: Outcome, deployment: Deployment) -> Ref:
+    """
+    Return what a step has committed.
+
+    :param what: the step, for the message
+    :raises StepLostError: where its process ended without a word
+    :raises StepFailedError: where it failed
+    """
+    found = outcome.result
+    if found is None:
+        raise StepLostError(f"{what} ended without a result: {outcome.status}; give the same command again")
+    if not isinstance(found, Failure):
+        return found
+    message, report = found.message, found.details.get("report")
+    if report is not None:
+        message = message.replace(report, address(deployment, report))
+    raise StepFailedError(f"{what}: {message}")
 
 
 def address(deployment: Deployment, key: str) -> str:

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
     trainings: list[Training] = []
     try:
-        _check_tracking(experiment, deployment)
+        check_tracking(experiment, deployment)
         prepared = line.prepare()
         if STEPS.index(experiment.until) >= STEPS.index("train"):
             seeds: Sequence[int | None] = experiment.seeds or [None]
@@ -87,7 +87,7 @@ def _what(experiment: Experiment) -> str:
     )
 
 
-def _check_tracking(experiment: Experiment, deployment: Deployment) -> None:
+def check_tracking(experiment: Experiment, deployment: Deployment) -> None:
     """
     Check that MLflow answers: it is asked for the champion, and has the training's curves.
 

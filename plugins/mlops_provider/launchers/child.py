@@ -50,6 +50,8 @@ class Order:
     nodes: str
     max_restarts: int
     hang_seconds: float
+    around: Sequence[str] = ()
+    """Program that runs the step, and its arguments: a profiler, say. The step then starts in a new interpreter."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -69,16 +71,21 @@ class ChildRun:
         with scratch_folder(order.step) as folder:
             document, result = folder / "input.json", folder / "result.json"
             document.write_text(order.document)
-            argv = step_argv(
-                order.python,
-                str(document),
-                order.processes,
-                nodes=order.nodes,
-                max_restarts=order.max_restarts,
-                hang_seconds=order.hang_seconds,
-            )
+            argv = [
+                *order.around,
+                *step_argv(
+                    order.python,
+                    str(document),
+                    order.processes,
+                    nodes=order.nodes,
+                    max_restarts=order.max_restarts,
+                    hang_seconds=order.hang_seconds,
+                ),
+            ]
             # The order's own go first: a step may not be told that its parent is another one.
             environment = {**order.environment, **process_variables(result)}
+            if order.around:  # that is the parent, and has no number yet
+                del environment[PARENT_VARIABLE]
             self._process = process = _start(order, argv, environment)
             lost: list[Exception] = []
             reader = threading.Thread(target=_forward, args=(process.output, on_line, lost), daemon=True)
@@ -130,7 +137,7 @@ def process_variables(result: Path) -> dict[str, str]:
 
 def _start(order: Order, argv: Sequence[str], environment: Mapping[str, str]) -> _Process:
     home = Path(order.home)
-    if order.module is None:
+    if order.module is None or order.around:
         return _Cold(argv, environment, home)
     warm = WarmRuntime(
         python=argv[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,12 +29,13 @@ class ProcessLauncher:
     Implements :class:`mlops_provider.launchers.base.Launcher`.
 
     :param deployment: where the runtimes, the store and the MLflow server are, and whom steps run as
+    :param around: see :class:`mlops_provider.launchers.child.Order`
     """
 
     section: ClassVar[None] = None
 
-    def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
+    def __init__(self, deployment: Deployment, *, around: Sequence[str] = ()) -> None:
+        self.deployment, self._around = deployment, around
         self._run: ChildRun | UserRun | None = None
 
     @classmethod
@@ -43,6 +44,18 @@ class ProcessLauncher:
 
     def run(self, launch: Launch, on_line: Callable[[str], None]) -> Outcome:
         """:raises SpecError: where the step cannot run as the team's user"""
+        deployment, order = self.deployment, self.order(launch)
+        if deployment.run_as_user is None:
+            self._run = ChildRun()
+        else:
+            self._run = UserRun(as_user(deployment.run_as_user), str(deployment.pythons["training"]))
+        try:
+            return self._run.run(order, on_line)
+        finally:
+            self._run = None
+
+    def order(self, launch: Launch) -> Order:
+        """Return the process that does it."""
         deployment = self.deployment
         python = deployment.pythons[launch.runtime]
         if not python.exists():
@@ -51,7 +64,7 @@ class ProcessLauncher:
                 f"[mlops] {launch.runtime}_python in Airflow's configuration"
             )
         environment = runtime_environment(deployment, os.environ) | threads(launch.processes, launch.nodes)
-        order = Order(
+        return Order(
             step=launch.input.step,
             document=launch.input.dump(),
             python=str(python),
@@ -63,15 +76,8 @@ class ProcessLauncher:
             nodes=launch.nodes,
             max_restarts=launch.max_restarts,
             hang_seconds=launch.hang_seconds,
+            around=self._around,
         )
-        if deployment.run_as_user is None:
-            self._run = ChildRun()
-        else:
-            self._run = UserRun(as_user(deployment.run_as_user), str(deployment.pythons["training"]))
-        try:
-            return self._run.run(order, on_line)
-        finally:
-            self._run = None
 
     def cancel(self) -> None:
         if (run := self._run) is not None:

@@ -25,7 +25,8 @@ HANDED_ON: Final = frozenset({"ingest", "validate", "features", "trial", "tune",
 """Steps that do no work in such a run."""
 logger = logging.getLogger(__name__)
 _NAME: Final = NAME_PATTERN.strip("^$")
-_PLACE: Final = re.compile(rf"{EXPERIMENTS}/{_NAME}/(?P<pipeline>{_NAME})(\.{_NAME})?/train/[\w-]+")
+# What was spun is gone at the next spin.
+_PLACE: Final = re.compile(rf"{EXPERIMENTS}/{_NAME}/(?P<pipeline>{_NAME})(\.(?!spin/){_NAME})?/train/[\w-]+")
 
 
 def asked_to_judge(context: Context, dag: DAG) -> str:

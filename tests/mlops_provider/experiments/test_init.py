@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
-import pty
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
@@ -154,18 +151,8 @@ def test_in_a_terminal_it_asks_for_what_no_option_says(
     """Return takes what is proposed."""
     rows = [[f"2024-01-{day:02}", "abc"[day % 3], day * 1.5] for day in range(1, 31)]
     write(terminal.home / "data/t.csv", "at word price", rows)
-    argv, environment = terminal.command("init", "data/t.csv")
-    pid, screen = pty.fork()
-    if pid == 0:
-        os.chdir(terminal.home)
-        os.execve(argv[0], argv, environment)
-    os.write(screen, "".join(f"{answer}\n" for answer in answers).encode())
-    said = b""
-    with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
-        while part := os.read(screen, 4096):
-            said += part
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said.decode()
-    os.close(screen)
-    assert b"Which column is to be predicted?" in said
+    code, said = terminal.typed([("?", answer) for answer in answers], "init", "data/t.csv")
+    assert code == 0, said
+    assert "Which column is to be predicted?" in said
     assert load_pipeline(terminal.home / "dags/t.pipeline.yaml").ingest.event_time == event_time
     assert f"label='{label}'" in (terminal.home / "include/t/features.py").read_text()
