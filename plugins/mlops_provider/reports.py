@@ -1,4 +1,7 @@
-"""``GET /mlops/reports/<key>``: the HTML reports of the store, for whoever may read the pipeline's DAG."""
+"""
+``GET /mlops/reports/<key>``: the HTML reports of the store, also those of experiments, for whoever may read the
+pipeline's DAG.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from fastapi.responses import HTMLResponse
 from obstore.store import ObjectStore
 from starlette.concurrency import run_in_threadpool
 
+from mlops.contract.section import NAME_PATTERN
+from mlops.contract.step import EXPERIMENTS
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment, tenant_of_name
 
 # Without the pages of its own API, which FastAPI shows to everybody.
 app = FastAPI(title="MLOps", docs_url=None, redoc_url=None, openapi_url=None)
 
-_REPORT_KEY = re.compile(r"pipelines/(?P<pipeline>[a-z][a-z0-9_]*)/[a-z]+/\w[\w.-]*/report\.[0-9a-f]{12}\.html")
+_NAME = NAME_PATTERN.strip("^$")
+_REPORT_KEY = re.compile(
+    rf"(pipelines|{EXPERIMENTS}/{_NAME})/(?P<pipeline>{_NAME})(\.{_NAME})?/[a-z]+/\w[\w.-]*/report\.[0-9a-f]{{12}}\.html"
+)
 # The reports are files of their own: nothing in them may run, or load from, or send to, anywhere else. Whoever may
 # write the store may write into them.
 _HEADERS = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import Ref, RefError
@@ -26,6 +27,7 @@ from mlops_provider.experiments.asked import Experiment
 from mlops_provider.launchers.base import Launcher, Outcome
 from mlops_provider.launchers.kubernetes.api import ApiError, UnreachableError
 from mlops_provider.launchers.named import launcher_class
+from mlops_provider.links import report_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import TERMINAL, Asked
 from mlops_provider.operators.tune import BUDGET_SPENT
@@ -223,5 +225,8 @@ def made(what: str, outcome: Outcome, deployment: Deployment) -> Ref:
 
 
 def address(deployment: Deployment, key: str) -> str:
-    """The address of an object of the store."""
-    return f"{deployment.store}/{key}"
+    """The address of a report: of its file, or of Airflow's page where the store is no folder of this machine."""
+    airflow = conf.get("api", "base_url", fallback="")
+    if deployment.store.startswith("file://") or not airflow:
+        return f"{deployment.store}/{key}"
+    return f"{airflow.rstrip('/')}{report_url(key)}"
