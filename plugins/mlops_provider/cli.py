@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import argcomplete
 import httpx
 from rich.console import Console
 from rich.table import Table
@@ -70,6 +71,7 @@ USERS_ERRORS = (
 def main(arguments: list[str] | None = None) -> int:
     """:return: the process's exit code"""
     parser = _parser()
+    argcomplete.autocomplete(parser)  # where it is a shell that asks
     options, rest = parser.parse_known_args(arguments)
     if rest and options.run is not hand_over:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -345,3 +345,25 @@ def test_lint_with_data_says_all_mistakes_and_where(mlops: Mlops, tmp_path: Path
         f"visits.pipeline.yaml:{place}" for place in ("9:64", "12:60", "10:25", "10:25")
     ]
     assert mistakes[2].endswith("features.py:5: FeatureSet.label: there is no column 'buoght'; did you mean 'bought'?")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mlops dat", {"datasets"}),
+        ("mlops run flight_", {"flight_arrival", "flight_ranking"}),
+        ("mlops spin train --pd", {"--pdb"}),
+        ("mlops spin tr", {"train"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_pipelines(
+    line: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlops: Mlops
+) -> None:
+    """As the function does that ``register-python-argcomplete mlops`` gives to a shell."""
+    found = tmp_path / "found"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    for name, value in {**asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(found)}.items():
+        monkeypatch.setenv(name, value)
+    done = mlops()
+    assert done.returncode == 0, done.stderr
+    assert {each.strip() for each in found.read_text().split("\x0b")} == expected

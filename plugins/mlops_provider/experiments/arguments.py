@@ -16,7 +16,7 @@ SPIN = "spin"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pipeline", help=f"its name, or its file *{SUFFIX}")
+    _complete(parser.add_argument("pipeline", help=f"its name, or its file *{SUFFIX}"))
     parser.add_argument(
         "--as-of",
         metavar="DATE",
@@ -60,12 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", choices=[step for step in STEPS if step != "tune"])
-    parser.add_argument(
+    pipeline = parser.add_argument(
         "pipeline",
         metavar="PIPELINE[@DATE]",
         help=f"its name, or its file *{SUFFIX}; the step takes what the newest run has made, or the newest one of the "
         "data interval that had ended by DATE",
     )
+    _complete(pipeline)
     parser.add_argument("--input", metavar="PLACE", help="take what is committed at this place of the store instead")
     parser.add_argument(
         "--set",
@@ -85,6 +86,15 @@ def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", type=Path, metavar="FILE.svg", help="write a flame graph of all its processes, by py-spy"
     )
     parser.add_argument("--store", help="(default: the deployment's)")
+
+
+def _complete(pipeline: argparse.Action) -> None:
+    """Have a shell complete the names of pipelines (argcomplete)."""
+
+    def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        return sorted(file.name.removesuffix(SUFFIX) for file in (parsed_args.home / "dags").rglob(f"*{SUFFIX}"))
+
+    pipeline.completer = names  # type: ignore[attr-defined]
 
 
 def _positive(text: str) -> int:
