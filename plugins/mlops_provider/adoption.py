@@ -14,8 +14,11 @@ from mlops.contract.refs import CheckpointRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.committed import read_committed
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import Deployment
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.operators.adopted import PARAM, pipeline_of
+from mlops_provider.patience import store_errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,18 +32,22 @@ class Adoption:
     """Whether the DAG is: the run then waits until somebody unpauses it."""
 
 
-def adopt(store: ObjectStore, airflow: AirflowClient, training: str) -> Adoption:
+def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> Adoption:
     """
     Start the run.
 
+    :param deployment: whose store holds the experiments
     :param training: its place, or the last part of it, as ``mlops runs list`` shows it
     :raises SpecError: where there is no such training, several, or one that is not whole yet
     :raises SpecError: where Airflow has no DAG of that pipeline, or has such a run already
     """
-    place = _place(store, training)
+    with store_errors(deployment.store, "the experiments cannot be read"):
+        store = store_of(deployment)
+        place = _place(store, training)
+        committed = asyncio.run(read_committed(store, place))
     dag_id = pipeline_of(place)
     assert dag_id is not None, "it was found as a place of an experiment"
-    if not isinstance(asyncio.run(read_committed(store, place)), CheckpointRef):
+    if not isinstance(committed, CheckpointRef):
         raise SpecError(f"{place} is not trained to its end: the same mlops run goes on with it")
     _, user, experiment, _, key = place.split("/")
     run_id = f"experiment__{user}__{experiment}__{key}"
@@ -52,8 +59,8 @@ def adopt(store: ObjectStore, airflow: AirflowClient, training: str) -> Adoption
         raise SpecError(f"Airflow at {airflow.url} has no DAG {dag_id!r}: mlops lint says why, or deploy it") from error
     if PARAM not in airflow.request("GET", f"/dags/{dag_id}/details")["params"]:
         raise SpecError(
-            f"{dag_id} takes no experiments, for it puts models into production without asking anybody: give it "
-            "promote.approval, or put the experiment's settings into its file"
+            f"{dag_id} takes no experiments, for it can put models into production without anybody's yes: give it "
+            "promote.approval, with on_timeout: reject, or put the experiment's settings into its file"
         )
     if airflow.run(dag_id, run_id) is not None:
         raise SpecError(f"{place} was given to the run {run_id} of {dag_id}: see mlops why {dag_id} {run_id}")
@@ -63,21 +70,34 @@ def adopt(store: ObjectStore, airflow: AirflowClient, training: str) -> Adoption
 
 def _place(store: ObjectStore, training: str) -> str:
     known = list(_trainings(store))
-    found = [place for place in known if training in (place, place.rpartition("/")[2])]
+    found = [place for place in known if training in (place, place.rpartition("/")[2]) and _is_there(store, place)]
     if len(found) == 1:
         return found[0]
     if found:
         raise SpecError(f"{training} is the name of several trainings; name the place: {', '.join(found)}")
+    if any(training in (place, place.rpartition("/")[2]) for place in _nights(store)):
+        raise SpecError(f"{training} is the pipeline's own, which its run has judged: see mlops why")
     raise SpecError(
         f"there is no training {training!r} of an experiment; "
         + (f"there are {', '.join(known[-3:])}: see mlops runs list" if known else "try one out: mlops run PIPELINE")
     )
 
 
+def _is_there(store: ObjectStore, place: str) -> bool:
+    """Of what was removed a folder may have stayed."""
+    return any(page for page in obstore.list(store, place))
+
+
 def _trainings(store: ObjectStore) -> Iterator[str]:
     for user in _folders(store, EXPERIMENTS):
         for experiment in _folders(store, user):
             yield from (place for place in _folders(store, f"{experiment}/train") if pipeline_of(place) is not None)
+
+
+def _nights(store: ObjectStore) -> Iterator[str]:
+    """The trainings of the pipelines' own runs."""
+    for pipeline in _folders(store, "pipelines"):
+        yield from _folders(store, f"{pipeline}/train")
 
 
 def _folders(store: ObjectStore, folder: str) -> list[str]:

@@ -29,9 +29,9 @@ from mlops.signing.keys import (
     load_key,
     make_key,
 )
-from mlops_provider.connections import connection_environment, login_of, store_environment, store_of
-from mlops_provider.deployment import LOGINS, Deployment, all_teams
-from mlops_provider.exceptions import StepFailedError
+from mlops_provider.connections import connection_environment, login_of, store_environment
+from mlops_provider.deployment import LOGINS, Deployment, all_teams, project_home
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.experiments.arguments import add_arguments, add_spin_arguments
 from mlops_provider.handed_over import (
     AIRFLOW_URL,
@@ -63,7 +63,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 USERS_ERRORS = (
     StackError, SpecError, UnusableKeyError, KeyServiceAwayError, AwsAwayError, AwsRefusedError, LoginsError,
-    StepFailedError, TimeoutError, httpx.HTTPError,
+    StepFailedError, StepRetryableError, TimeoutError, httpx.HTTPError, httpx.InvalidURL,
 )  # fmt: skip
 """Whose message says what to do; of all others people see where they come from."""
 
@@ -92,11 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mlops", description="Training pipelines of Airflow, in a terminal.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    configured = project_home()
 
-    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+    def command(name: str, run: object, text: str, home: Path | None = None) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
-        sub.add_argument("--home", type=Path, default=CHECKOUT, help="project folder (default: %(default)s)")
+        sub.add_argument("--home", type=Path, default=home or configured, help="project folder (default: %(default)s)")
         return sub
 
     for name, run, text in (
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         ("down", _down, "stop them"),
         ("demo", _demo, "run three nights of the flight_ranking pipeline and report"),
     ):
-        sub = command(name, run, text)
+        sub = command(name, run, text, CHECKOUT)
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
     add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
@@ -117,9 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     why.set_defaults(store=None)
     register = command("register", _register, "have a run of the pipeline judge what mlops run has trained")
     register.add_argument("training", help="its place, or the last part of it, as mlops runs list shows it")
-    register.add_argument("--store")
     register.add_argument("--team", help=OF_A_TEAM)
     _add_airflow(register)
+    register.set_defaults(store=None)
     doctor = command("doctor", _doctor, "what is installed, reachable and writable, and how to fix what is not")
     doctor.add_argument("--team", help=OF_A_TEAM)
     doctor.add_argument("--json", action="store_true", help="print JSON")
@@ -291,7 +292,7 @@ def _why(options: argparse.Namespace, console: Console) -> int:
 def _register(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.adoption import adopt
 
-    found = adopt(store_of(deployment_of(options, options.team)), airflow_of(options), options.training)
+    found = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
     said = f"run {found.run_id} of {found.dag_id} judges {found.training}, and registers it if it passes"
     paused = f"; it begins when the DAG is unpaused: airflow dags unpause {found.dag_id}" if found.is_paused else ""
     console.print(f"{said}{paused}\nhow it goes: mlops why {found.dag_id} {found.run_id}", markup=False, soft_wrap=True)

@@ -107,7 +107,7 @@ class Deployment:
 
     @classmethod
     def _own(cls) -> Deployment:
-        home = _home()
+        home = project_home()
         defaults = conf.get(SECTION, "pod_defaults", fallback="") or None
         key = conf.get(SECTION, "release_key", fallback="")
         public_keys = conf.get(SECTION, "release_public_keys", fallback="")
@@ -195,7 +195,7 @@ def all_teams() -> Mapping[str, Team]:
     file = conf.get(SECTION, "teams_file", fallback="")
     if not file:
         return {}
-    path = _home() / file
+    path = project_home() / file
     try:
         found = path.stat()
     except OSError as error:
@@ -253,7 +253,8 @@ def _folders(teams: Mapping[str, Team]) -> Iterator[tuple[str, Path]]:
             yield team, Path(local) if local else get_bundle_base_folder(bundle["name"])
 
 
-def _home() -> Path:
+def project_home() -> Path:
+    """Return the folder that holds ``include/`` and ``training/``."""
     return Path(conf.get(SECTION, "home", fallback=str(Path(__file__).resolve().parents[2]))).resolve()
 
 

@@ -122,9 +122,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
 
 def _judged(pipeline: Pipeline) -> dict[str, Param]:
-    """The parameter by which a run judges an experiment, whose code nobody has reviewed, where somebody approves."""
+    """The parameter by which a run judges an experiment where somebody must approve: nobody has reviewed its code."""
+    approval = pipeline.promote.approval
+    if approval is None or approval.on_timeout == "approve":
+        return {}
     text = "Train nothing: judge a training of an experiment, given by its place (mlops register)"
-    return {} if pipeline.promote.approval is None else {PARAM: Param(None, type=["null", "string"], description=text)}
+    return {PARAM: Param(None, type=["null", "string"], description=text)}
 
 
 def build_rollback_dags(file: Path) -> dict[str, DAG]:

@@ -215,6 +215,10 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None
         assert version.ancestor(CheckpointRef).place == training
         assert version.parent.place.startswith("pipelines/judging/evaluate/")
         assert {each.name for each in (airflow.stack.store / "pipelines/judging").iterdir()} == {"evaluate", "register"}
+        events = airflow.client.every("/assets/events", "asset_events", source_dag_id="judging")
+        assert not events, "nobody hears of a snapshot that the run has not made"
+        asked_for = airflow.client.question("judging", run_id, "approve")["body"]
+        assert f"**It is of an experiment of {training.split('/')[1]}**" in asked_for
         again = mlops(airflow, "register", training, "--user", user, **login)
         assert again.returncode == 1
         assert f"was given to the run {run_id} of judging" in again.stdout
@@ -234,10 +238,10 @@ def test_a_pipeline_without_approval_takes_no_experiment(airflow: LiveAirflow, f
     asked = mlops(airflow, "register", training, "--user", user, MLOPS_AIRFLOW_PASSWORD=password)
     assert asked.returncode == 1
     assert "events takes no experiments" in asked.stdout
-    airflow.client.trigger("events", "forced", None, {"experiment": training})
+    airflow.client.trigger("events", "forced", None, {"judged_experiment": training})
     assert airflow.client.wait("events", "forced", NIGHT_SECONDS) == "failed"
     found = explain(airflow.client, "events", "forced").sentences[0]
-    assert "was triggered with 'experiment', which is no parameter of this pipeline" in found
+    assert "was triggered with 'judged_experiment', which is no parameter of this pipeline" in found
 
 
 def test_the_doctor_knows_the_deployment(airflow: LiveAirflow, first_night: str) -> None:

@@ -52,8 +52,8 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
 
 def test_only_where_somebody_approves_a_run_may_judge_an_experiment() -> None:
     """Broken: code that nobody has reviewed would go live by itself."""
-    assert "experiment" not in build_dag(load_pipeline(PIPELINE)).params
-    assert "experiment" in build_dag(load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")).params
+    assert "judged_experiment" not in build_dag(load_pipeline(PIPELINE)).params
+    assert "judged_experiment" in build_dag(load_pipeline(REPOSITORY / "dags/flight_ranking.pipeline.yaml")).params
 
 
 @pytest.mark.parametrize("path", sorted(REPOSITORY.glob("dags/*.pipeline.yaml")), ids=lambda path: path.name)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         type=_name,
-        help="keeps the results apart from those of other names, below experiments/USER/NAME (default: the pipeline's)",
+        help="keeps the results apart from those of other names, in experiments/USER/PIPELINE.NAME",
     )
     parser.add_argument(
         "--launcher",
@@ -63,8 +63,8 @@ def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
     pipeline = parser.add_argument(
         "pipeline",
         metavar="PIPELINE[@DATE]",
-        help=f"its name, or its file *{SUFFIX}; the step takes what the newest run has made, or the newest one of the "
-        "data interval that had ended by DATE",
+        help=f"its name, or its file *{SUFFIX}; the step takes what was made last of the newest data interval, or of "
+        "the one that had ended by DATE",
     )
     _complete(pipeline)
     parser.add_argument("--input", metavar="PLACE", help="take what is committed at this place of the store instead")

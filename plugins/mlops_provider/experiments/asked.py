@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.section import NAME_PATTERN, SpecError, leaves
-from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.arguments import SPIN, STEPS
 from mlops_provider.factory import build_dag
 from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.operators.runs import interval_before
@@ -52,6 +52,8 @@ class Experiment:
         sample = [] if options.sample is None else [f"features.sample={options.sample}"]
         pipeline = load_pipeline(path, _changes([*options.set, *sample]))
         _refuse_templates(pipeline)
+        if options.name != SPIN:  # which may have the search's result as input, or not
+            _refuse_searched(pipeline, options.set)
         if options.until == "tune" and pipeline.tune is None:
             raise SpecError(f"--until tune: {pipeline.pipeline} has no search; leave it out, or say --until train")
         if options.seeds > 1 and STEPS.index(options.until) < STEPS.index("train"):
@@ -120,6 +122,19 @@ def _changes(given: Sequence[str]) -> Mapping[KeyPath, str]:
     return changes
 
 
+def _refuse_searched(pipeline: Pipeline, given: Sequence[str]) -> None:
+    """What the search finds takes the place of what is given."""
+    if pipeline.tune is None:
+        return
+    for each in given:
+        step, _, name = each.partition("=")[0].strip().partition(".")
+        if step == "train" and name in pipeline.tune.space:
+            raise SpecError(
+                f"--set {each}: what tune finds would take its place; add --set tune=null to train without the search, "
+                f"or narrow tune.space.{name}"
+            )
+
+
 def _refuse_templates(pipeline: Pipeline) -> None:
     """Airflow fills them in, with what only a run of its own has."""
     for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"})):
@@ -137,11 +152,7 @@ def _interval(pipeline: Pipeline, given: str | None, now: datetime) -> tuple[dat
         end = datetime.combine(pipeline.end_date, time(), zone) if pipeline.end_date is not None else now
         instant = min(now, end)
     else:
-        try:
-            instant = datetime.fromisoformat(given)
-        except ValueError as error:
-            raise SpecError(f"--as-of {given}: {error}; write it as 2013-02-09 or 2013-02-09T05:00:00Z") from None
-        instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=zone)
+        instant = as_instant(given, pipeline.timezone)
         if instant > now:
             raise SpecError(f"--as-of {given} is yet to come: what its data will be is not known")
     if pipeline.schedule is None:
@@ -149,6 +160,15 @@ def _interval(pipeline: Pipeline, given: str | None, now: datetime) -> tuple[dat
     timetable = CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
     found = timetable.infer_manual_data_interval(run_after=pendulum.instance(instant))
     return _plain(found.start), _plain(found.end)
+
+
+def as_instant(given: str, timezone: str) -> datetime:
+    """:raises SpecError: where it is no date or instant of ISO 8601"""
+    try:
+        instant = datetime.fromisoformat(given)
+    except ValueError as error:
+        raise SpecError(f"--as-of {given}: {error}; write it as 2013-02-09 or 2013-02-09T05:00:00Z") from None
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=ZoneInfo(timezone))
 
 
 def _plain(instant: datetime) -> datetime:

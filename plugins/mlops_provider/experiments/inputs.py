@@ -66,7 +66,10 @@ class Input:
         :param step: that takes it
         :raises SpecError: if nothing is committed there, or something that the step does not take
         """
-        ref = asyncio.run(read_committed(store, place))
+        try:
+            ref = asyncio.run(read_committed(store, place))
+        except ValueError:  # no key of an object
+            ref = None
         if ref is None:
             raise SpecError(f"nothing is committed at {place}: give the place of a step's result, FOLDER/STEP/KEY")
         takes = STEPS[step].consumes

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.exceptions import AirflowException
+from kubernetes_asyncio.config import ConfigException
 
 from mlops.contract.refs import Ref, RefError
 from mlops.contract.section import SpecError
@@ -31,6 +33,7 @@ from mlops_provider.links import report_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import TERMINAL, Asked
 from mlops_provider.operators.tune import BUDGET_SPENT
+from mlops_provider.patience import store_errors
 
 _WAIT_SECONDS: Final = 0.2
 
@@ -151,13 +154,14 @@ class Line:
                     self._refuse_to_begin(what)
                     self._running.add(launcher)
                 try:
-                    return launcher.run(launch, lambda line: self.listener.line(what, line))
+                    with store_errors(self.deployment.store, f"{what} cannot read its outcome"):
+                        return launcher.run(launch, lambda line: self.listener.line(what, line))
                 finally:
                     with self._lock:
                         self._running.discard(launcher)
         except (SpecError, RefError) as error:
             raise StepFailedError(str(error)) from error
-        except (ApiError, UnreachableError) as error:
+        except (ApiError, UnreachableError, ConfigException, AirflowException) as error:
             raise StepRetryableError(str(error)) from error
 
     def _waiting(self, what: str) -> Callable[[], None]:
@@ -191,7 +195,8 @@ class Line:
             ref = await read_committed(store, document.pipelines_place)
             return ref if ref is not None and not await lacking(store, ref) else None
 
-        return asyncio.run(find())
+        with store_errors(self.deployment.store, f"what {document.step} has made cannot be looked up"):
+            return asyncio.run(find())
 
     def _cancel(self) -> None:
         """End what runs, and let nothing begin."""

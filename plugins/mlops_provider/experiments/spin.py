@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
@@ -17,7 +17,7 @@ import obstore
 from obstore.store import ObjectStore
 from rich.console import Console
 
-from mlops.contract.refs import CheckpointRef, Ref
+from mlops.contract.refs import CheckpointRef, FeaturesRef, Ref, StudyRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENTS, STEPS
 from mlops_provider.connections import store_of
@@ -25,7 +25,7 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.arguments import SPIN
-from mlops_provider.experiments.asked import Experiment, user
+from mlops_provider.experiments.asked import Experiment, as_instant, user
 from mlops_provider.experiments.attended import attended
 from mlops_provider.experiments.inputs import Input, Made, made_by
 from mlops_provider.experiments.line import made
@@ -36,10 +36,13 @@ from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import TERMINAL, Asked
+from mlops_provider.patience import store_errors
 from mlops_provider.spec_file import SUFFIX
 
 _ASK_MLFLOW: Final = frozenset({"validate", "train", "evaluate"})
 _MOST_NAMED: Final = 5
+_LEFT: Final = timedelta(days=1)
+"""Without a write, after which a spin that has not ended has been given up."""
 
 
 def spin(options: argparse.Namespace, console: Console) -> int:
@@ -56,8 +59,10 @@ def spin(options: argparse.Namespace, console: Console) -> int:
     python_of(deployment, STEPS[options.step].runtime)
     _check_watching(options, deployment)
     store = store_of(deployment)
-    taken = _input(store, experiment, options)
+    with store_errors(deployment.store, "the input cannot be read"):
+        taken = _input(store, experiment, options)
     if taken is not None:
+        _refuse_found(taken.ref, options)
         console.print(f"input     {taken.ref.place}", markup=False, soft_wrap=True)
         experiment = replace(experiment, interval=taken.interval)
     transcript = Transcript(console, deployment)
@@ -65,7 +70,8 @@ def spin(options: argparse.Namespace, console: Console) -> int:
         if options.step in _ASK_MLFLOW:
             check_tracking(experiment, deployment)
         with alone_at(f"{deployment.store}/{EXPERIMENTS}/{experiment.name}/{options.step}", _refuse):
-            _remove_earlier(store, experiment, options.step)
+            with store_errors(deployment.store, "what was spun before cannot be removed"):
+                _remove_earlier(store, experiment, options.step)
             transcript.begins(options.step)
             launch = _launch(experiment, None if taken is None else taken.ref, deployment, options.step)
             outcome = _run(launch, deployment, transcript, options)
@@ -115,7 +121,7 @@ def _check_watching(options: argparse.Namespace, deployment: Deployment) -> None
     if options.profile and not options.profile.resolve().parent.is_dir():
         raise SpecError(f"--profile {options.profile}: there is no such folder")
     if options.profile and _py_spy() is None:
-        raise SpecError(f"--profile: there is no py-spy; install it: {sys.executable} -m pip install py-spy")
+        raise SpecError("--profile: there is no py-spy; install it beside the command, or anywhere on PATH")
 
 
 def _py_spy() -> str | None:
@@ -141,9 +147,24 @@ def _input(store: ObjectStore, experiment: Experiment, options: argparse.Namespa
     every = made_by(store, before, pipeline, user())
     _, date = _named(options)
     found = [each for each in every if each.end == experiment.interval[1]] if date else every
+    if date and experiment.pipeline.schedule is None:  # a run of any instant has its own
+        found = [each for each in every if each.end <= as_instant(date, experiment.pipeline.timezone)][-1:]
     if not found:
         raise SpecError(_nothing(before, pipeline, date, every))
     return Input.at(store, found[-1].place, step)
+
+
+def _refuse_found(taken: Ref, options: argparse.Namespace) -> None:
+    """What a search has found takes the place of what is given."""
+    if not isinstance(taken, StudyRef):
+        return
+    for each in options.set:
+        if each.partition("=")[0].strip().removeprefix(f"{options.step}.") in taken.parameters:
+            features = taken.ancestor(FeaturesRef).place
+            raise SpecError(
+                f"--set {each}: what the search {taken.place} has found takes its place; train on the features alone: "
+                f"--input {features}"
+            )
 
 
 def _nothing(step: str, pipeline: str, date: str, every: Sequence[Made]) -> str:
@@ -162,10 +183,15 @@ def _refuse() -> None:
 
 
 def _remove_earlier(store: ObjectStore, experiment: Experiment, step: str) -> None:
-    folder = f"{EXPERIMENTS}/{experiment.name}/{step}"
-    keys = [entry["path"] for page in obstore.list(store, folder) for entry in page]
-    if keys:
-        obstore.delete(store, keys)
+    """Remove what was spun before, but for what may be going on elsewhere: by another machine of the same user."""
+    places: dict[str, list[obstore.ObjectMeta]] = {}
+    for page in obstore.list(store, f"{EXPERIMENTS}/{experiment.name}/{step}"):
+        for entry in page:
+            places.setdefault("/".join(entry["path"].split("/")[:5]), []).append(entry)
+    for place, entries in places.items():
+        is_done = any(entry["path"] == f"{place}/ref.json" for entry in entries)
+        if is_done or max(entry["last_modified"] for entry in entries) < datetime.now(UTC) - _LEFT:
+            obstore.delete(store, [entry["path"] for entry in entries])
 
 
 def _launch(experiment: Experiment, upstream: Ref | None, deployment: Deployment, step: str) -> Launch:
@@ -190,6 +216,7 @@ def _run(launch: Launch, deployment: Deployment, transcript: Transcript, options
         return attended(ProcessLauncher(deployment).order(replace(launch, processes=0, nodes="1")))
     around: Sequence[str] = ()
     if (flame := options.profile) is not None:
+        flame.unlink(missing_ok=True)
         around = (str(_py_spy()), "record", "--subprocesses", "--output", str(flame.resolve()), "--")
     launcher = ProcessLauncher(deployment, around=around)
     outcome = launcher.run(launch, lambda line: transcript.line(launch.input.step, line))

@@ -122,7 +122,7 @@ class AirflowClient:
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """All of a run; of a mapped task each by its ``map_index``."""
-        return list(self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
+        return self.every(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances")
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """The form of a task that waits for a person's answer."""

@@ -19,20 +19,42 @@ from mlops_provider.exceptions import StepFailedError
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
-PARAM: Final = "experiment"
-"""Parameter of a run: the place of the training. Only a DAG in which somebody approves what goes live has it."""
+PARAM: Final = "judged_experiment"
+"""Parameter of a run: the place of the training. Only where nothing goes live without somebody's yes it counts."""
 HANDED_ON: Final = frozenset({"ingest", "validate", "features", "trial", "tune", "train"})
 """Steps that do no work in such a run."""
 logger = logging.getLogger(__name__)
 _NAME: Final = NAME_PATTERN.strip("^$")
+_APPROVAL: Final = "ApproveOperator"
 # What was spun is gone at the next spin.
 _PLACE: Final = re.compile(rf"{EXPERIMENTS}/{_NAME}/(?P<pipeline>{_NAME})(\.(?!spin/){_NAME})?/train/[\w-]+")
 
 
 def asked_to_judge(context: Context, dag: DAG) -> str:
     """Return the place of the training that a run is about; empty where it trains itself, or its DAG takes none."""
-    # A run's conf may name what is no parameter of its DAG.
-    return (context["params"].get(PARAM) or "") if PARAM in dag.params else ""
+    # A run's conf may name what is no parameter of its DAG, and a DAG in Python what parameters it likes.
+    return (context["params"].get(PARAM) or "") if PARAM in dag.params and _somebody_approves(dag) else ""
+
+
+def _somebody_approves(dag: DAG) -> bool:
+    """Tell whether nothing of a DAG puts a version into production before somebody has said yes to it."""
+    approvals = {
+        task.task_id
+        for task in dag.tasks
+        if task.task_type == _APPROVAL and getattr(task, "settings", {}).get("on_timeout", "reject") == "reject"
+    }
+    releases = [task for task in dag.tasks if task.task_type != _APPROVAL and getattr(task, "step", None) == "promote"]
+    return bool(approvals) and all(approvals & _before(task, dag) for task in releases)
+
+
+def _before(task: Any, dag: DAG) -> set[str]:
+    """Return the ids of all tasks that a task waits for."""
+    found: set[str] = set()
+    left = set(task.upstream_task_ids)
+    while left:
+        found |= left
+        left = {above for each in left for above in dag.get_task(each).upstream_task_ids} - found
+    return found
 
 
 def pipeline_of(place: str) -> str | None:

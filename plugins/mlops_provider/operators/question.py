@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlops.contract.refs import ModelVersionRef, ValidationRef
+from mlops.contract.refs import CheckpointRef, ModelVersionRef, ValidationRef
 from mlops.contract.sections.release import Approval
+from mlops.contract.step import EXPERIMENTS
 from mlops.signing.decision import Decision, Question, binding
 from mlops_provider.links import report_url
 
@@ -121,6 +122,11 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
         lines.append(
             "**Nobody has reviewed what its data must look like**: the schema was proposed from the first data, faults "
             "included (the validate task's log says how to take it over).\n"
+        )
+    if (training := version.ancestor(CheckpointRef).place).startswith(f"{EXPERIMENTS}/"):
+        lines.append(
+            f"**It is of an experiment of {training.split('/')[1]}**, `{training}`: its code and settings are what was "
+            "tried out, not what the pipeline's file says (the report shows them).\n"
         )
     if (page := report.artifacts.get("report")) is not None:
         lines.append(f"[The whole report]({report_url(page.key)}), SHA-256 {page.sha256}")

@@ -80,6 +80,10 @@ def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
         (["digits", "--set", "epochs=3"], "--set epochs=3: 'epochs' is no step of an experiment; these are ingest, "),
         (["digits", "--set", "promote.approval=null"], "'promote' is no step of an experiment"),
         (["digits", "--set", "train.epochs=1", "--set", "train.epochs=2"], "train.epochs is given twice"),
+        (
+            ["flight_ranking", "--set", "train.learning_rate=3e-4"],
+            "--set train.learning_rate=3e-4: what tune finds would take its place; add --set tune=null",
+        ),
         (["digits", "--set", "train.epochs=0"], "^--set train.epochs=0: train.epochs must be .*1.*, got 0"),
         (
             ["digits", "--set", "train.epoch=3"],

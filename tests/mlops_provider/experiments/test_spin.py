@@ -167,6 +167,8 @@ def test_a_profile_is_a_flame_graph_of_all_processes(terminal: Terminal, tmp_pat
             ["train", "events@2024-01-10", "--input", "x"],
             "--input x says of which data interval: leave out @2024-01-10",
         ),
+        (["train", "events", "--input", "file:///x//y"], "nothing is committed at file:///x//y"),
+        (["train", "events", "--input", "../x"], "nothing is committed at ../x"),
         (["train", "events", "--input", "x/y"], "nothing is committed at x/y: give the place of a step's result"),
         (["train", "events", "--pdb"], "--pdb: the debugger needs a terminal, and standard input is none"),
         (["train", "events", "--profile", "no/such/flame.svg"], "--profile no/such/flame.svg: there is no such folder"),
@@ -180,6 +182,25 @@ def test_what_cannot_be_is_said_with_its_fix(terminal: Terminal, arguments: list
     assert done.returncode == 1
     assert message in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_what_a_search_has_found_is_not_passed_over(terminal: Terminal) -> None:
+    """Broken: the setting would count for nothing, and nobody would say so."""
+    searched = terminal.mlops(
+        "run", "events", "--as-of", AS_OF, "--until", "tune", "--name", "searched", "--set",
+        "tune={space: {learning_rate: {low: 0.01, high: 0.1}}, sampler: random, trials: 1}", "--set", "train.epochs=1",
+    )  # fmt: skip
+    assert searched.returncode == 0, searched.stdout
+    (study,) = [place for place in committed(terminal, "experiments") if "/events.searched/tune/" in place]
+    done = terminal.mlops("spin", "train", "events", "--input", study, "--set", "learning_rate=0.5")
+    assert done.returncode == 1
+    assert f"--set learning_rate=0.5: what the search {study} has found takes its place" in done.stdout
+    features = re.search(r"--input (\S+)", done.stdout)
+    assert features is not None
+    done = terminal.mlops(
+        "spin", "train", "events", "--input", features[1], "--set", "learning_rate=0.5", "--set", "epochs=1"
+    )
+    assert spun(done)
 
 
 def test_an_input_of_another_step_is_refused(terminal: Terminal) -> None:

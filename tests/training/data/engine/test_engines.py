@@ -192,7 +192,9 @@ def test_spark_is_quiet_and_ends_with_its_step(tmp_path: Path) -> None:
     ("script", "message"),
     [
         pytest.param(
-            "import sys; sys.modules['pyspark'] = None", "pip install -r training/requirements-spark.txt", id="pyspark"
+            "import sys; sys.modules['pyspark'] = None",
+            "pip install --no-deps -r training/requirements-spark.txt",
+            id="pyspark",
         ),
         pytest.param("import os; os.environ['PATH'] = '/nowhere'", "there is no `java`: install it", id="java"),
         pytest.param(

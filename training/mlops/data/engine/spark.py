@@ -56,8 +56,8 @@ def spark_session() -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise BadConfigError(
-            "engine: spark needs PySpark beside the training runtime: "
-            "pip install -r training/requirements-spark.txt, or set ingest.engine: polars"
+            "engine: spark needs PySpark in the training runtime: uv pip install --no-deps -r "
+            "training/requirements-spark.txt, or set ingest.engine: polars"
         ) from error
     if (running := SparkSession.getActiveSession()) is not None:
         return running
