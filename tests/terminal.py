@@ -69,8 +69,8 @@ class Terminal:
                 while waiting and (at := said.find(waiting[0][0].encode(), seen)) >= 0:
                     seen = at + len(waiting[0][0])
                     os.write(screen, waiting.pop(0)[1].encode() + b"\n")
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(screen)
         return code, said.decode(errors="replace").replace("\r\n", "\n")

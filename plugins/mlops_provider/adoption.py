@@ -13,7 +13,7 @@ from obstore.store import ObjectStore
 from mlops.contract.refs import CheckpointRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENTS
-from mlops_provider.committed import read_committed
+from mlops_provider.committed import folders, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.local.client import AirflowClient
@@ -89,16 +89,12 @@ def _is_there(store: ObjectStore, place: str) -> bool:
 
 
 def _trainings(store: ObjectStore) -> Iterator[str]:
-    for user in _folders(store, EXPERIMENTS):
-        for experiment in _folders(store, user):
-            yield from (place for place in _folders(store, f"{experiment}/train") if pipeline_of(place) is not None)
+    for user in folders(store, EXPERIMENTS):
+        for experiment in folders(store, user):
+            yield from (place for place in folders(store, f"{experiment}/train") if pipeline_of(place) is not None)
 
 
 def _nights(store: ObjectStore) -> Iterator[str]:
     """The trainings of the pipelines' own runs."""
-    for pipeline in _folders(store, "pipelines"):
-        yield from _folders(store, f"{pipeline}/train")
-
-
-def _folders(store: ObjectStore, folder: str) -> list[str]:
-    return sorted(obstore.list_with_delimiter(store, folder)["common_prefixes"])
+    for pipeline in folders(store, "pipelines"):
+        yield from folders(store, f"{pipeline}/train")

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -112,26 +113,52 @@ async def lacking(store: ObjectStore, ref: Ref) -> list[str]:
     return [artifact.key for artifact, found in zip(named, there, strict=True) if not found]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Committed:
+    """Where something is committed; the later one is of the later interval, and of that the one committed later."""
+
+    end: datetime
+    """Of the data interval."""
+    at: datetime
+    """When it was committed."""
+    place: str
+
+
+async def committed_below(store: ObjectStore, folder: str) -> list[Committed]:
+    """
+    Find all that a step has committed.
+
+    :param folder: of the step, in that of a pipeline or an experiment
+    """
+    found = []
+    async for page in obstore.list(store, folder):
+        for entry in page:
+            # .../ingest/20130208T050000Z-<digest>/ref.json: its presence is the commit.
+            place, _, name = entry["path"].rpartition("/")
+            if name == "ref.json":
+                end = datetime.fromisoformat(place.rpartition("/")[2].rpartition("-")[0])
+                found.append(Committed(end=end, at=entry["last_modified"], place=place))
+    return found
+
+
+def folders(store: ObjectStore, folder: str) -> list[str]:
+    """Return the folders directly below a folder, sorted."""
+    return sorted(obstore.list_with_delimiter(store, folder)["common_prefixes"])
+
+
 async def find_snapshot(store: ObjectStore, pipeline: str, interval_end: str | None) -> DatasetRef | None:
     """
     The committed snapshot of a dataset; never a deprecated one.
 
     :param interval_end: ISO 8601; None takes the one with the latest interval
     """
-    found: list[tuple[datetime, datetime, str]] = []
-    async for page in obstore.list(store, f"pipelines/{pipeline}/ingest"):
-        for entry in page:
-            # .../ingest/20130208T050000Z-<digest>/ref.json: its presence is the commit.
-            *_, run_key, name = entry["path"].split("/")
-            if name == "ref.json":
-                end = datetime.fromisoformat(run_key.rpartition("-")[0])
-                found.append((end, entry["last_modified"], entry["path"]))
+    found = await committed_below(store, f"pipelines/{pipeline}/ingest")
     if interval_end is not None:
         wanted = datetime.fromisoformat(interval_end)
-        found = [item for item in found if item[0] == wanted]
+        found = [each for each in found if each.end == wanted]
     # Of several snapshots of one interval (other settings, other code) the one committed last.
-    for *_, path in sorted(found, reverse=True):
-        ref = DatasetRef.from_wire(await read_json(store, path))
+    for each in sorted(found, reverse=True):
+        ref = DatasetRef.from_wire(await read_json(store, f"{each.place}/ref.json"))
         if not await _exists(store, deprecation_key(ref.name, ref.version)):
             return ref
     return None

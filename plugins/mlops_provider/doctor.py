@@ -31,7 +31,7 @@ from mlops_provider.deployment import LOGINS, RUNTIMES, SECTION, Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
 
 _LOCKS: Final[Mapping[str, str]] = {
     "airflow": "requirements.txt",
@@ -85,7 +85,7 @@ def examine(deployment: Deployment, airflow_url: str, connect: Callable[[], Airf
 
 def _pipelines(folder: Path, sound: list[Pipeline]) -> Iterator[Finding]:
     """:param sound: gets those that can be read"""
-    for path in sorted(folder.rglob(f"*{SUFFIX}")):
+    for path in pipeline_files(folder):
         try:
             sound.append(load_pipeline(path))
         except (SpecError, OSError) as error:
@@ -306,10 +306,6 @@ def _airflow(url: str, connect: Callable[[], AirflowClient]) -> Iterator[Finding
 
 
 def _kubernetes(deployment: Deployment) -> Iterator[Finding]:
-    # It takes seconds to import.
-    from airflow.sdk.exceptions import AirflowException
-    from kubernetes_asyncio.config import ConfigException
-
     from mlops_provider.launchers.kubernetes.api import JOBS, ApiError, UnreachableError, open_api
 
     async def list_jobs() -> None:
@@ -319,7 +315,7 @@ def _kubernetes(deployment: Deployment) -> Iterator[Finding]:
     namespace = deployment.kubernetes_namespace
     try:
         asyncio.run(list_jobs())
-    except (ApiError, UnreachableError, ConfigException, AirflowException, OSError) as error:
+    except (ApiError, UnreachableError, OSError) as error:
         fix = f"set [{SECTION}] kubernetes_connection and kubernetes_namespace"
         yield Finding(subject="Kubernetes", state="broken", found=f"namespace {namespace}: {error}", fix=fix)
     else:

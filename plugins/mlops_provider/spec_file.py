@@ -15,6 +15,11 @@ from mlops_provider.team_spec import Tenant, TenantError
 SUFFIX = ".pipeline.yaml"
 
 
+def pipeline_files(folder: Path) -> list[Path]:
+    """Return the pipelines' files in a folder and those below it, sorted."""
+    return sorted(folder.rglob(f"*{SUFFIX}"))
+
+
 def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType({})) -> Pipeline:
     """
     Read and check one pipeline. The file of pipeline ``x`` is named ``x.pipeline.yaml``.

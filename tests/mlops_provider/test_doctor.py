@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,6 @@ Findings = Mapping[str, list[tuple[str, str, str]]]
 def nowhere() -> str:
     """Address where nothing answers."""
     return f"http://127.0.0.1:{free_port()}"
-
-
-@pytest.fixture(scope="module")
-def mlflow() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        yield address
 
 
 def findings(terminal: Terminal, *arguments: str, **environment: str) -> tuple[int, Findings]:
@@ -68,11 +62,11 @@ def test_of_a_project_without_anything_all_is_said_at_once(tmp_path: Path, nowhe
 
 
 @pytest.mark.server
-def test_packages_that_are_not_those_of_the_lock_file_are_named(tmp_path: Path, nowhere: str, mlflow: str) -> None:
+def test_packages_that_are_not_those_of_the_lock_file_are_named(tmp_path: Path, nowhere: str, tracking: str) -> None:
     home = make_project(tmp_path / "home")
     key = tmp_path / "release.pem"
     make_key(key)
-    terminal = Terminal(home, tmp_path / "store", mlflow)
+    terminal = Terminal(home, tmp_path / "store", tracking)
     code, found = findings(terminal, "--airflow-url", nowhere, AIRFLOW__MLOPS__RELEASE_KEY=str(key))
     assert code == 0, found
     assert [each[0] for each in found["training runtime"]] == ["ok"], found

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from mlops.contract.section import NAME_PATTERN
-from mlops_provider.spec_file import SUFFIX
+from mlops_provider.spec_file import SUFFIX, pipeline_files
 
 STEPS = ("ingest", "validate", "features", "tune", "train", "evaluate")
 """What an experiment may do. It never registers a model, nor puts one into production."""
@@ -92,7 +92,7 @@ def _complete(pipeline: argparse.Action) -> None:
     """Have a shell complete the names of pipelines (argcomplete)."""
 
     def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        return sorted(file.name.removesuffix(SUFFIX) for file in (parsed_args.home / "dags").rglob(f"*{SUFFIX}"))
+        return [file.name.removesuffix(SUFFIX) for file in pipeline_files(parsed_args.home / "dags")]
 
     pipeline.completer = names  # type: ignore[attr-defined]
 

@@ -24,7 +24,7 @@ from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.operators.runs import interval_before
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +50,11 @@ class Experiment:
         """
         path = _file(options.pipeline, options.home / "dags")
         sample = [] if options.sample is None else [f"features.sample={options.sample}"]
-        pipeline = load_pipeline(path, _changes([*options.set, *sample]))
+        changes = _changes([*options.set, *sample])
+        pipeline = load_pipeline(path, changes)
         _refuse_templates(pipeline)
         if options.name != SPIN:  # which may have the search's result as input, or not
-            _refuse_searched(pipeline, options.set)
+            _refuse_searched(pipeline, changes)
         if options.until == "tune" and pipeline.tune is None:
             raise SpecError(f"--until tune: {pipeline.pipeline} has no search; leave it out, or say --until train")
         if options.seeds > 1 and STEPS.index(options.until) < STEPS.index("train"):
@@ -99,7 +100,7 @@ def _file(pipeline: str, folder: Path) -> Path:
         if not path.is_file():
             raise SpecError(f"{path}: there is no such file")
         return path.resolve()
-    found = {each.name.removesuffix(SUFFIX): each for each in sorted(folder.rglob(f"*{SUFFIX}"))}
+    found = {each.name.removesuffix(SUFFIX): each for each in pipeline_files(folder)}
     if pipeline not in found:
         near = difflib.get_close_matches(pipeline, found, n=1)
         known = f"did you mean {near[0]}?" if near else f"there are {', '.join(found) or 'none'}"
@@ -122,16 +123,14 @@ def _changes(given: Sequence[str]) -> Mapping[KeyPath, str]:
     return changes
 
 
-def _refuse_searched(pipeline: Pipeline, given: Sequence[str]) -> None:
+def _refuse_searched(pipeline: Pipeline, changes: Mapping[KeyPath, str]) -> None:
     """What the search finds takes the place of what is given."""
-    if pipeline.tune is None:
-        return
-    for each in given:
-        step, _, name = each.partition("=")[0].strip().partition(".")
-        if step == "train" and name in pipeline.tune.space:
+    space = {} if pipeline.tune is None else pipeline.tune.space
+    for (step, *keys), value in changes.items():
+        if step == "train" and (name := ".".join(map(str, keys))) in space:
             raise SpecError(
-                f"--set {each}: what tune finds would take its place; add --set tune=null to train without the search, "
-                f"or narrow tune.space.{name}"
+                f"--set {step}.{name}={value}: what tune finds would take its place; add --set tune=null to train "
+                f"without the search, or narrow tune.space.{name}"
             )
 
 

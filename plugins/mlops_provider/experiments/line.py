@@ -13,8 +13,6 @@ from typing import Any, Final, Protocol
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowException
-from kubernetes_asyncio.config import ConfigException
 
 from mlops.contract.refs import Ref, RefError
 from mlops.contract.section import SpecError
@@ -161,7 +159,7 @@ class Line:
                         self._running.discard(launcher)
         except (SpecError, RefError) as error:
             raise StepFailedError(str(error)) from error
-        except (ApiError, UnreachableError, ConfigException, AirflowException) as error:
+        except (ApiError, UnreachableError) as error:
             raise StepRetryableError(str(error)) from error
 
     def _waiting(self, what: str) -> Callable[[], None]:

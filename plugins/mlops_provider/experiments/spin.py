@@ -20,6 +20,7 @@ from rich.console import Console
 from mlops.contract.refs import CheckpointRef, FeaturesRef, Ref, StudyRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENTS, STEPS
+from mlops_provider.committed import Committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
@@ -27,7 +28,7 @@ from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.arguments import SPIN
 from mlops_provider.experiments.asked import Experiment, as_instant, user
 from mlops_provider.experiments.attended import attended
-from mlops_provider.experiments.inputs import Input, Made, made_by
+from mlops_provider.experiments.inputs import Input, made_by
 from mlops_provider.experiments.line import made
 from mlops_provider.experiments.run import check_tracking
 from mlops_provider.experiments.transcript import Training, Transcript, tell
@@ -58,8 +59,8 @@ def spin(options: argparse.Namespace, console: Console) -> int:
     deployment = deployment_of(options, experiment.pipeline.team)
     python_of(deployment, STEPS[options.step].runtime)
     _check_watching(options, deployment)
-    store = store_of(deployment)
     with store_errors(deployment.store, "the input cannot be read"):
+        store = store_of(deployment)
         taken = _input(store, experiment, options)
     if taken is not None:
         _refuse_found(taken.ref, options)
@@ -167,7 +168,7 @@ def _refuse_found(taken: Ref, options: argparse.Namespace) -> None:
             )
 
 
-def _nothing(step: str, pipeline: str, date: str, every: Sequence[Made]) -> str:
+def _nothing(step: str, pipeline: str, date: str, every: Sequence[Committed]) -> str:
     if not every:
         as_of = f" --as-of {date}" if date else ""
         return f"no run of {pipeline} has done {step} yet: mlops run {pipeline}{as_of} --until {step}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 from mlops.contract.section import SpecError, check_section
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome, StepTask
+from mlops_provider.launchers.kubernetes.api import NoClusterError
 from mlops_provider.launchers.kubernetes.job import PodTask, finish
 from mlops_provider.launchers.kubernetes.manifests import Task, deployment_id
 from mlops_provider.launchers.kubernetes.status import Ending
@@ -52,9 +54,13 @@ class PodLauncher:
         """Waits a few seconds at most: the cluster does the rest."""
         self._job.end()
         # Called from a signal handler, perhaps, of a thread whose event loop runs.
-        thread = threading.Thread(target=lambda: asyncio.run(self._job.remove()), daemon=True)
+        thread = threading.Thread(target=self._remove, daemon=True)
         thread.start()
         thread.join(CANCEL_SECONDS)
+
+    def _remove(self) -> None:
+        with contextlib.suppress(NoClusterError):  # nothing was started there
+            asyncio.run(self._job.remove())
 
     def trigger(self, launch: Launch, connections: Mapping[str, str]) -> JobTrigger:
         return JobTrigger(self.pod_task.to_json(), launch.to_json(), connections)

@@ -44,17 +44,7 @@ def _somebody_approves(dag: DAG) -> bool:
         if task.task_type == _APPROVAL and getattr(task, "settings", {}).get("on_timeout", "reject") == "reject"
     }
     releases = [task for task in dag.tasks if task.task_type != _APPROVAL and getattr(task, "step", None) == "promote"]
-    return bool(approvals) and all(approvals & _before(task, dag) for task in releases)
-
-
-def _before(task: Any, dag: DAG) -> set[str]:
-    """Return the ids of all tasks that a task waits for."""
-    found: set[str] = set()
-    left = set(task.upstream_task_ids)
-    while left:
-        found |= left
-        left = {above for each in left for above in dag.get_task(each).upstream_task_ids} - found
-    return found
+    return bool(approvals) and all(approvals & task.get_flat_relative_ids(upstream=True) for task in releases)
 
 
 def pipeline_of(place: str) -> str | None:

@@ -196,7 +196,8 @@ class StepOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         deployment, patience = self._deployment(), self.patience(context)
         if self.step in HANDED_ON and (place := asked_to_judge(context, self.dag)):
-            pipeline, self.outlets = str(self.pipeline), []  # nobody is told of a snapshot that is none of its runs
+            self.outlets = []  # the run has made no snapshot that others could be told of
+            pipeline = str(self.pipeline)
             return patience.with_work(lambda: made_by_experiment(self.produces(), place, pipeline, deployment))
         return patience.with_work(lambda: self._conclude(self._launch(context, deployment), context, deployment))
 

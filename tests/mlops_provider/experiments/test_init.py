@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import services
 from project import make_project
 from terminal import Terminal
 from turns import on_turn
@@ -19,12 +18,6 @@ from turns import on_turn
 from mlops_provider.spec_file import load_pipeline
 
 Row = Sequence[object]
-
-
-@pytest.fixture(scope="module")
-def tracking() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        yield address
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-import services
 from project import make_project, write_events
 from terminal import Terminal
 
@@ -25,12 +24,6 @@ AS_OF = "2024-01-10"
 SEARCH = "{space: {learning_rate: {low: 0.001, high: 0.1, log: true}}, sampler: random, trials: 2, parallel: 2}"
 
 pytestmark = [pytest.mark.server, pytest.mark.gang]
-
-
-@pytest.fixture(scope="module")
-def tracking() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

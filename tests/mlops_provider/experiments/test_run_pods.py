@@ -9,9 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-import services
 from pod_cluster import PodCluster, pod_cluster, visible_folder
 from project import make_project
 from terminal import Terminal
@@ -37,13 +35,6 @@ def home(folder: Path) -> Path:
 def cluster(folder: Path, home: Path) -> Iterator[PodCluster]:
     with pod_cluster(folder / "cluster", home) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def tracking() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        assert httpx.get(f"{address}/health").is_success
-        yield address
 
 
 @pytest.fixture
@@ -109,3 +100,12 @@ def test_a_launcher_that_is_none_is_said_at_once(terminal: Terminal, launcher: s
     done = terminal.mlops(*ARGUMENTS, "--launcher", launcher)
     assert done.returncode == 1
     assert message in done.stdout
+
+
+def test_a_machine_that_knows_no_cluster_is_told_so(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(terminal.home / "none"))
+    done = terminal.mlops(*IN_PODS, "--name", "nowhere")
+    assert done.returncode == 1
+    assert "the cluster is not known: " in done.stdout
+    assert "set [mlops] kubernetes_connection, or KUBECONFIG" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import services
 from project import make_project
 from terminal import Terminal
 
@@ -20,12 +19,6 @@ SPUN = f"experiments/{user()}/events.spin"
 PROMPT = "(Pdb) "
 
 pytestmark = [pytest.mark.server, pytest.mark.gang]
-
-
-@pytest.fixture(scope="module")
-def tracking() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
-import services
 from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
@@ -32,12 +30,6 @@ from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.registry import REF_TAG
-
-
-@pytest.fixture(scope="module")
-def mlflow() -> Iterator[str]:
-    with services.mlflow_server() as address:
-        yield address
 
 
 def register(address: str, model: str, report: ReportRef, number: int = 1) -> None:
@@ -79,46 +71,48 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.server
 def test_the_champions_data_is_the_reference(
-    operator: ValidateOperator, deployment: Any, mlflow: str, version_ref: ModelVersionRef
+    operator: ValidateOperator, deployment: Any, tracking: str, version_ref: ModelVersionRef
 ) -> None:
-    assert operator.baselines(deployment(mlflow)) == {}, "nothing is in production yet"
-    register(mlflow, "ranker", version_ref.parent)
-    assert operator.baselines(deployment(mlflow)) == {"champion": version_ref.ancestor(ValidationRef)}
+    assert operator.baselines(deployment(tracking)) == {}, "nothing is in production yet"
+    register(tracking, "ranker", version_ref.parent)
+    assert operator.baselines(deployment(tracking)) == {"champion": version_ref.ancestor(ValidationRef)}
     operator.registered_model = None
-    assert operator.baselines(deployment(mlflow)) == {}, "the task was not told which model"
+    assert operator.baselines(deployment(tracking)) == {}, "the task was not told which model"
 
 
 @pytest.mark.server
 def test_the_champion_that_a_candidate_is_held_against(
-    deployment: Any, mlflow: str, version_ref: ModelVersionRef
+    deployment: Any, tracking: str, version_ref: ModelVersionRef
 ) -> None:
     """Broken: a candidate is waved through because the champion cannot be scored, or is not looked for."""
     with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
         checkpoint = version_ref.ancestor(CheckpointRef).to_wire()
         operator = EvaluateOperator(task_id="e", checkpoint=checkpoint, registered_model="judge", metric="ndcg@10")
-    assert operator.baselines(deployment(mlflow)) == {}, "nothing is in production yet"
-    register(mlflow, "judge", version_ref.parent)
-    found = operator.baselines(deployment(mlflow))["champion"]
+    assert operator.baselines(deployment(tracking)) == {}, "nothing is in production yet"
+    register(tracking, "judge", version_ref.parent)
+    found = operator.baselines(deployment(tracking))["champion"]
     assert (found.name, found.version, found.parent) == ("judge", "1", version_ref.parent)
     tag = {"name": "judge", "version": "1", "key": REF_TAG}
-    httpx.request("DELETE", f"{mlflow}/api/2.0/mlflow/model-versions/delete-tag", json=tag).raise_for_status()
+    httpx.request("DELETE", f"{tracking}/api/2.0/mlflow/model-versions/delete-tag", json=tag).raise_for_status()
     with pytest.raises(StepFailedError, match=r"has no tag mlops.ref: .* mlops models promote judge VERSION --why"):
-        operator.baselines(deployment(mlflow))
+        operator.baselines(deployment(tracking))
 
 
 @pytest.mark.server
-def test_the_version_that_is_asked_for_predictions(deployment: Any, mlflow: str, version_ref: ModelVersionRef) -> None:
+def test_the_version_that_is_asked_for_predictions(
+    deployment: Any, tracking: str, version_ref: ModelVersionRef
+) -> None:
     dataset = version_ref.ancestor(DatasetRef).to_wire()
     with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
         champion, numbered, none = (
             PredictOperator(task_id=f"t{number}", dataset=dataset, registered_model="asked", version=version)
             for number, version in enumerate(["champion", "1", "2"])
         )
-    there = deployment(mlflow)
+    there = deployment(tracking)
     for operator in (champion, numbered, none):
         assert operator.config(operator.settings) == operator.settings
         assert operator.baselines(there) == {}, "the step says so, unless the interval is predicted already"
-    register(mlflow, "asked", version_ref.parent)
+    register(tracking, "asked", version_ref.parent)
     for operator in (champion, numbered):
         operator.config(operator.settings)
         found = operator.baselines(there)["model"]
@@ -130,9 +124,9 @@ def test_the_version_that_is_asked_for_predictions(deployment: Any, mlflow: str,
 
 
 @pytest.mark.server
-def test_the_weights_that_a_training_starts_from(deployment: Any, mlflow: str, version_ref: ModelVersionRef) -> None:
+def test_the_weights_that_a_training_starts_from(deployment: Any, tracking: str, version_ref: ModelVersionRef) -> None:
     """They are settings by then, hence part of the run key: another champion is other work."""
-    deployment(mlflow)
+    deployment(tracking)
     features = version_ref.ancestor(FeaturesRef).to_wire()
     given = {"model": "include.p.model:build", "objective": "ranking", "metric": "ndcg@10"}
     with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
@@ -146,7 +140,7 @@ def test_the_weights_that_a_training_starts_from(deployment: Any, mlflow: str, v
     weights = Artifact(key="pipelines/p/train/k4/weights.pt", sha256="7" * 64, num_bytes=9)
     checkpoint = replace(version_ref.ancestor(CheckpointRef), artifacts={"weights": weights})
     report = replace(version_ref.parent, parent=checkpoint)
-    register(mlflow, "started", report)
+    register(tracking, "started", report)
     stored = operator.config(operator.settings)["initialise"]["found"]
     assert stored == {"key": weights.key, "sha256": weights.sha256, "num_bytes": weights.num_bytes, "version": "1"}
     assert operator.baselines(Deployment.load())["initialise"].parent == report, "to be verified by the step"
@@ -154,10 +148,10 @@ def test_the_weights_that_a_training_starts_from(deployment: Any, mlflow: str, v
 
 @pytest.mark.server
 def test_the_version_that_trials_start_from_is_told_to_them(
-    deployment: Any, mlflow: str, version_ref: ModelVersionRef
+    deployment: Any, tracking: str, version_ref: ModelVersionRef
 ) -> None:
     """Broken: whatever MLflow's tag says the weights of a version are would be taken, and no trial would check it."""
-    deployment(mlflow)
+    deployment(tracking)
     train = {
         "model": "include.p.model:build", "objective": "ranking", "metric": "ndcg@10",
         "initialise": {"model": "searched/1"},
@@ -171,7 +165,7 @@ def test_the_version_that_trials_start_from_is_told_to_them(
     weights = Artifact(key="pipelines/p/train/k4/weights.pt", sha256="7" * 64, num_bytes=9)
     checkpoint = replace(version_ref.ancestor(CheckpointRef), artifacts={"weights": weights})
     report = replace(version_ref.parent, parent=checkpoint)
-    register(mlflow, "searched", report)
+    register(tracking, "searched", report)
     for operator in (conclusion, trials.unmap({"number": 1})):
         assert isinstance(operator, StepOperator)
         found = operator.config(operator.settings)["train"]["initialise"]["found"]
@@ -186,10 +180,10 @@ class TaskState(dict[str, Any]):
 
 @pytest.mark.server
 def test_a_later_try_starts_from_the_weights_of_the_first(
-    deployment: Any, mlflow: str, version_ref: ModelVersionRef
+    deployment: Any, tracking: str, version_ref: ModelVersionRef
 ) -> None:
     """Broken: a promotion between two tries would make other work of the second, which begins at step 0."""
-    deployment(mlflow)
+    deployment(tracking)
     given = {"model": "include.p.model:build", "objective": "ranking", "metric": "ndcg@10"}
     with DAG(dag_id="p", schedule=None, start_date=datetime(2024, 1, 1)):
         first, second, other = (
@@ -204,7 +198,7 @@ def test_a_later_try_starts_from_the_weights_of_the_first(
     checkpoint = replace(version_ref.ancestor(CheckpointRef), artifacts={"weights": weights})
     found = {}
     for number, operator in enumerate((first, second, other), 1):
-        register(mlflow, "kept", replace(version_ref.parent, parent=checkpoint), number)
+        register(tracking, "kept", replace(version_ref.parent, parent=checkpoint), number)
         operator._state = TaskState() if operator is other else state
         found[operator.task_id] = operator.config(operator.settings)["initialise"]["found"]["version"]
     assert found == {"first": "1", "second": "1", "other": "3"}

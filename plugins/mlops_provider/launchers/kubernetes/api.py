@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +49,10 @@ class ApiError(Exception):
 
 class UnreachableError(Exception):
     """There was no answer."""
+
+
+class NoClusterError(UnreachableError):
+    """Nothing says where the cluster is, or who one is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +281,22 @@ async def open_api(connection: str | None, namespace: str, try_seconds: float = 
     """
     :param connection: Airflow connection id; None: the cluster that this process runs in, else the user's kubeconfig
     :param try_seconds: how long a call waits for a server that is away
+    :raises NoClusterError: where there is neither, or no such connection
     """
+    # They take a second to import.
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+    from airflow.sdk.exceptions import AirflowException
+    from kubernetes_asyncio.config import ConfigException
 
     inside = True if connection is None and "KUBERNETES_SERVICE_HOST" in os.environ else None
-    async with AsyncKubernetesHook(conn_id=connection, in_cluster=inside).get_conn() as client:
+    async with AsyncExitStack() as stack:
+        try:
+            hook = AsyncKubernetesHook(conn_id=connection, in_cluster=inside)
+            client = await stack.enter_async_context(hook.get_conn())
+        except (ConfigException, AirflowException) as error:
+            raise NoClusterError(
+                f"the cluster is not known: {error}; set [mlops] kubernetes_connection, or KUBECONFIG"
+            ) from error
         yield Api(client, namespace, try_seconds)
 
 
