@@ -53,7 +53,7 @@ from mlops_provider.local.stack import ADMIN, Stack, StackError
 from mlops_provider.logins import Login, LoginsError, make_logins
 from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline, located
+from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
@@ -82,6 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         return int(options.run(options, console))
+    except httpx.TransportError as error:
+        said = (
+            f"{error.request.url} cannot be reached: {error}; mlops up starts an Airflow, --airflow-url names another"
+        )
+        console.print(said, style="red", markup=False, soft_wrap=True)
+        return 1
     except USERS_ERRORS as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
@@ -345,7 +351,7 @@ def _pipeline_files(options: argparse.Namespace) -> list[Path]:
     """
     files: list[Path] = []
     for path in options.files or [options.home / "dags"]:
-        found = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        found = pipeline_files(path) if path.is_dir() else [path]
         if not found:
             raise SpecError(f"{path}: there is no *{SUFFIX} in this folder, nor below it")
         files += found

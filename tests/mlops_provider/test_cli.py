@@ -367,3 +367,17 @@ def test_a_shell_completes_commands_options_and_pipelines(
     done = mlops()
     assert done.returncode == 0, done.stderr
     assert {each.strip() for each in found.read_text().split("\x0b")} == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9/auth/token cannot be reached: "),
+        ("http://airflow.example:port", "Invalid port: 'port'"),
+    ],
+)
+def test_an_airflow_that_does_not_answer_is_named(url: str, message: str, mlops: Mlops) -> None:
+    done = mlops("why", "events", "--airflow-url", url)
+    assert done.returncode == 1
+    assert message in done.stdout
+    assert "Traceback" not in done.stderr
