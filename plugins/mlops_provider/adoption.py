@@ -31,6 +31,14 @@ class Adoption:
     is_paused: bool
     """Whether the DAG is: the run then waits until somebody unpauses it."""
 
+    def told(self) -> str:
+        """For people."""
+        waits = f"; it begins when the DAG is unpaused: airflow dags unpause {self.dag_id}" if self.is_paused else ""
+        return (
+            f"run {self.run_id} of {self.dag_id} judges {self.training}, and registers it if it passes{waits}\n"
+            f"how it goes: mlops why {self.dag_id} {self.run_id}"
+        )
+
 
 def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> Adoption:
     """

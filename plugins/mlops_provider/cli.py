@@ -299,9 +299,7 @@ def _register(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.adoption import adopt
 
     found = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
-    said = f"run {found.run_id} of {found.dag_id} judges {found.training}, and registers it if it passes"
-    paused = f"; it begins when the DAG is unpaused: airflow dags unpause {found.dag_id}" if found.is_paused else ""
-    console.print(f"{said}{paused}\nhow it goes: mlops why {found.dag_id} {found.run_id}", markup=False, soft_wrap=True)
+    console.print(found.told(), markup=False, soft_wrap=True)
     return 0
 
 
