@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from mlops_provider.factory import check_pipelines
+from mlops_provider.pipelines import check_pipelines
 
 check_pipelines(Path(__file__).parent)

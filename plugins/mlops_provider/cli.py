@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import argcomplete
 import httpx
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.section import SpecError, leaves
+from mlops.contract.section import SpecError
 from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import (
@@ -29,10 +27,10 @@ from mlops.signing.keys import (
     load_key,
     make_key,
 )
-from mlops_provider.connections import connection_environment, login_of, store_environment
+from mlops_provider.connections import login_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams, project_home
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
-from mlops_provider.experiments.arguments import add_arguments, add_spin_arguments
+from mlops_provider.experiments.arguments import add_arguments, add_spin_arguments, add_submit_arguments
 from mlops_provider.handed_over import (
     AIRFLOW_URL,
     CHECKOUT,
@@ -45,15 +43,12 @@ from mlops_provider.handed_over import (
     find_stack,
     hand_over,
     print_json,
-    python_of,
 )
-from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import ADMIN, Stack, StackError
 from mlops_provider.logins import Login, LoginsError, make_logins
-from mlops_provider.recipe_imports import internal_imports
-from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files
+from mlops_provider.processes import leave
+from mlops_provider.spec_file import SUFFIX
 
 OF_A_TEAM = "one of the teams that share the deployment (default: the deployment's own area)"
 
@@ -116,6 +111,20 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlflow-port", type=int, default=5000)
     add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
     add_spin_arguments(command("spin", _spin, "try one step out, again and again, on what an earlier run has made"))
+    submit = command("submit", _submit, "have a running Airflow try a pipeline out, as its files are deployed there")
+    add_submit_arguments(submit)
+    _add_airflow(submit)
+    for word, run, text in (
+        ("logs", _logs, "what an experiment or a night in Airflow has written"),
+        ("cancel", _cancel, "end an experiment or a night in Airflow"),
+    ):
+        sub = command(word, run, text)
+        sub.add_argument("run_id", metavar="RUN", help="its id, as mlops submit prints it: DAG@RUN")
+        _add_airflow(sub)
+        sub.set_defaults(store=None)
+        if word == "logs":
+            sub.add_argument("--follow", action="store_true", help="print it as it comes, and wait for the end")
+            sub.add_argument("--task", help="of a night")
     why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
     why.add_argument("dag", metavar="DAG", help="its id")
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
@@ -280,6 +289,24 @@ def _spin(options: argparse.Namespace, console: Console) -> int:
     return spin(options, console)
 
 
+def _submit(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.submit import submit
+
+    return submit(options, console)
+
+
+def _logs(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.submit import logs
+
+    return logs(options, console)
+
+
+def _cancel(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.submit import cancel
+
+    return cancel(options, console)
+
+
 def _why(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.why import explain
 
@@ -323,77 +350,15 @@ def _doctor(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lint(options: argparse.Namespace, console: Console) -> int:
-    broken = 0
-    find_stack(options)
-    for path in _pipeline_files(options):
-        try:
-            pipeline = load_pipeline(path)
-        except (SpecError, OSError) as error:
-            console.print(str(error), markup=False, soft_wrap=True)
-            broken += 1
-            continue
-        found = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
-        for sentence in found or ([] if options.with_data else [f"{path}: ok"]):
-            console.print(sentence, markup=False, soft_wrap=True)
-        broken += bool(found)
-        if options.with_data:
-            broken += not _sound_with_data(options, path, pipeline, console)
-    return 1 if broken else 0
+    from mlops_provider.linting import lint
+
+    return lint(options, console)
 
 
-def _pipeline_files(options: argparse.Namespace) -> list[Path]:
-    """
-    The files that are named, and those below the folders that are.
-
-    :raises SpecError: where a folder has none
-    """
-    files: list[Path] = []
-    for path in options.files or [options.home / "dags"]:
-        found = pipeline_files(path) if path.is_dir() else [path]
-        if not found:
-            raise SpecError(f"{path}: there is no *{SUFFIX} in this folder, nor below it")
-        files += found
-    return files
-
-
-def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline, console: Console) -> bool:
-    """Let the training runtime try it out, and say where in the file is what it finds."""
-    deployment = deployment_of(options, pipeline.team)
-    document = pipeline.model_dump(mode="json", by_alias=True)
-    connections = {
-        ".".join(keys): value for keys, value in leaves(document["ingest"], ("ingest",)) if keys[-1] == "connection"
-    }
-    try:
-        secrets = connection_environment({place: name for place, name in connections.items() if name is not None})
-    except StepFailedError as error:
-        console.print(f"{path}: {error}", markup=False, soft_wrap=True)
-        return False
-    with tempfile.TemporaryDirectory(prefix="mlops-") as folder:
-        told, findings = Path(folder, "pipeline.json"), Path(folder, "findings.json")
-        told.write_text(json.dumps(document))
-        python = python_of(deployment, "training")
-        sys.stdout.flush()
-        code = subprocess.run(
-            [str(python), "-m", "mlops.commands", "lint", str(told), str(findings)],
-            env=runtime_environment(deployment, os.environ) | store_environment(deployment) | secrets,
-            check=False,
-        ).returncode
-        if not findings.exists():
-            said = f"{path}: it could not be tried out: the process ended with code {code}"
-            console.print(said, markup=False, soft_wrap=True)
-            return False
-        found = json.loads(findings.read_text())
-    complaints = [
-        (tuple(keys), f"{'.'.join(keys)}: {line}")
-        for keys, message in found["problems"]
-        for line in message.split("\n")
-    ]
-    for sentence in located(path, complaints) or [f"{path}: ok"]:
-        console.print(sentence, markup=False, soft_wrap=True)
-    for sentence in found["done"]:
-        console.print(f"{path}: {sentence}", style="dim", markup=False, soft_wrap=True)
-    return not complaints
+def command() -> NoReturn:
+    """Run as a program."""
+    leave(main())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from airflow.sdk import DAG, Param, get_parsing_context
+from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.learners import TORCH
-from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.operators.adopted import PARAM
 from mlops_provider.operators.approve import ApproveOperator
@@ -31,7 +29,6 @@ from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.spec import SECTIONS, Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline
 
 _FIELDS: Mapping[str, str] = {
     step: field
@@ -168,43 +165,6 @@ def _rollback_dag(team: str | None, names: str) -> DAG:
 
 def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
     return {dag.dag_id: dag for dag in dags}
-
-
-def build_dags(folder: Path) -> dict[str, DAG]:
-    """
-    One DAG for each sound ``*.pipeline.yaml`` of a folder, by name; see :func:`check_pipelines` for the others.
-
-    While a task runs, only its own pipeline is read.
-
-    :raises SpecError: in a task's process, where its own pipeline has been broken meanwhile
-    """
-    wanted = get_parsing_context().dag_id
-    if wanted and (own := folder / f"{wanted}{SUFFIX}").exists():
-        return {wanted: build_dag(load_pipeline(own))}
-    dags: dict[str, DAG] = {}
-    for path in sorted(folder.glob("*" + SUFFIX)):
-        with suppress(SpecError):  # reported by check_pipelines
-            pipeline = load_pipeline(path)
-            dags[pipeline.pipeline] = build_dag(pipeline)
-    return dags
-
-
-def check_pipelines(folder: Path) -> None:
-    """
-    Report every mistake in every ``*.pipeline.yaml`` of a folder.
-
-    From a DAG file of its own: Airflow takes all DAGs of a file with an import error out of service.
-
-    :raises SpecError: one ``file:line:column: message`` line for each mistake
-    """
-    problems = []
-    for path in sorted(folder.glob("*" + SUFFIX)):
-        try:
-            load_pipeline(path)
-        except SpecError as error:
-            problems.append(str(error))
-    if problems:
-        raise SpecError("\n".join(problems))
 
 
 def _param(pipeline: Pipeline, step: str, name: str) -> Param:

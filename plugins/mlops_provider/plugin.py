@@ -1,18 +1,36 @@
 """
-The plugin: serves the reports of the steps behind Airflow's own login, makes forms of approvals anew, and keeps an API
-server on SQLite from waiting for itself.
+The plugin: serves the REST API and the reports of the steps behind Airflow's own login, makes forms of approvals anew,
+and keeps an API server on SQLite from waiting for itself.
 """
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import Any
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+from starlette.types import Receive, Scope, Send
 
 from mlops_provider.forms import FreshForms
-from mlops_provider.reports import app
 from mlops_provider.turns import OneWriter
+
+
+class _Lazily:
+    """
+    An app that is imported with its first request. Each part of Airflow loads the plugins, each task's process too,
+    and only the API server answers requests.
+
+    :param module: that holds it, as ``app``
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        module = await asyncio.to_thread(import_module, self._module)
+        await module.app(scope, receive, send)
 
 
 class MlopsPlugin(AirflowPlugin):
@@ -22,4 +40,8 @@ class MlopsPlugin(AirflowPlugin):
     ]
     if conf.get("database", "sql_alchemy_conn").startswith("sqlite"):
         fastapi_root_middlewares.append({"middleware": OneWriter, "name": "One writer of SQLite"})
-    fastapi_apps = [{"app": app, "url_prefix": "/mlops", "name": "MLOps"}]  # noqa: RUF012
+    fastapi_apps = [  # noqa: RUF012
+        # The API comes before what lies around it.
+        {"app": _Lazily("mlops_provider.api.app"), "url_prefix": "/mlops/api/v1", "name": "MLOps API"},
+        {"app": _Lazily("mlops_provider.reports"), "url_prefix": "/mlops", "name": "MLOps"},
+    ]

@@ -1,11 +1,14 @@
-"""Process trees: find, end, and wait for them. A zombie counts as ended: nobody may be there to reap it."""
+"""Processes, and trees of them: find, end, and wait for them. A zombie counts as ended: nobody may reap it."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 import psutil
 
@@ -66,3 +69,17 @@ def of_executors() -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended since, or not ours
             continue
     return found
+
+
+def leave(code: int) -> NoReturn:
+    """
+    End this process, as :func:`sys.exit` does, but without taking the interpreter apart.
+
+    A thread of the store's client (obstore) that has handed over its last answer a moment ago may still hold objects of
+    Python. It meets an interpreter that ends, and aborts the process: of 150 that ended at once, 120 did.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it may have closed it
+            stream.flush()
+    os._exit(code)

@@ -41,7 +41,9 @@ class Places:
     marks: Mapping[KeyPath, tuple[Mark, Mark]]
     """Where in the file each key and its value begin."""
     changes: Mapping[KeyPath, str]
-    """Those that were given on the command line instead."""
+    """Those that were given instead."""
+    option: str
+    """By which they were given."""
 
     def of(self, path: KeyPath, problem: str) -> str:
         """
@@ -51,35 +53,59 @@ class Places:
         """
         for length in range(len(path), 0, -1):
             if (text := self.changes.get(path[:length])) is not None:
-                return f"--set {'.'.join(path[:length])}={text}"
+                return f"{self.option} {'.'.join(path[:length])}={text}"
         line, column = _position(path, problem, self.marks)
         return f"{self.file}:{line}:{column}"
 
 
 def read_section(
-    kind: type[SectionT], path: Path, what: str, changes: Mapping[KeyPath, str] = MappingProxyType({})
+    kind: type[SectionT],
+    path: Path,
+    what: str,
+    changes: Mapping[KeyPath, str] = MappingProxyType({}),
+    option: str = "--set",
 ) -> SectionFile[SectionT]:
     """
-    :param what: the file holds, as ``a pipeline``
-    :param changes: values that take the place of the file's, as YAML
+    Read a section from its file; for the parameters see :func:`parse_section`.
+
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path.name}:1:1: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return parse_section(kind, text, path.name, what, changes, option)
+
+
+def parse_section(
+    kind: type[SectionT],
+    text: str,
+    file: str,
+    what: str,
+    changes: Mapping[KeyPath, str] = MappingProxyType({}),
+    option: str = "--set",
+) -> SectionFile[SectionT]:
+    """
+    :param file: name of the file that holds the text
+    :param what: it holds, as ``a pipeline``
+    :param changes: values that take the place of the file's, as YAML
+    :param option: by which they were given, for messages
+    :raises SpecError: one ``file:line:column: message`` line for each mistake
+    """
+    try:
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise SpecError(f"{path.name}:{line}:{column}: not valid YAML: {error.problem}") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path.name}:1:1: not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise SpecError(f"{file}:{line}:{column}: not valid YAML: {error.problem}") from None
     if not isinstance(node, yaml.MappingNode):
-        raise SpecError(f"{path.name}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
+        raise SpecError(f"{file}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
     marks: dict[KeyPath, tuple[Mark, Mark]] = {}
-    _collect_marks(node, (), marks, path.name)
-    places = Places(file=path.name, marks=marks, changes=changes)
+    _collect_marks(node, (), marks, file)
+    places = Places(file=file, marks=marks, changes=changes, option=option)
     document = _Loader.construct(node)
-    for keys, text in changes.items():
-        _put(document, keys, text)
+    for keys, value in changes.items():
+        _put(document, keys, value, f"{option} {'.'.join(keys)}={value}")
     try:
         section = kind.model_validate(document)
     except ValidationError as error:
@@ -90,18 +116,28 @@ def read_section(
     return SectionFile(section=section, places=places)
 
 
-def _put(document: Any, keys: KeyPath, text: str) -> None:
+def value_of(text: str, given: str) -> Any:
+    """
+    Read a single value, written as YAML.
+
+    :param given: what gave it, for the message
+    :raises SpecError: if it is no YAML
+    """
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        return None if node is None else _Loader.construct(node)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{given}: the value is not valid YAML: {getattr(error, 'problem', error)}") from None
+
+
+def _put(document: Any, keys: KeyPath, text: str, given: str) -> None:
     """
     Give a setting another value.
 
     :param text: the value, as YAML
+    :param given: what gave it, for messages
     """
-    given = f"--set {'.'.join(keys)}={text}"
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-        value = None if node is None else _Loader.construct(node)
-    except yaml.YAMLError as error:
-        raise SpecError(f"{given}: the value is not valid YAML: {getattr(error, 'problem', error)}") from None
+    value = value_of(text, given)
     for number, key in enumerate(keys):
         place, last = ".".join(keys[:number]), number == len(keys) - 1
         if isinstance(document, list):

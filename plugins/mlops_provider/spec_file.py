@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mlops.contract.section import leaves
 from mlops_provider.deployment import tenant_of
-from mlops_provider.section_file import KeyPath, read_section
+from mlops_provider.section_file import KeyPath, SectionFile, parse_section, read_section
 from mlops_provider.spec import Pipeline
 from mlops_provider.team_spec import Tenant, TenantError
 
@@ -20,21 +20,39 @@ def pipeline_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob(f"*{SUFFIX}"))
 
 
-def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType({})) -> Pipeline:
+def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType({}), option: str = "--set") -> Pipeline:
     """
     Read and check one pipeline. The file of pipeline ``x`` is named ``x.pipeline.yaml``.
 
     :param changes: values that take the place of the file's, as YAML
+    :param option: by which they were given, for messages
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    read = read_section(Pipeline, path, "a pipeline", changes)
+    return _checked(read_section(Pipeline, path, "a pipeline", changes, option), path)
+
+
+def changed_pipeline(text: str, name: str, changes: Mapping[KeyPath, str], option: str) -> Pipeline:
+    """
+    Check a pipeline with other settings, where its file is not at hand.
+
+    :param text: of its file, which was read from a folder that it may lie in
+    :param name: of the pipeline
+    :param changes: values that take the place of the file's, as YAML
+    :param option: by which they were given, for messages
+    :raises SpecError: one line for each mistake
+    """
+    file = name + SUFFIX
+    return _checked(parse_section(Pipeline, text, file, "a pipeline", changes, option), Path(file), is_at_hand=False)
+
+
+def _checked(read: SectionFile[Pipeline], path: Path, is_at_hand: bool = True) -> Pipeline:
     pipeline = read.section
     complaints: list[tuple[KeyPath, str]] = []
     if path.name != pipeline.pipeline + SUFFIX:
         wanted = f"so its file must be called {pipeline.pipeline + SUFFIX}"
         complaints.append((("pipeline",), f"the pipeline is called {pipeline.pipeline!r}, {wanted}"))
     try:
-        tenant = tenant_of(pipeline.team, path)
+        tenant = tenant_of(pipeline.team, path if is_at_hand else None)
     except TenantError as error:
         complaints.append((("team",), str(error)))
     else:

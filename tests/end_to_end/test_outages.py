@@ -16,7 +16,7 @@ from turns import on_turn
 from mlops.contract.step import LINE
 from mlops_provider.local.ports import is_free
 from mlops_provider.local.stack import StackError
-from mlops_provider.operators.base import WAITING_FOR
+from mlops_provider.operators.runs import WAITING_FOR
 
 NIGHT_SECONDS = 400.0
 WITHOUT_MLFLOW = LINE[3:] if "CHAOS_ROUNDS" in os.environ else ("train", "register")

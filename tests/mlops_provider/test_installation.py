@@ -55,7 +55,7 @@ def test_wheel_registers_provider_and_plugin(wheel: Path, tmp_path: Path, airflo
     assert found == {
         "plugins": ["mlops"],
         "errors": {},
-        "apps": ["/mlops"],
+        "apps": ["/mlops/api/v1", "/mlops"],
         "provider": True,
         "entry_points": ["airflow.plugins", "apache_airflow_provider", "console_scripts"],
     }
@@ -74,7 +74,7 @@ def test_folder_beside_the_wheel_registers_the_plugin_once(
 
 def test_folder_alone_registers_the_plugin(airflow_environment: dict[str, str]) -> None:
     found = loaded(airflow_environment | {"PYTHONPATH": ""})
-    assert (found["plugins"], found["errors"], found["apps"]) == (["mlops"], {}, ["/mlops"])
+    assert (found["plugins"], found["errors"], found["apps"]) == (["mlops"], {}, ["/mlops/api/v1", "/mlops"])
 
 
 def test_wheel_holds_both_runtimes_code_and_the_report_templates(wheel: Path) -> None:

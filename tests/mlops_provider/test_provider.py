@@ -45,14 +45,35 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors,
     assert found["errors"] == {}
     assert found["dags"] == [
         "digits",
+        "digits.experiments",
         "flight_arrival",
+        "flight_arrival.experiments",
         "flight_delays",
         "flight_ranking",
+        "flight_ranking.experiments",
         "ranking_published",
         "rollback",
         "stdlib_lm",
+        "stdlib_lm.experiments",
     ]
     assert found["heavy"] == []
+
+
+def test_the_plugin_waits_with_what_only_the_api_server_needs(airflow_environment: dict[str, str]) -> None:
+    """Broken: each task's process, which loads the plugins, would take a second of processor time for nothing."""
+    script = """
+import sys
+import airflow.plugins_manager
+before = set(sys.modules)
+import mlops_provider.plugin
+print(*(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "mlops_provider.turns" in loaded
+    assert not loaded & {"fastapi", "httpx", "mlops_provider.api.app", "mlops_provider.reports", "pydantic"}
 
 
 @pytest.mark.parametrize("live", [{}, {"FLIGHT_DELAYS_LIVE_METRICS": "http://live.example.com/{version}"}])
@@ -112,7 +133,7 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
         [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["dags"] == ["flight_ranking"]
+    assert found["dags"] == ["flight_ranking", "flight_ranking.experiments"]
     ((file, message),) = found["errors"].items()
     assert file.endswith("pipeline_errors.py"), "Airflow takes every DAG of the named file out of service"
     assert "one.pipeline.yaml:34:11: train.epochs must be a valid integer" in message

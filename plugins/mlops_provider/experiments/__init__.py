@@ -1,1 +1,1 @@
-"""A pipeline tried out from a terminal, without Airflow's scheduler: ``mlops run``."""
+"""A pipeline tried out, in a terminal or in Airflow: nothing is registered."""

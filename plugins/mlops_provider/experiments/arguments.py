@@ -1,4 +1,4 @@
-"""The arguments of ``mlops run`` and ``mlops spin``."""
+"""The arguments of ``mlops run``, ``mlops submit`` and ``mlops spin``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ SPIN = "spin"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of ``mlops run``."""
+    add_request_arguments(parser)
+    parser.add_argument(
+        "--launcher",
+        default="process",
+        help="how the steps run: process on this machine, pod in the cluster as the pipeline's pods say, or another "
+        "package's launcher (default: %(default)s)",
+    )
+    parser.add_argument("--store", help="(default: the deployment's)")
+    parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
+
+
+def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
+    add_request_arguments(parser)
+    parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
+    parser.add_argument("--json", action="store_true", help="print the run as one JSON document, the rest aside")
+    parser.set_defaults(store=None)
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is to be tried out: see :class:`mlops_provider.experiments.request.Request`."""
     _complete(parser.add_argument("pipeline", help=f"its name, or its file *{SUFFIX}"))
     parser.add_argument(
         "--as-of",
@@ -48,14 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_name,
         help="keeps the results apart from those of other names, in experiments/USER/PIPELINE.NAME",
     )
-    parser.add_argument(
-        "--launcher",
-        default="process",
-        help="how the steps run: process on this machine, pod in the cluster as the pipeline's pods say, or another "
-        "package's launcher (default: %(default)s)",
-    )
-    parser.add_argument("--store", help="(default: the deployment's)")
-    parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
 
 
 def add_spin_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,28 +1,23 @@
-"""What a person asks for on the command line, checked before anything costs time."""
+"""A pipeline as somebody wants to try it out."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import getpass
+import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
-import pendulum
 from airflow.sdk import DAG
-from airflow.timetables.interval import CronDataIntervalTimetable
 
-from mlops.contract.section import NAME_PATTERN, SpecError, leaves
-from mlops_provider.experiments.arguments import SPIN, STEPS
+from mlops.contract.section import NAME_PATTERN, SpecError
+from mlops_provider.experiments.request import Request
 from mlops_provider.factory import build_dag
 from mlops_provider.launcher_names import LAUNCHERS
-from mlops_provider.operators.runs import interval_before
-from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
 
@@ -43,33 +38,29 @@ class Experiment:
     """Of the trainings, one after the other; none: the one of the settings."""
 
     @classmethod
-    def of(cls, options: argparse.Namespace, now: datetime) -> Experiment:
+    def of(cls, path: Path, request: Request, person: str, now: datetime) -> Experiment:
         """
-        :param options: of ``mlops run``
-        :raises SpecError: naming the option, its value and the fix
+        :param path: of the pipeline's file
+        :param person: who asks, as a name in the store
+        :raises SpecError: naming what was asked for, its value and the fix
         """
-        path = _file(options.pipeline, options.home / "dags")
-        sample = [] if options.sample is None else [f"features.sample={options.sample}"]
-        changes = _changes([*options.set, *sample])
-        pipeline = load_pipeline(path, changes)
-        _refuse_templates(pipeline)
-        if options.name != SPIN:  # which may have the search's result as input, or not
-            _refuse_searched(pipeline, changes)
-        if options.until == "tune" and pipeline.tune is None:
-            raise SpecError(f"--until tune: {pipeline.pipeline} has no search; leave it out, or say --until train")
-        if options.seeds > 1 and STEPS.index(options.until) < STEPS.index("train"):
-            raise SpecError(f"--seeds: with --until {options.until} nothing is trained; leave one of the two out")
-        dag = build_dag(_launched_by(options.launcher, pipeline))
+        pipeline = load_pipeline(path, request.changes, request.option("settings"))
+        if request.is_remote:
+            request.check_reach(load_pipeline(path), pipeline)
+        request.check(pipeline)
+        launched = pipeline if request.launcher is None else _launched_by(request.launcher, pipeline)
+        dag = build_dag(launched)
         # As Airflow does: a team's tasks are checked by the file that they come from.
         dag.fileloc = str(path)
+        first, number = pipeline.train.seed, request.seeds
         return cls(
             pipeline=pipeline,
             dag=dag,
             # With the pipeline's name: two pipelines may have an ingest alike.
-            name=f"{user()}/{pipeline.pipeline}" + (f".{options.name}" if options.name else ""),
-            interval=_interval(pipeline, options.as_of, now),
-            until=options.until,
-            seeds=[pipeline.train.seed + number for number in range(options.seeds)] if options.seeds > 1 else [],
+            name=f"{person}/{pipeline.pipeline}" + (f".{request.name}" if request.name else ""),
+            interval=request.interval(pipeline, now),
+            until=request.until,
+            seeds=range(first, first + number) if number > 1 else [],
         )
 
 
@@ -89,12 +80,25 @@ def user() -> str:
         login = getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in many a container
         login = str(os.getuid())
+    return name_of(login)
+
+
+def name_of(login: str) -> str:
+    """A person, as a name in the store. One in other letters has a digest, or many would have one name."""
     name = re.sub(r"[^a-z0-9_]", "_", login.lower())
+    if not login.isascii():
+        name += hashlib.sha256(login.encode()).hexdigest()[:8]
     return name if re.fullmatch(NAME_PATTERN, name) else f"user_{name}"
 
 
-def _file(pipeline: str, folder: Path) -> Path:
-    """The file of a pipeline that is called by its name, or by its file."""
+def file_of(pipeline: str, folder: Path) -> Path:
+    """
+    Find the file of a pipeline.
+
+    :param pipeline: its name, or the file itself
+    :param folder: where the pipelines lie
+    :raises SpecError: naming what there is
+    """
     path = Path(pipeline)
     if path.name.endswith(SUFFIX):
         if not path.is_file():
@@ -106,70 +110,3 @@ def _file(pipeline: str, folder: Path) -> Path:
         known = f"did you mean {near[0]}?" if near else f"there are {', '.join(found) or 'none'}"
         raise SpecError(f"there is no pipeline {pipeline!r} in {folder}: {known}")
     return found[pipeline].resolve()
-
-
-def _changes(given: Sequence[str]) -> Mapping[KeyPath, str]:
-    changes: dict[KeyPath, str] = {}
-    for each in given:
-        name, sign, value = each.partition("=")
-        keys = tuple(name.strip().split("."))
-        if not sign or not all(keys):
-            raise SpecError(f"--set {each}: write STEP.KEY=VALUE, such as train.learning_rate=3e-4")
-        if keys[0] not in STEPS:
-            raise SpecError(f"--set {each}: {keys[0]!r} is no step of an experiment; these are {', '.join(STEPS)}")
-        if keys in changes:
-            raise SpecError(f"--set {each}: {name} is given twice; keep one")
-        changes[keys] = value
-    return changes
-
-
-def _refuse_searched(pipeline: Pipeline, changes: Mapping[KeyPath, str]) -> None:
-    """What the search finds takes the place of what is given."""
-    space = {} if pipeline.tune is None else pipeline.tune.space
-    for (step, *keys), value in changes.items():
-        if step == "train" and (name := ".".join(map(str, keys))) in space:
-            raise SpecError(
-                f"--set {step}.{name}={value}: what tune finds would take its place; add --set tune=null to train "
-                f"without the search, or narrow tune.space.{name}"
-            )
-
-
-def _refuse_templates(pipeline: Pipeline) -> None:
-    """Airflow fills them in, with what only a run of its own has."""
-    for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"})):
-        if isinstance(value, str) and ("{{" in value or "{%" in value):
-            raise SpecError(
-                f"{'.'.join(keys)} is a template, {value!r}, which a run of Airflow fills in: give it a value by "
-                f"--set {'.'.join(keys)}=VALUE"
-            )
-
-
-def _interval(pipeline: Pipeline, given: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """The newest data interval that has ended."""
-    zone = ZoneInfo(pipeline.timezone)
-    if given is None:
-        end = datetime.combine(pipeline.end_date, time(), zone) if pipeline.end_date is not None else now
-        instant = min(now, end)
-    else:
-        instant = as_instant(given, pipeline.timezone)
-        if instant > now:
-            raise SpecError(f"--as-of {given} is yet to come: what its data will be is not known")
-    if pipeline.schedule is None:
-        return interval_before(instant, pipeline.timezone, pipeline.ingest.grain)
-    timetable = CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
-    found = timetable.infer_manual_data_interval(run_after=pendulum.instance(instant))
-    return _plain(found.start), _plain(found.end)
-
-
-def as_instant(given: str, timezone: str) -> datetime:
-    """:raises SpecError: where it is no date or instant of ISO 8601"""
-    try:
-        instant = datetime.fromisoformat(given)
-    except ValueError as error:
-        raise SpecError(f"--as-of {given}: {error}; write it as 2013-02-09 or 2013-02-09T05:00:00Z") from None
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=ZoneInfo(timezone))
-
-
-def _plain(instant: datetime) -> datetime:
-    """As Airflow hands it to a task."""
-    return datetime.fromtimestamp(instant.timestamp(), UTC)

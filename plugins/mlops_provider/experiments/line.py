@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from mlops.contract.refs import Ref, RefError
+from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import Failure, StepInput
 from mlops_provider.committed import lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
+from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
 from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.asked import Experiment
+from mlops_provider.experiments.results import Results, Training, address
 from mlops_provider.launchers.base import Launcher, Outcome
 from mlops_provider.launchers.kubernetes.api import ApiError, UnreachableError
 from mlops_provider.launchers.named import launcher_class
-from mlops_provider.links import report_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import TERMINAL, Asked
 from mlops_provider.operators.tune import BUDGET_SPENT
@@ -57,18 +55,35 @@ class Line:
     deployment: Deployment
     listener: Listener
     run_id: str = field(default_factory=lambda: f"{TERMINAL}{datetime.now(UTC).isoformat(timespec='milliseconds')}")
+    dag_id: str = ""
+    """Of the run, where Airflow has one; empty: the pipeline's."""
+    user: str = ""
+    """Who started it, as Airflow knows them; empty in a terminal."""
     _running: set[Launcher] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
 
-    def prepare(self) -> Ref:
+    def run(self) -> Results:
         """
-        Run the steps before the training, or as many as are asked for.
+        Run the steps that are asked for.
 
-        :return: what the last of them made
-        :raises StepFailedError: where one of them failed
+        :raises StepFailedError: where one of them failed, and doing it again cannot help
+        :raises StepRetryableError: where it may
         :raises StepLostError: where the process of one ended without a word
         """
+        prepared = self._prepare()
+        if STEPS.index(self.experiment.until) < STEPS.index("train"):
+            return Results(prepared=prepared, trainings=[])
+        seeds: Sequence[int | None] = self.experiment.seeds or [None]
+        return Results(prepared=prepared, trainings=[self._train(prepared, seed) for seed in seeds])
+
+    def stop(self) -> None:
+        """End what runs, and let nothing begin. A signal's handler may call it: it waits for nothing."""
+        self._stopped = True
+        for launcher in list(self._running):
+            launcher.cancel()
+
+    def _prepare(self) -> Ref:
+        """Run the steps before the training, or as many as are asked for, and return what the last of them made."""
         ref: Ref | None = None
         before = STEPS[: STEPS.index("train")]
         for step in before[: STEPS.index(self.experiment.until) + 1]:
@@ -94,6 +109,13 @@ class Line:
         ref = made(what, outcome, self.deployment)
         self.listener.ended(what, ref)
         return ref
+
+    def _train(self, prepared: Ref, seed: int | None) -> Training:
+        checkpoint = self.step("train", prepared, seed=seed)
+        assert isinstance(checkpoint, CheckpointRef), "what this step commits"
+        report = self.step("evaluate", checkpoint, seed=seed) if self.experiment.until == "evaluate" else None
+        assert report is None or isinstance(report, ReportRef), "what this step commits"
+        return Training(checkpoint=checkpoint, report=report)
 
     def _trials(self, features: Ref) -> None:
         """Run the trials of a search, as many at once as the pipeline says; one that succeeds is enough."""
@@ -135,28 +157,28 @@ class Line:
             upstream=None if upstream is None else upstream.to_wire(),
             interval=self.experiment.interval,
             run_id=self.run_id,
+            dag_id=self.dag_id,
+            user=self.user,
             experiment=self.experiment.name,
             params=params,
         )
         try:
             launch = operator.launch(asked, self.deployment)
-            assert operator.launcher is not None, "the one that was asked for"
-            if operator.launcher != "process" and (made := self._made_by_the_pipeline(launch.input)) is not None:
+            name = operator.launcher or self.deployment.launcher
+            if name != "process" and (made := self._made_by_the_pipeline(launch.input)) is not None:
                 self.listener.line(what, f"{operator.step} is already committed at {made.place}: nothing to do")
                 return Outcome(result=made, status="committed")
             # By what it does, not by this terminal: the same command finds a Job that a killed one has left.
             task = operator.step_task(f"{TERMINAL}{self.experiment.name}/{launch.input.run.run_key}", map_index)
-            launcher = launcher_class(operator.launcher).of(task, self.deployment)
+            launcher = launcher_class(name).of(task, self.deployment)
             with alone_at(f"{self.deployment.store}/{launch.input.place}", self._waiting(what)):
-                with self._lock:
-                    self._refuse_to_begin(what)
-                    self._running.add(launcher)
+                self._running.add(launcher)
                 try:
+                    self._refuse_to_begin(what)  # who stops it now finds the launcher
                     with store_errors(self.deployment.store, f"{what} cannot read its outcome"):
                         return launcher.run(launch, lambda line: self.listener.line(what, line))
                 finally:
-                    with self._lock:
-                        self._running.discard(launcher)
+                    self._running.discard(launcher)
         except (SpecError, RefError) as error:
             raise StepFailedError(str(error)) from error
         except (ApiError, UnreachableError) as error:
@@ -168,7 +190,7 @@ class Line:
         def wait() -> None:
             nonlocal said
             if not said:
-                self.listener.line(what, "another terminal is doing this: waiting for it")
+                self.listener.line(what, "another run is doing this: waiting for it")
             said = True
             self._refuse_to_begin(what)
             time.sleep(_WAIT_SECONDS)
@@ -197,14 +219,11 @@ class Line:
             return asyncio.run(find())
 
     def _cancel(self) -> None:
-        """End what runs, and let nothing begin."""
+        """End what other threads run, and wait until it has ended."""
         while True:
-            with self._lock:
-                self._stopped, running = True, list(self._running)
-            if not running:
+            self.stop()
+            if not self._running:
                 return
-            for launcher in running:
-                launcher.cancel()
             time.sleep(0.05)  # one that is about to start its process is found the next time
 
 
@@ -214,22 +233,17 @@ def made(what: str, outcome: Outcome, deployment: Deployment) -> Ref:
 
     :param what: the step, for the message
     :raises StepLostError: where its process ended without a word
-    :raises StepFailedError: where it failed
+    :raises StepFailedError: where it failed, and doing it again cannot help
+    :raises StepRetryableError: where it may
     """
     found = outcome.result
     if found is None:
-        raise StepLostError(f"{what} ended without a result: {outcome.status}; give the same command again")
+        raise StepLostError(f"{what} ended without a result: {outcome.status}; what is committed stays")
     if not isinstance(found, Failure):
         return found
     message, report = found.message, found.details.get("report")
     if report is not None:
         message = message.replace(report, address(deployment, report))
-    raise StepFailedError(f"{what}: {message}")
-
-
-def address(deployment: Deployment, key: str) -> str:
-    """The address of a report: of its file, or of Airflow's page where the store is no folder of this machine."""
-    airflow = conf.get("api", "base_url", fallback="")
-    if deployment.store.startswith("file://") or not airflow:
-        return f"{deployment.store}/{key}"
-    return f"{airflow.rstrip('/')}{report_url(key)}"
+    if found.outage is not None:
+        raise StepOutageError(f"{what}: {message}", found.outage)
+    raise (StepRetryableError if found.retryable else StepFailedError)(f"{what}: {message}")

@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from rich.console import Console
 
-from mlops.contract.refs import CheckpointRef, Ref, ReportRef
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import RUNTIMES, Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
-from mlops_provider.experiments.arguments import STEPS
-from mlops_provider.experiments.asked import Experiment
+from mlops_provider.experiments.asked import Experiment, file_of, user
 from mlops_provider.experiments.line import Line
-from mlops_provider.experiments.transcript import Training, Transcript, tell
+from mlops_provider.experiments.request import Request
+from mlops_provider.experiments.transcript import Transcript, tell
 from mlops_provider.handed_over import aside, deployment_of, find_stack, print_json, python_of
 from mlops_provider.operators.champion import asked
 from mlops_provider.registry import champion_version
@@ -36,45 +34,32 @@ def run(options: argparse.Namespace, console: Console) -> int:
     logging.getLogger("mlops_provider").setLevel(logging.WARNING)
     out = aside() if options.json else None
     find_stack(options)
-    experiment = Experiment.of(options, datetime.now(UTC))
+    path = file_of(options.pipeline, options.home / "dags")
+    experiment = Experiment.of(path, Request.of_options(options), user(), datetime.now(UTC))
     deployment = deployment_of(options, experiment.pipeline.team)
     for runtime in RUNTIMES if options.launcher == "process" else ():
         python_of(deployment, runtime)
     console.print(_what(experiment), markup=False, soft_wrap=True)
     line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
-    trainings: list[Training] = []
     try:
         check_tracking(experiment, deployment)
-        prepared = line.prepare()
-        if STEPS.index(experiment.until) >= STEPS.index("train"):
-            seeds: Sequence[int | None] = experiment.seeds or [None]
-            for seed in seeds:
-                trainings.append(_train(line, prepared, seed))
+        results = line.run()
     except (StepFailedError, StepRetryableError, StepLostError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here", style="yellow")
         raise
-    tell(trainings, deployment, console)
+    tell(results.trainings, deployment, console)
     if out is not None:
         document = {
             "experiment": f"{EXPERIMENTS}/{experiment.name}",
             "interval": [instant.isoformat() for instant in experiment.interval],
-            "last": prepared.to_wire() if not trainings else None,
-            "trainings": [each.document(deployment) for each in trainings],
+            **results.document(deployment),
             "seconds": round(time.monotonic() - begun, 1),
         }
         print_json(document, out)
     return 0
-
-
-def _train(line: Line, prepared: Ref, seed: int | None) -> Training:
-    checkpoint = line.step("train", prepared, seed=seed)
-    assert isinstance(checkpoint, CheckpointRef), "what this step commits"
-    report = line.step("evaluate", checkpoint, seed=seed) if line.experiment.until == "evaluate" else None
-    assert report is None or isinstance(report, ReportRef), "what this step commits"
-    return Training(checkpoint=checkpoint, report=report)
 
 
 def _what(experiment: Experiment) -> str:

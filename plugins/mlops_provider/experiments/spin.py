@@ -26,12 +26,14 @@ from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.arguments import SPIN
-from mlops_provider.experiments.asked import Experiment, as_instant, user
+from mlops_provider.experiments.asked import Experiment, file_of, user
 from mlops_provider.experiments.attended import attended
 from mlops_provider.experiments.inputs import Input, made_by
 from mlops_provider.experiments.line import made
+from mlops_provider.experiments.request import Request, as_instant, changes_of
+from mlops_provider.experiments.results import Training
 from mlops_provider.experiments.run import check_tracking
-from mlops_provider.experiments.transcript import Training, Transcript, tell
+from mlops_provider.experiments.transcript import Transcript, tell
 from mlops_provider.handed_over import deployment_of, find_stack, python_of
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
@@ -92,11 +94,8 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         raise SpecError(f"--input {options.input} says of which data interval: leave out @{date}")
     # The keys of the one step may be given without its name.
     changes = [each if each.startswith(f"{step}.") else f"{step}.{each}" for each in options.set]
-    asked = {
-        "pipeline": pipeline, "as_of": date or None, "set": changes, "until": step, "name": SPIN,
-        "sample": None, "seeds": 1, "launcher": "process",
-    }  # fmt: skip
-    return Experiment.of(argparse.Namespace(**{**vars(options), **asked}), datetime.now(UTC))
+    request = Request(changes=changes_of(changes), as_of=date or None, until=step, name=SPIN, launcher="process")
+    return Experiment.of(file_of(pipeline, options.home / "dags"), request, user(), datetime.now(UTC))
 
 
 def _named(options: argparse.Namespace) -> tuple[str, str]:

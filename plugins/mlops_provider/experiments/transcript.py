@@ -5,19 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.refs import CheckpointRef, Ref, ReportRef
+from mlops.contract.refs import Ref
 from mlops_provider.deployment import Deployment
-from mlops_provider.experiments.line import address
+from mlops_provider.experiments.results import CHAMPION, Training, address
 from mlops_provider.links import run_url
-
-CANDIDATE, CHAMPION = "candidate.", "champion."
-"""Begin the names of a report's metrics."""
 
 
 class Transcript:
@@ -41,45 +36,6 @@ class Transcript:
 
     def failed(self, what: str, message: str) -> None:
         self.console.print(f"{what:<9} ✗ {message}", style="yellow", markup=False, soft_wrap=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """A training of an experiment, and its evaluation where there is one."""
-
-    checkpoint: CheckpointRef
-    report: ReportRef | None
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Those of the evaluation; or else of the validation, of the best epoch."""
-        if self.report is None:
-            return {f"validation {name}": value for name, value in self.checkpoint.metrics.items()}
-        return {
-            name.removeprefix(CANDIDATE): value
-            for name, value in self.report.metrics.items()
-            if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
-        }
-
-    def document(self, deployment: Deployment) -> dict[str, Any]:
-        """As JSON."""
-        report = self.report
-        judged = {} if report is None else {
-            "metrics": dict(report.metrics),
-            "passed": report.passed,
-            "reason": report.reason,
-            "champion": report.champion,
-            "evaluation": report.place,
-            "report": address(deployment, report.artifacts["report"].key),
-        }  # fmt: skip
-        return {
-            "seed": self.checkpoint.seed,
-            "checkpoint": self.checkpoint.place,
-            "epoch": self.checkpoint.epoch,
-            "tracking": run_url(deployment, self.checkpoint.tracking_run),
-            "validation": dict(self.checkpoint.metrics),
-            **judged,
-        }
 
 
 def tell(trainings: Sequence[Training], deployment: Deployment, console: Console) -> None:

@@ -45,6 +45,20 @@ class AirflowClient:
             )
         return response.json() if response.content else None
 
+    def mlops(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """
+        Ask the pipelines' own API, which Airflow serves.
+
+        :param path: below ``/mlops/api/v1``
+        :raises httpx.HTTPStatusError: with the words of its problem
+        """
+        response = self._http.request(method, f"/mlops/api/v1{path}", **kwargs)
+        if response.is_error:
+            is_problem = response.headers.get("content-type", "").startswith("application/problem+json")
+            said = response.json()["detail"] if is_problem else f"{method} {path}: {response.text[:500]}"
+            raise httpx.HTTPStatusError(said, request=response.request, response=response)
+        return response
+
     def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
         """
         Return all items of a collection that Airflow gives by pages.

@@ -25,7 +25,7 @@ from mlops_provider.links import ReportLink, report_url
 from mlops_provider.operators.adopted import HANDED_ON, asked_to_judge, made_by_experiment
 from mlops_provider.operators.callbacks import as_list, say_why
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
-from mlops_provider.operators.runs import Asked, refuse_others
+from mlops_provider.operators.runs import Asked, refuse_others, waiting_shown
 from mlops_provider.operators.signatures import name_settings
 from mlops_provider.operators.wiring import check_wiring
 from mlops_provider.pod_spec import Pods
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mlops_provider.patience import Patience
     from mlops_provider.team_spec import Tenant
 
-WAITING_FOR = "waiting_for"
-"""In the task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 FAILURE_KEY = "failure"
 """XCom of a failed step: its :class:`mlops.contract.step.Failure`, for whoever follows a run."""
 
@@ -230,12 +228,8 @@ class StepOperator(BaseOperator):
         """What waits for services that are away, in this try."""
         from mlops_provider.patience import Patience
 
-        def show(what: str | None) -> None:
-            state = context["task_state_store"]
-            state.delete(WAITING_FOR) if what is None else state.set(WAITING_FOR, what)
-
         if self._patience is None:
-            self._patience = Patience(self._deployment(), self.log.warning, show, waited)
+            self._patience = Patience(self._deployment(), self.log.warning, waiting_shown(context), waited)
         return self._patience
 
     def _file(self) -> str | None:
@@ -348,7 +342,7 @@ class StepOperator(BaseOperator):
             interval_start=start.isoformat(),
             interval_end=end.isoformat(),
             timezone=str(self.dag.timezone),
-            dag_id=self.dag_id,
+            dag_id=asked.dag_id or self.dag_id,
             task_id=self.task_id,
             run_id=asked.run_id,
             try_number=asked.try_number,

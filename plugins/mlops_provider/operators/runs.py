@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TERMINAL: Final = "terminal__"
 """Begins the id of a run that Airflow does not know, for it is one of ``mlops run``."""
+WAITING_FOR: Final = "waiting_for"
+"""In a task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,8 @@ class Asked:
     interval: tuple[datetime, datetime]
     """The data interval, in UTC."""
     run_id: str
+    dag_id: str = ""
+    """Of the run, where it is not that of the operator."""
     try_number: int = 1
     user: str = ""
     """Who started the run by hand; empty where the schedule did."""
@@ -60,6 +64,16 @@ class Asked:
             given=run.conf or {},
             state=context["task_state_store"],
         )
+
+
+def waiting_shown(context: Context) -> Callable[[str | None], None]:
+    """Return what puts a sentence where Airflow shows it at the task; None takes it away."""
+
+    def show(what: str | None) -> None:
+        state = context["task_state_store"]
+        state.delete(WAITING_FOR) if what is None else state.set(WAITING_FOR, what)
+
+    return show
 
 
 def _data_interval(context: Context) -> tuple[datetime, datetime]:

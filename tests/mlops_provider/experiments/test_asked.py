@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from project import REPOSITORY
 
 from mlops.contract.section import SpecError
 from mlops_provider.experiments.arguments import add_arguments
-from mlops_provider.experiments.asked import Experiment, user
+from mlops_provider.experiments.asked import Experiment, file_of, user
+from mlops_provider.experiments.request import Request
 
 NOW = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
 Asked = Callable[..., Experiment]
@@ -20,7 +22,8 @@ Asked = Callable[..., Experiment]
 def asked(*arguments: str) -> Experiment:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return Experiment.of(parser.parse_args([*arguments], argparse.Namespace(home=REPOSITORY)), NOW)
+    options = parser.parse_args(arguments)
+    return Experiment.of(file_of(options.pipeline, REPOSITORY / "dags"), Request.of_options(options), user(), NOW)
 
 
 def interval(*arguments: str) -> list[str]:
@@ -56,7 +59,7 @@ def test_settings_take_the_place_of_those_of_the_file() -> None:
 def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
     experiment = asked(str(REPOSITORY / "dags/digits.pipeline.yaml"), "--seeds", "3", "--name", "wider")
     assert experiment.name == f"{user()}/digits.wider"
-    assert experiment.seeds == [0, 1, 2]
+    assert [*experiment.seeds] == [0, 1, 2]
     assert asked("digits").name == f"{user()}/digits"
 
 
@@ -100,6 +103,82 @@ def test_mistakes_are_named_with_their_fix(arguments: Sequence[str], message: st
         asked(*arguments)
 
 
+ASKED = {"settings": {}, "sample": None, "as_of": None, "until": "evaluate", "seeds": 1, "name": None}
+
+
+def in_airflow(pipeline: str, **params: Any) -> Experiment:
+    return Experiment.of(REPOSITORY / f"dags/{pipeline}.pipeline.yaml", Request.of_params(ASKED | params), "ana", NOW)
+
+
+def test_airflow_takes_settings_as_the_command_line_does() -> None:
+    settings = {
+        "train.epochs": 2, "train.model_args": {"hidden": 16}, "tune": None, "evaluate.rules.0.improvement": 0.5
+    }  # fmt: skip
+    experiment = in_airflow("flight_ranking", settings=settings, sample=0.5, name="wider", seeds=2)
+    train = experiment.pipeline.train
+    assert (train.epochs, train.model_args, experiment.pipeline.tune) == (2, {"hidden": 16}, None)
+    assert experiment.pipeline.features.sample == 0.5
+    assert (experiment.name, [*experiment.seeds]) == ("ana/flight_ranking.wider", [2013, 2014])
+    assert in_airflow("digits", settings={"train.model": "include.digits.model:build_model"}).pipeline.train.model
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ingest.sources.flights.path": "/etc/passwd"}, "settings ingest.sources.flights.path: in Airflow an experi"),
+        ({"ingest.sources.x": {"path": "/etc/x.csv"}}, "settings ingest.sources.* reads what its pipeline"),
+        (
+            {"validate.serving_log": {"path": "s3://others/log", "event_time": "at"}},
+            "settings validate.serving_log",
+        ),
+        ({"train.initialise": {"path": "s3://others/w", "sha256": "0" * 64}}, "settings train.initialise.path"),
+        ({"train.initialise": {"model": "other@champion"}}, "settings train.initialise.model: in Airflow an experim"),
+        ({"evaluate.metrics": ["subprocess:getoutput@10"]}, "settings evaluate.metrics.*runs code of recipes only"),
+        ({"ingest.transform": "include/flight_ranking/../../x.sql"}, "ingest.transform must be an import path such"),
+        ({"train.model": "torch.nn:Linear"}, "settings train.model=torch.nn:Linear: .* runs code of recipes only"),
+        ({"validate.schema_path": "/etc/passwd"}, "settings validate.schema_path: in Airflow"),
+        ({"ingest.transform": "/srv/others.sql"}, "ingest.transform must be an import path such as include"),
+        ({"train": {"epochs": 1}}, "settings train={epochs: 1}: "),
+        ({"epochs": 1}, "settings epochs=1: 'epochs' is no step of an experiment"),
+        ({"train.epochs": "many"}, "settings train.epochs="),
+    ],
+)
+def test_airflows_rights_are_not_for_everything(settings: dict[str, Any], message: str) -> None:
+    """Broken: whoever may try a pipeline out could read what Airflow may read, or run any code as its steps do."""
+    with pytest.raises(SpecError, match=message):
+        in_airflow("flight_ranking", settings={"tune": None} | settings)
+
+
+def test_airflow_runs_no_class_of_any_package() -> None:
+    """Broken: an estimator may be any class, such as one that starts a process."""
+    settings = {
+        "train.learner": "sklearn", "train.learner_settings": {"estimator": "subprocess:Popen"}, "train.metric": "mae",
+        "train.objective_settings": {}, "train.metrics": [], "train.early_stopping": None, "train.epochs": 1,
+        "evaluate.metric": "mae", "evaluate.metrics": [], "evaluate.rules": [{"improvement": 0.1}],
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="settings train.learner_settings.estimator=subprocess:Popen: in Airflow an"):
+        in_airflow("flight_arrival", settings=settings)
+
+
+VALUES = [
+    1e-5, 1e16, 0.1, -3, True, None, "on", "1e-5", "2013-02-09", "", "~", "null", "a: b", " x ", "two\nlines",
+    "ö😀\x01", [1, [2.5, "x"]], {"a": {"b": []}}, "%", "{", "0x1F", "1_000", "x" * 500,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_arrives_as_it_was_given(value: object) -> None:
+    """Broken: 1e-05, as JSON writes it, would be a text, and nobody would be told."""
+    args = in_airflow("digits", settings={"train.model_args.given": value}).pipeline.train.model_args
+    assert args["given"] == value
+    assert type(args["given"]) is type(value)
+
+
+def test_a_sample_is_given_once() -> None:
+    with pytest.raises(SpecError, match=r"settings features.sample=0.1: features.sample is given twice"):
+        in_airflow("digits", settings={"features.sample": 0.5}, sample=0.1)
+
+
 @pytest.mark.parametrize("wrong", [["--seeds", "0"], ["--seeds", "x"], ["--name", "My run"], ["--until", "promote"]])
 def test_options_that_are_no_such_value_are_refused(wrong: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -107,7 +186,10 @@ def test_options_that_are_no_such_value_are_refused(wrong: Sequence[str], capsys
     assert wrong[1] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("login", "name"), [("Ana.Maria", "ana_maria"), ("7of9", "user_7of9"), ("ana", "ana")])
+@pytest.mark.parametrize(
+    ("login", "name"),
+    [("Ana.Maria", "ana_maria"), ("7of9", "user_7of9"), ("ana", "ana"), ("анна", "user_____80e29e9a")],
+)
 def test_users_have_a_name_that_the_store_takes(login: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", login)
     assert user() == name

@@ -164,7 +164,7 @@ def test_two_terminals_that_ask_for_the_same_do_it_once(project: Project) -> Non
     ]
     said = [terminal.communicate(timeout=300)[0] for terminal in terminals]
     assert [terminal.returncode for terminal in terminals] == [0, 0], "\n\n".join(said)
-    assert "another terminal is doing this: waiting for it" in "".join(said)
+    assert "another run is doing this: waiting for it" in "".join(said)
     assert "goes on elsewhere" not in "".join(said)
     made = {step: len(found) for step, found in project.places().items()}
     assert made.pop("trial") == 2

@@ -35,7 +35,7 @@ Json = Annotated[Any, FINITE]
 IMPORT_PATH_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 ImportPath = Annotated[str, StringConstraints(pattern=IMPORT_PATH_PATTERN)]
 """``package.module:name``"""
-TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/[\w./-]+\.sql)$"
+TRANSFORM_PATTERN = r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*|include/\w+/([\w-][\w.-]*/)*[\w-][\w.-]*\.sql)$"
 Transform = Annotated[str, StringConstraints(pattern=TRANSFORM_PATTERN)]
 """An import path, or a file ``include/<pipeline>/<name>.sql``."""
 PROGRAM_PATTERN = r"^include/\w+/(\w+/)*[A-Za-z_]\w*\.py$"

@@ -1,0 +1,66 @@
+"""Airflow's own REST API, asked within the API server in the name of whoever asks us: it decides what they may."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import httpx
+from fastapi import Depends, Request
+
+from mlops_provider.api.problems import Problem
+
+_WHO: Final = ("authorization", "cookie")
+"""Headers by which a person says who they are."""
+
+
+class Airflow:
+    """
+    :param client: that reaches the app of the API server
+    """
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def request(self, method: str, path: str, **kwargs: Any) -> Any:
+        """
+        :param path: below ``/api/v2``
+        :raises Problem: with Airflow's own words and status
+        """
+        response = await self._client.request(method, f"/api/v2{path}", **kwargs)
+        if response.is_error:
+            raise Problem(response.status_code, _said(response))
+        return response.json() if response.content else None
+
+    async def found(self, path: str, **kwargs: Any) -> Any:
+        """:return: None where there is no such thing"""
+        try:
+            return await self.request("GET", path, **kwargs)
+        except Problem as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+            return None
+
+
+def _said(response: httpx.Response) -> str:
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return response.text[:500] or response.reason_phrase
+    if isinstance(detail, list):
+        return "\n".join(f"{'.'.join(map(str, each.get('loc', [])))}: {each.get('msg', each)}" for each in detail)
+    return str(detail.get("reason") or detail) if isinstance(detail, dict) else str(detail)
+
+
+async def _airflow(request: Request) -> AsyncIterator[Airflow]:
+    from airflow.api_fastapi.main import app  # the server's own, which has been made by now
+
+    headers = {name: value for name in _WHO if (value := request.headers.get(name)) is not None}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), headers=headers) as client:
+        # Below the address of this app lies Airflow's.
+        client.base_url = client.base_url.copy_with(path="/")
+        yield Airflow(client)
+
+
+AirflowDep = Annotated[Airflow, Depends(_airflow)]

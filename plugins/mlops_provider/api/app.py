@@ -1,0 +1,20 @@
+"""The app that the plugin mounts."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from mlops_provider import __version__
+from mlops_provider.api.problems import answer_problems
+from mlops_provider.api.runs import router
+
+app = FastAPI(
+    title="MLOps pipelines",
+    version=__version__,
+    description="Try pipelines out, and follow what runs. Who asks logs in as at Airflow's own API, by its token "
+    "(`Authorization: Bearer`), and may do what Airflow lets them do with the pipeline's DAGs.",
+    docs_url=None,
+    redoc_url=None,
+)
+app.include_router(router)
+answer_problems(app)

@@ -1,0 +1,72 @@
+"""Errors of the API, as RFC 9457 has them: ``application/problem+json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from mlops.contract.section import SpecError
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+class Problem(Exception):
+    """What is answered in place of the result."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class ProblemDetails(BaseModel):
+    """An error, by RFC 9457."""
+
+    title: str
+    """The status, in words."""
+    status: int
+    detail: str
+    """What is wrong, and what would do; a line for each mistake."""
+
+
+DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {}}, "model": ProblemDetails}
+    for status in (401, 403, 404, 409, 422)
+}
+"""The errors that any request may meet, for the OpenAPI document."""
+
+
+def answer_problems(app: FastAPI) -> None:
+    """Have an app answer each error so."""
+
+    @app.exception_handler(Problem)
+    async def problem(_: Request, error: Problem) -> JSONResponse:
+        return _details(error.status, str(error))
+
+    @app.exception_handler(SpecError)
+    async def mistake(_: Request, error: SpecError) -> JSONResponse:
+        return _details(422, str(error))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        return _details(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        lines = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
+        return _details(422, "\n".join(lines))
+
+    @app.exception_handler(Exception)
+    async def defect(_: Request, error: Exception) -> JSONResponse:  # the server logs where it comes from
+        return _details(500, f"{type(error).__name__}: the API server's log says more")
+
+
+def _details(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    found = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    return JSONResponse(found.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)

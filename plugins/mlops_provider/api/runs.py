@@ -1,0 +1,350 @@
+"""``/runs``: experiments and nights, as runs of Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mlops.contract.section import NAME_PATTERN, SpecError
+from mlops_provider.api.airflow import Airflow, AirflowDep
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, MOST_SEEDS, TASK, text_of
+from mlops_provider.experiments.operator import STEPS_KEY
+from mlops_provider.operators.base import FAILURE_KEY
+
+router = APIRouter(tags=["runs"], responses=DOCUMENTED)
+
+MOST: Final = 100
+"""Runs in one answer; Airflow gives no more at once."""
+_MOST_CHARACTERS: Final = 50_000
+"""Of settings: a pipeline's file has a few thousand."""
+_ENDED: Final = frozenset({"success", "failed"})
+_PREFIX: Final = "experiment__"
+_RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
+_TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
+RunId = str
+"""``DAG@RUN``."""
+
+
+class NewRun(BaseModel):
+    """An experiment that is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Other values for settings, by their name in the pipeline's file; an entry of a list by its number",
+        examples=[{"train.learning_rate": 0.0003, "tune": None}],
+    )
+    as_of: str | None = Field(
+        default=None,
+        description="Of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601",
+        examples=["2013-02-09"],
+    )
+    until: Literal[STEPS] = Field(default=STEPS[-1], description="The last step")  # type: ignore[valid-type]
+    seeds: int = Field(default=1, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
+    sample: float | None = Field(default=None, gt=0, le=1, description="Train on a share of the samples")
+    name: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Keeps the results apart from those of other names"
+    )
+
+    @field_validator("settings")
+    @classmethod
+    def _not_too_large(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        if len(json.dumps(settings)) > _MOST_CHARACTERS:
+            raise ValueError(f"more than {_MOST_CHARACTERS} characters as JSON: put them into the pipeline's file")
+        return settings
+
+    def conf(self) -> dict[str, Any]:
+        """What the run of Airflow is triggered with: what is not as usual."""
+        return self.model_dump(exclude={"pipeline"}, exclude_defaults=True)
+
+
+class Task(BaseModel):
+    task_id: str
+    map_index: int
+    """-1 where there is one of them."""
+    state: str | None
+    try_number: int
+
+
+class Ended(BaseModel):
+    """A step of an experiment that has ended."""
+
+    step: str
+    place: str
+    """In the store."""
+
+
+class RunSummary(BaseModel):
+    id: RunId
+    kind: Literal["experiment", "night"]
+    pipeline: str
+    state: str
+    """``queued``, ``running``, ``success`` or ``failed``."""
+    user: str | None
+    """Who asked for it; null where the schedule did."""
+    asked: dict[str, Any]
+    """The settings and the like that it was started with."""
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    note: str | None
+    """What somebody has noted at it in Airflow, also who cancelled it."""
+    airflow: str
+    """Address of its page, relative to Airflow's."""
+
+
+class Run(RunSummary):
+    tasks: list[Task]
+    steps: list[Ended]
+    """Of an experiment: what has ended so far."""
+    result: dict[str, Any] | None
+    """Of an experiment that has ended well: what ``mlops run --json`` prints."""
+    failure: str | None
+    """Why it failed, in the step's own words."""
+
+
+class Runs(BaseModel):
+    runs: list[RunSummary]
+    next: str | None
+    """The cursor of the next page; null on the last one."""
+
+
+@router.post("/runs", status_code=201, responses={200: {"model": RunSummary, "description": "It was asked for before"}})
+async def submit(
+    asked: NewRun,
+    airflow: AirflowDep,
+    user: GetUserDep,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(min_length=1, max_length=255, description="A pipeline's requests with one key of a user are one run"),
+    ] = None,
+) -> RunSummary:
+    """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
+    dag_id = f"{asked.pipeline}{EXPERIMENTS_SUFFIX}"
+    if idempotency_key is None:
+        run_id = f"{_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{token_hex(4)}"
+    else:
+        digest = hashlib.sha256(f"{user.get_name()}\n{idempotency_key}".encode()).hexdigest()
+        run_id = f"{_PREFIX}{digest[:32]}"
+        # Not checked again: the pipeline's file may have changed since.
+        if (before := await airflow.found(_place(dag_id, run_id))) is not None:
+            response.status_code = 200
+            return _same(before, asked)
+    await _check(asked, dag_id, airflow)
+    body = {"dag_run_id": run_id, "logical_date": None, "conf": asked.conf()}
+    try:
+        found = _summary(await airflow.request("POST", f"/dags/{dag_id}/dagRuns", json=body))
+    except Problem as error:
+        if idempotency_key is None or error.status != 409:
+            raise
+        # Another request with the key has come first, a moment ago.
+        found = _same(await airflow.request("GET", _place(dag_id, run_id)), asked)
+        response.status_code = 200
+    response.headers["Location"] = f"runs/{found.id}"
+    return found
+
+
+def _same(run: Mapping[str, Any], asked: NewRun) -> RunSummary:
+    """:raises Problem: where another thing was asked for"""
+    if run["conf"] != asked.conf():
+        raise Problem(
+            422, f"the Idempotency-Key was given with another request, of {run['dag_run_id']}: give a new one"
+        )
+    return _summary(run)
+
+
+async def _check(asked: NewRun, dag_id: str, airflow: Airflow) -> None:
+    """
+    Check what is asked for by the pipeline's file, before anything costs time.
+
+    :raises SpecError: naming the setting and the fix
+    """
+    task = await airflow.found(f"/dags/{dag_id}/tasks/{TASK}")
+    if task is None or not task["doc_md"]:
+        raise Problem(404, f"there is no pipeline {asked.pipeline!r} that may be tried out: see GET /dags of Airflow")
+    text = text_of(task["doc_md"])
+    # It imports all steps, and reads YAML: nothing for the event loop.
+    await asyncio.to_thread(_check_settings, asked, text)
+
+
+def _check_settings(asked: NewRun, text: str) -> None:
+    from mlops_provider.experiments.request import Request
+    from mlops_provider.spec_file import changed_pipeline
+
+    request = Request.of_params(asked.model_dump())
+    before = changed_pipeline(text, asked.pipeline, {}, "")
+    after = changed_pipeline(text, asked.pipeline, request.changes, request.option("settings"))
+    request.check_reach(before, after)
+    request.check(after)
+    request.interval(after, datetime.now(UTC))
+
+
+@router.get("/runs")
+async def runs(
+    airflow: AirflowDep,
+    pipeline: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+    kind: Annotated[
+        Literal["experiment", "night"], Query(description="Nights are those of one pipeline")
+    ] = "experiment",
+    user: Annotated[str | None, Query(description="Who asked for them")] = None,
+    state: Annotated[Literal["queued", "running", "success", "failed"] | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
+    cursor: Annotated[str, Query(description="The `next` of the page before")] = "",
+) -> Runs:
+    """List runs, the newest first."""
+    if kind == "night" and pipeline is None:
+        raise SpecError("kind night: name the pipeline, such as ?kind=night&pipeline=flight_ranking")
+    params: dict[str, Any] = {"order_by": "-run_after", "limit": limit, "cursor": cursor}
+    if state is not None:
+        params["state"] = state
+    if user is not None:
+        params["triggering_user_name_prefix_pattern"] = user
+    dag_id = "~" if pipeline is None else f"{pipeline}{EXPERIMENTS_SUFFIX}" if kind == "experiment" else pipeline
+    if pipeline is None:
+        params["dag_id_pattern"] = f"%{EXPERIMENTS_SUFFIX}"
+    page = await airflow.request("GET", f"/dags/{dag_id}/dagRuns", params=params)
+    found = [
+        _summary(run)
+        for run in page["dag_runs"]
+        if (user is None or run["triggering_user_name"] == user)
+        and (pipeline is not None or run["dag_id"].endswith(EXPERIMENTS_SUFFIX))
+    ]
+    return Runs(runs=found, next=page["next_cursor"])
+
+
+@router.get("/runs/{run}", response_model=Run, responses={304: {"description": "It is as the ETag says"}})
+async def run(
+    run: RunId, airflow: AirflowDep, response: Response, if_none_match: Annotated[str | None, Header()] = None
+) -> Any:
+    """One run, and what has come out of it so far."""
+    found = await _whole(await _found(run, airflow), airflow)
+    tag = f'"{hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:32]}"'
+    known = {each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")}
+    if known & {tag, "*"}:
+        return Response(status_code=304, headers={"ETag": tag})
+    response.headers["ETag"] = tag
+    return found
+
+
+@router.delete("/runs/{run}", status_code=202)
+async def cancel(run: RunId, airflow: AirflowDep, user: GetUserDep) -> RunSummary:
+    """End a run: its processes and pods end within seconds, and what is committed stays."""
+    found = await _found(run, airflow)
+    if found["state"] in _ENDED:
+        raise Problem(409, f"{run} has ended already, as {found['state']}")
+    note = "\n".join(filter(None, [found["note"], f"cancelled by {user.get_name()}"]))
+    body = {"state": "failed", "note": note}
+    return _summary(await airflow.request("PATCH", _place(found["dag_id"], found["dag_run_id"]), json=body))
+
+
+@router.get("/runs/{run}/logs", response_class=PlainTextResponse)
+async def logs(
+    run: RunId,
+    airflow: AirflowDep,
+    task: Annotated[str | None, Query(pattern=_TASK_PATTERN, description="Of a night")] = None,
+    try_number: Annotated[int | None, Query(ge=1, description="The newest one if not given")] = None,
+    map_index: int = -1,
+) -> str:
+    """What a task has written so far."""
+    found = await _found(run, airflow)
+    task = task or (TASK if found["dag_id"].endswith(EXPERIMENTS_SUFFIX) else None)
+    if task is None:
+        raise SpecError("task: name one of the night's tasks, such as ?task=train")
+    place = f"{_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
+    instance = place if map_index == -1 else f"{place}/{map_index}"
+    number = try_number or (await airflow.request("GET", instance))["try_number"]
+    if not number:
+        return ""
+    page = await airflow.request(
+        "GET", f"{place}/logs/{number}", params={"full_content": "true", "map_index": map_index}
+    )
+    lines = [line for entry in page["content"] for line in _lines(entry)]
+    # Less the marks by which Airflow's pages fold lines.
+    return "".join(f"{line}\n" for line in lines if not line.startswith("::"))
+
+
+def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+        return
+    yield str(entry.get("event", ""))
+    for error in entry.get("error_detail") or []:
+        yield f"{error['exc_type']}: {error['exc_value']}"
+
+
+async def _found(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
+    # A name that a client takes apart would ask for something else.
+    dag_id, run_id = run.split("@") if _RUN.fullmatch(run) and not {*run.split("@")} & {".", ".."} else ("", "")
+    found = await airflow.found(_place(dag_id, run_id)) if run_id else None
+    if found is None or (found["dag_id"], found["dag_run_id"]) != (dag_id, run_id):
+        raise Problem(404, f"there is no run {run!r}: an id is DAG@RUN, as GET runs lists them")
+    return dict(found)
+
+
+def _place(dag_id: str, run_id: str) -> str:
+    """Where Airflow's API has a run."""
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _summary(run: Mapping[str, Any]) -> RunSummary:
+    dag_id, run_id = run["dag_id"], run["dag_run_id"]
+    return RunSummary(
+        id=f"{dag_id}@{run_id}",
+        kind="experiment" if dag_id.endswith(EXPERIMENTS_SUFFIX) else "night",
+        pipeline=dag_id.removesuffix(EXPERIMENTS_SUFFIX),
+        state=run["state"],
+        user=run["triggering_user_name"],
+        asked=run["conf"] or {},
+        queued_at=run["queued_at"],
+        started_at=run["start_date"],
+        ended_at=run["end_date"],
+        note=run["note"],
+        airflow=f"/dags/{dag_id}/runs/{run_id}",
+    )
+
+
+async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
+    summary = _summary(run)
+    place = f"{_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
+    instances = (await airflow.request("GET", place, params={"limit": MOST}))["task_instances"]
+
+    async def value(task: str, key: str, map_index: int = -1) -> Any:
+        params = {"deserialize": "true", "map_index": map_index}
+        try:
+            found = await airflow.found(f"{place}/{task}/xcomEntries/{key}", params=params)
+        except Problem as error:
+            if error.status != 403:
+                raise
+            return None  # who may not read XComs sees what is left
+        return None if found is None else found["value"]
+
+    failure = None
+    for each in instances:
+        if failure is None and each["state"] == "failed":
+            told = await value(each["task_id"], FAILURE_KEY, each["map_index"])
+            failure = told.get("message") if isinstance(told, dict) else None
+    is_experiment = summary.kind == "experiment"
+    return Run(
+        **summary.model_dump(),
+        tasks=[Task.model_validate(each, from_attributes=False) for each in instances],
+        steps=(await value(TASK, STEPS_KEY) or []) if is_experiment else [],
+        result=await value(TASK, "return_value") if is_experiment and run["state"] == "success" else None,
+        failure=failure,
+    )

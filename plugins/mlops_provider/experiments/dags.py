@@ -1,0 +1,97 @@
+"""The DAG ``NAME.experiments``, in which Airflow tries a pipeline out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from airflow.sdk import DAG, Param
+
+from mlops.contract.section import NAME_PATTERN
+from mlops_provider.deployment import tenant_of
+from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.operator import ExperimentOperator
+from mlops_provider.spec import Pipeline
+
+EXPERIMENTS_SUFFIX: Final = ".experiments"
+"""Of the DAG's id, after the pipeline's name, which has no dot."""
+TASK: Final = "experiment"
+MOST_SEEDS: Final = 1000
+_FENCE: Final = "```"
+
+
+def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """
+    :param file: of the pipeline
+    """
+    with DAG(
+        dag_id=f"{pipeline.pipeline}{EXPERIMENTS_SUFFIX}",
+        description=f"Try {pipeline.pipeline} out with other settings: nothing is registered, nor goes live",
+        schedule=None,
+        # For its time zone.
+        start_date=datetime.combine(pipeline.start_date, datetime.min.time(), ZoneInfo(pipeline.timezone)),
+        catchup=False,
+        is_paused_upon_creation=False,  # nothing runs but what somebody asks for
+        default_args={
+            "owner": pipeline.owner,
+            "retries": pipeline.retries,
+            "retry_delay": timedelta(seconds=pipeline.retry_delay_seconds),
+        },
+        tags=["mlops", "experiments", *pipeline.tags],
+        params=parameters(pipeline),
+    ) as dag:
+        ExperimentOperator(
+            task_id=TASK,
+            file=str(file),
+            team=pipeline.team,
+            doc_md=_shown(file.read_text(encoding="utf-8")),
+            **tenant_of(pipeline.team).slots(),
+        )
+    return dag
+
+
+def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
+    """The parameters of a run, as :class:`mlops_provider.experiments.request.Request` reads them."""
+    steps = [step for step in STEPS if step != "tune" or pipeline.tune is not None]
+    return {
+        "settings": Param(
+            {}, type="object", description='Other values for settings: {"train.learning_rate": 0.0003, "tune": null}'
+        ),
+        "as_of": Param(
+            None,
+            type=["null", "string"],
+            description="Of the data: the newest interval that had ended by then, such as 2013-02-09; now if empty",
+        ),
+        "until": Param(STEPS[-1], enum=steps, description="The last step"),
+        "seeds": Param(
+            1, type="integer", minimum=1, maximum=MOST_SEEDS, description="Train and evaluate with so many seeds"
+        ),
+        "sample": Param(
+            None,
+            type=["null", "number"],
+            exclusiveMinimum=0,
+            maximum=1,
+            description="Train on a share of the samples, such as 0.1",
+        ),
+        "name": Param(
+            None,
+            type=["null", "string"],
+            pattern=NAME_PATTERN,
+            description="Keeps the results apart from those of other names",
+        ),
+    }
+
+
+def _shown(text: str) -> str:
+    """The pipeline's file, as the task's page shows it."""
+    return f"What an experiment starts from:\n\n{_FENCE}yaml\n{text.rstrip()}\n{_FENCE}\n"
+
+
+def text_of(doc_md: str) -> str:
+    """The pipeline's file, out of the task's page."""
+    lines = doc_md.split("\n")
+    first = lines.index(f"{_FENCE}yaml")
+    return "\n".join(lines[first + 1 : -2])

@@ -1,0 +1,233 @@
+"""What a person asks for, on the command line, in Airflow's trigger form or by REST."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import pendulum
+import yaml
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+from mlops.contract.extensions import is_of_recipe
+from mlops.contract.section import SpecError, leaves
+from mlops_provider.experiments.arguments import SPIN, STEPS
+from mlops_provider.operators.runs import interval_before
+from mlops_provider.section_file import KeyPath
+from mlops_provider.spec import Pipeline
+
+_READ: Final = frozenset({("ingest", "sources"), ("train", "initialise")})
+"""First keys of settings that say what is read with the rights of the deployment."""
+_OUTWARD: Final = frozenset({"connection", "path", "schema_path", "url"})
+"""Last keys of others."""
+_CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]")
+"""Begins an import path; what may follow it, such as the ``@10`` of a metric, is the step's to read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What of a pipeline is to be tried out, and how."""
+
+    changes: Mapping[KeyPath, str]
+    """Values that take the place of the file's, as YAML."""
+    as_of: str | None = None
+    """The newest data interval that had ended by then: a date or an instant of ISO 8601; None: now."""
+    until: str = STEPS[-1]
+    """The last step."""
+    seeds: int = 1
+    """How many; they count from the pipeline's own."""
+    name: str | None = None
+    """Keeps the results apart from those of other names."""
+    launcher: str | None = None
+    """None: the pipeline's own."""
+    is_remote: bool = False
+    """Whether the deployment does it, with its own rights, and not the person's machine."""
+
+    @classmethod
+    def of_options(cls, options: argparse.Namespace) -> Request:
+        """
+        :param options: of ``mlops run``
+        :raises SpecError: naming the option, its value and the fix
+        """
+        sample = [] if options.sample is None else [f"features.sample={options.sample}"]
+        return cls(
+            changes=changes_of([*options.set, *sample]),
+            as_of=options.as_of,
+            until=options.until,
+            seeds=options.seeds,
+            name=options.name,
+            launcher=options.launcher,
+        )
+
+    @classmethod
+    def of_params(cls, params: Mapping[str, Any]) -> Request:
+        """
+        :param params: of a run of Airflow, see :func:`mlops_provider.experiments.dags.parameters`
+        :raises SpecError: naming the setting, its value and the fix
+        """
+        sample = [] if params["sample"] is None else [("features.sample", params["sample"])]
+        given = ((tuple(name.split(".")), _as_yaml(value)) for name, value in [*params["settings"].items(), *sample])
+        return cls(
+            changes=_unique(given),
+            as_of=params["as_of"],
+            until=params["until"],
+            seeds=params["seeds"],
+            name=params["name"],
+            is_remote=True,
+        )
+
+    def option(self, name: str) -> str:
+        """Return the option as the person has written it."""
+        if self.is_remote:
+            return name
+        return "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+
+    def check(self, pipeline: Pipeline) -> None:
+        """
+        :param pipeline: with the changes
+        :raises SpecError: where a part of what is asked for counts for nothing
+        """
+        self._refuse_templates(pipeline)
+        if self.is_remote and self.name == SPIN:
+            raise SpecError(f"{self.option('name')} {SPIN}: there mlops spin puts what it makes; take another name")
+        if self.name != SPIN:  # which may have the search's result as input, or not
+            self._refuse_searched(pipeline)
+        if self.until == "tune" and pipeline.tune is None:
+            raise SpecError(
+                f"{self.option('until')} tune: {pipeline.pipeline} has no search; leave it out, or say "
+                f"{self.option('until')} train"
+            )
+        if self.seeds > 1 and STEPS.index(self.until) < STEPS.index("train"):
+            until = f"{self.option('until')} {self.until}"
+            raise SpecError(f"{self.option('seeds')}: with {until} nothing is trained; leave one of the two out")
+
+    def check_reach(self, before: Pipeline, after: Pipeline) -> None:
+        """
+        Check that the deployment, which does it for the person, reads and runs what it would for the pipeline.
+
+        :param before: as the file says
+        :param after: with the changes
+        :raises SpecError: naming the setting and the way out
+        """
+        known, found = dict(_settings(before)), dict(_settings(after))
+        for keys in sorted({*known, *found}):
+            value = found.get(keys)
+            if known.get(keys) == value:
+                continue
+            name = ".".join(keys)
+            if keys[:2] in _READ or keys[-1] in _OUTWARD:
+                raise SpecError(
+                    f"{self.option('settings')} {name}: in Airflow an experiment reads what its pipeline reads; change "
+                    "the pipeline's file, or try it out by mlops run"
+                )
+            if isinstance(value, str) and _CODE.match(value.strip()) and not is_of_recipe(value):
+                raise SpecError(
+                    f"{self.option('settings')} {name}={value}: in Airflow an experiment runs code of recipes only; "
+                    "name code of include/, change the pipeline's file, or try it out by mlops run"
+                )
+
+    def interval(self, pipeline: Pipeline, now: datetime) -> tuple[datetime, datetime]:
+        """
+        Return the newest data interval that has ended, in UTC.
+
+        :raises SpecError: where the instant that is asked for is none, or is yet to come
+        """
+        try:
+            return self._interval(pipeline, now)
+        except OverflowError:
+            raise SpecError(f"{self.option('as_of')} {self.as_of}: there is no data interval before it") from None
+
+    def _interval(self, pipeline: Pipeline, now: datetime) -> tuple[datetime, datetime]:
+        zone = ZoneInfo(pipeline.timezone)
+        if self.as_of is None:
+            end = datetime.combine(pipeline.end_date, time(), zone) if pipeline.end_date is not None else now
+            instant = min(now, end)
+        else:
+            instant = as_instant(self.as_of, pipeline.timezone, self.option("as_of"))
+            if instant > now:
+                raise SpecError(
+                    f"{self.option('as_of')} {self.as_of} is yet to come: what its data will be is not known"
+                )
+        if pipeline.schedule is None:
+            return interval_before(instant, pipeline.timezone, pipeline.ingest.grain)
+        timetable = CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
+        found = timetable.infer_manual_data_interval(run_after=pendulum.instance(instant))
+        return _plain(found.start), _plain(found.end)
+
+    def _refuse_searched(self, pipeline: Pipeline) -> None:
+        """What the search finds takes the place of what is given."""
+        space = {} if pipeline.tune is None else pipeline.tune.space
+        for (step, *keys), value in self.changes.items():
+            if step == "train" and (name := ".".join(map(str, keys))) in space:
+                raise SpecError(
+                    f"{self.option('settings')} {step}.{name}={value}: what tune finds would take its place; add "
+                    f"{self.option('settings')} tune=null to train without the search, or narrow tune.space.{name}"
+                )
+
+    def _refuse_templates(self, pipeline: Pipeline) -> None:
+        """Airflow fills them in, with what only a run of its own has."""
+        for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"})):
+            if isinstance(value, str) and ("{{" in value or "{%" in value):
+                raise SpecError(
+                    f"{'.'.join(keys)} is a template, {value!r}, which a night of Airflow fills in: give it a value by "
+                    f"{self.option('settings')} {'.'.join(keys)}=VALUE"
+                )
+
+
+def changes_of(given: Sequence[str]) -> Mapping[KeyPath, str]:
+    """
+    :param given: ``STEP.KEY=VALUE`` each
+    :raises SpecError: where one is not written so, or is given twice
+    """
+
+    def split() -> Iterator[tuple[KeyPath, str]]:
+        for each in given:
+            name, sign, value = each.partition("=")
+            keys = tuple(name.strip().split("."))
+            if not sign or not all(keys):
+                raise SpecError(f"--set {each}: write STEP.KEY=VALUE, such as train.learning_rate=3e-4")
+            yield keys, value
+
+    return _unique(split(), "--set")
+
+
+def _unique(given: Iterator[tuple[KeyPath, str]], option: str = "settings") -> Mapping[KeyPath, str]:
+    changes: dict[KeyPath, str] = {}
+    for keys, value in given:
+        each = f"{option} {'.'.join(keys)}={value}"
+        if keys[0] not in STEPS:
+            raise SpecError(f"{each}: {keys[0]!r} is no step of an experiment; these are {', '.join(STEPS)}")
+        if keys in changes:
+            raise SpecError(f"{each}: {'.'.join(keys)} is given twice; keep one")
+        changes[keys] = value
+    return changes
+
+
+def _as_yaml(value: Any) -> str:
+    """Write a value of JSON as YAML that is read as the same value: JSON's ``1e-05`` is a text there."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, Any]]:
+    yield from leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"}))
+
+
+def as_instant(given: str, timezone: str, option: str = "--as-of") -> datetime:
+    """:raises SpecError: where it is no date or instant of ISO 8601"""
+    try:
+        instant = datetime.fromisoformat(given)
+    except ValueError as error:
+        raise SpecError(f"{option} {given}: {error}; write it as 2013-02-09 or 2013-02-09T05:00:00Z") from None
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=ZoneInfo(timezone))
+
+
+def _plain(instant: datetime) -> datetime:
+    """As Airflow hands it to a task."""
+    return datetime.fromtimestamp(instant.timestamp(), UTC)

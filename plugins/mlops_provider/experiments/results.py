@@ -1,0 +1,79 @@
+"""What came out of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk.configuration import conf
+
+from mlops.contract.refs import CheckpointRef, Ref, ReportRef
+from mlops_provider.deployment import Deployment
+from mlops_provider.links import report_url, run_url
+
+CANDIDATE, CHAMPION = "candidate.", "champion."
+"""Begin the names of a report's metrics."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A training of an experiment, and its evaluation where there is one."""
+
+    checkpoint: CheckpointRef
+    report: ReportRef | None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Those of the evaluation; or else of the validation, of the best epoch."""
+        if self.report is None:
+            return {f"validation {name}": value for name, value in self.checkpoint.metrics.items()}
+        return {
+            name.removeprefix(CANDIDATE): value
+            for name, value in self.report.metrics.items()
+            if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
+        }
+
+    def document(self, deployment: Deployment) -> dict[str, Any]:
+        """As JSON."""
+        report = self.report
+        judged = {} if report is None else {
+            "metrics": dict(report.metrics),
+            "passed": report.passed,
+            "reason": report.reason,
+            "champion": report.champion,
+            "evaluation": report.place,
+            "report": address(deployment, report.artifacts["report"].key),
+        }  # fmt: skip
+        return {
+            "seed": self.checkpoint.seed,
+            "checkpoint": self.checkpoint.place,
+            "epoch": self.checkpoint.epoch,
+            "tracking": run_url(deployment, self.checkpoint.tracking_run),
+            "validation": dict(self.checkpoint.metrics),
+            **judged,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """What the steps have made that were asked for."""
+
+    prepared: Ref
+    """By the last step before the training."""
+    trainings: Sequence[Training]
+
+    def document(self, deployment: Deployment) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "last": None if self.trainings else self.prepared.to_wire(),
+            "trainings": [each.document(deployment) for each in self.trainings],
+        }
+
+
+def address(deployment: Deployment, key: str) -> str:
+    """The address of a report: of its file, or of Airflow's page where the store is no folder of this machine."""
+    airflow = conf.get("api", "base_url", fallback="")
+    if deployment.store.startswith("file://") or not airflow:
+        return f"{deployment.store}/{key}"
+    return f"{airflow.rstrip('/')}{report_url(key)}"

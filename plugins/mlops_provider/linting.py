@@ -1,0 +1,100 @@
+"""``mlops lint``: what is wrong with pipelines' files; what only the data can show, too."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from mlops.contract.section import SpecError, leaves
+from mlops_provider.connections import connection_environment, store_environment
+from mlops_provider.exceptions import StepFailedError
+from mlops_provider.handed_over import deployment_of, find_stack, python_of
+from mlops_provider.launchers.process import runtime_environment
+from mlops_provider.recipe_imports import internal_imports
+from mlops_provider.spec import Pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files
+
+
+def lint(options: argparse.Namespace, console: Console) -> int:
+    """
+    Say what is wrong with pipelines' files.
+
+    :return: exit code: 1 where one is broken
+    """
+    broken = 0
+    find_stack(options)
+    for path in _pipeline_files(options):
+        try:
+            pipeline = load_pipeline(path)
+        except (SpecError, OSError) as error:
+            console.print(str(error), markup=False, soft_wrap=True)
+            broken += 1
+            continue
+        found = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
+        for sentence in found or ([] if options.with_data else [f"{path}: ok"]):
+            console.print(sentence, markup=False, soft_wrap=True)
+        broken += bool(found)
+        if options.with_data:
+            broken += not _sound_with_data(options, path, pipeline, console)
+    return 1 if broken else 0
+
+
+def _pipeline_files(options: argparse.Namespace) -> list[Path]:
+    """
+    The files that are named, and those below the folders that are.
+
+    :raises SpecError: where a folder has none
+    """
+    files: list[Path] = []
+    for path in options.files or [options.home / "dags"]:
+        found = pipeline_files(path) if path.is_dir() else [path]
+        if not found:
+            raise SpecError(f"{path}: there is no *{SUFFIX} in this folder, nor below it")
+        files += found
+    return files
+
+
+def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline, console: Console) -> bool:
+    """Let the training runtime try it out, and say where in the file is what it finds."""
+    deployment = deployment_of(options, pipeline.team)
+    document = pipeline.model_dump(mode="json", by_alias=True)
+    connections = {
+        ".".join(keys): value for keys, value in leaves(document["ingest"], ("ingest",)) if keys[-1] == "connection"
+    }
+    try:
+        secrets = connection_environment({place: name for place, name in connections.items() if name is not None})
+    except StepFailedError as error:
+        console.print(f"{path}: {error}", markup=False, soft_wrap=True)
+        return False
+    with tempfile.TemporaryDirectory(prefix="mlops-") as folder:
+        told, findings = Path(folder, "pipeline.json"), Path(folder, "findings.json")
+        told.write_text(json.dumps(document))
+        python = python_of(deployment, "training")
+        sys.stdout.flush()
+        code = subprocess.run(
+            [str(python), "-m", "mlops.commands", "lint", str(told), str(findings)],
+            env=runtime_environment(deployment, os.environ) | store_environment(deployment) | secrets,
+            check=False,
+        ).returncode
+        if not findings.exists():
+            said = f"{path}: it could not be tried out: the process ended with code {code}"
+            console.print(said, markup=False, soft_wrap=True)
+            return False
+        found = json.loads(findings.read_text())
+    complaints = [
+        (tuple(keys), f"{'.'.join(keys)}: {line}")
+        for keys, message in found["problems"]
+        for line in message.split("\n")
+    ]
+    for sentence in located(path, complaints) or [f"{path}: ok"]:
+        console.print(sentence, markup=False, soft_wrap=True)
+    for sentence in found["done"]:
+        console.print(f"{path}: {sentence}", style="dim", markup=False, soft_wrap=True)
+    return not complaints

@@ -1,0 +1,287 @@
+"""Experiments in Airflow, as programs and people ask for them: by REST, in the name of somebody with rights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from live_airflow import LiveAirflow
+from project import REPOSITORY
+
+from mlops_provider.handed_over import PASSWORD_VARIABLE
+from mlops_provider.links import report_url
+from mlops_provider.local.client import AirflowClient
+from mlops_provider.why import explain
+
+SECONDS = 600
+SHORT = {"pipeline": "events", "as_of": "2024-01-10", "settings": {"train.epochs": 1}}
+
+
+@pytest.fixture(scope="module")
+def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
+    found = new_airflow(with_login=True, users=["ana", "vera"], roles={"vera": "viewer"})
+    found.client.wait_for_dag("events.experiments")
+    return found
+
+
+class Person:
+    """Who asks, by a token of their own."""
+
+    def __init__(self, airflow: LiveAirflow, name: str) -> None:
+        token = AirflowClient(airflow.stack.airflow_url, (name, f"the-password-of-{name}")).authorization
+        self.http = httpx.Client(
+            base_url=f"{airflow.stack.airflow_url}/mlops/api/v1", headers={"Authorization": token}, timeout=300
+        )
+
+    def submit(self, body: Mapping[str, Any], **headers: str) -> dict[str, Any]:
+        answer = self.http.post("/runs", json=body, headers=headers)
+        assert answer.status_code in (200, 201), answer.text
+        return dict(answer.json())
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        return dict(self.http.get(f"/runs/{run_id}").raise_for_status().json())
+
+    def wait(self, run_id: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while not until(found := self.run(run_id)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        return found
+
+    def ended(self, run_id: str) -> dict[str, Any]:
+        return self.wait(run_id, lambda run: run["state"] in ("success", "failed"))
+
+
+@pytest.fixture(scope="module")
+def ana(airflow: LiveAirflow) -> Person:
+    return Person(airflow, "ana")
+
+
+@pytest.fixture(scope="module")
+def tried(ana: Person) -> dict[str, Any]:
+    """A run that has ended."""
+    return ana.ended(ana.submit(SHORT)["id"])
+
+
+def test_an_experiment_runs_to_its_verdict_and_registers_nothing(
+    airflow: LiveAirflow, ana: Person, tried: dict[str, Any]
+) -> None:
+    assert (tried["state"], tried["failure"]) == ("success", None), ana.http.get(f"/runs/{tried['id']}/logs").text
+    assert (tried["kind"], tried["pipeline"], tried["user"]) == ("experiment", "events", "ana")
+    assert tried["asked"] == {"as_of": "2024-01-10", "settings": {"train.epochs": 1}}
+    assert [each["step"] for each in tried["steps"]] == ["ingest", "validate", "features", "train", "evaluate"]
+    assert all(each["place"].startswith("experiments/ana/events/") for each in tried["steps"])
+    result = tried["result"]
+    assert result["interval"] == ["2024-01-09T00:00:00+00:00", "2024-01-10T00:00:00+00:00"]
+    (training,) = result["trainings"]
+    assert training["epoch"] == 1
+    assert "candidate.ndcg@10" in training["metrics"]
+    assert training["passed"] is True
+    assert airflow.model_versions() == []
+    # Its report and log, for people.
+    (report,) = (airflow.stack.store / tried["steps"][-1]["place"]).glob("report.*.html")
+    page = ana.http.get(airflow.stack.airflow_url + report_url(str(report.relative_to(airflow.stack.store))))
+    assert page.status_code == 200
+    log = ana.http.get(f"/runs/{tried['id']}/logs")
+    assert log.headers["content-type"].startswith("text/plain")
+    assert "would be registered: " in log.text
+    tags = {tag["key"]: tag["value"] for tag in _training_run(airflow, training["tracking"])["data"]["tags"]}
+    assert tags["mlops.airflow.dag_id"] == "events.experiments"
+    assert f"{tags['mlops.airflow.dag_id']}@{tags['mlops.airflow.run_id']}" == tried["id"]
+    assert explain(airflow.client, *tried["id"].split("@")).state == "success"
+
+
+def _training_run(airflow: LiveAirflow, address: str) -> dict[str, Any]:
+    run_id = address.rpartition("/")[2]
+    url = f"{airflow.stack.mlflow_url}/api/2.0/mlflow/runs/get"
+    return dict(httpx.get(url, params={"run_id": run_id}).raise_for_status().json()["run"])
+
+
+def test_what_was_tried_before_is_found(ana: Person, tried: dict[str, Any]) -> None:
+    """Broken: the hundred small runs of a day would each take a snapshot of their own."""
+    again = ana.ended(ana.submit(SHORT | {"seeds": 2})["id"])
+    assert again["state"] == "success", again["failure"]
+    assert [each["place"] for each in again["steps"]][:5] == [each["place"] for each in tried["steps"]]
+    assert [each["seed"] for each in again["result"]["trainings"]] == [0, 1]
+
+
+def test_a_request_that_is_sent_twice_counts_once(ana: Person, tried: dict[str, Any]) -> None:
+    first = ana.http.post("/runs", json=SHORT | {"until": "ingest"}, headers={"Idempotency-Key": "one"})
+    second = ana.http.post("/runs", json=SHORT | {"until": "ingest"}, headers={"Idempotency-Key": "one"})
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["id"] == second.json()["id"]
+    assert first.headers["Location"] == f"runs/{first.json()['id']}"
+    other = ana.http.post("/runs", json=SHORT | {"until": "validate"}, headers={"Idempotency-Key": "one"})
+    assert (other.status_code, other.headers["content-type"]) == (422, "application/problem+json")
+    assert "the Idempotency-Key was given with another request" in other.json()["detail"]
+    assert ana.http.post("/runs", json=SHORT, headers={"Idempotency-Key": ""}).status_code == 422
+
+
+def test_runs_are_listed_by_pages_and_told_apart(airflow: LiveAirflow, ana: Person, tried: dict[str, Any]) -> None:
+    ana.ended(ana.submit(SHORT | {"until": "ingest"})["id"])
+    page = ana.http.get("/runs", params={"limit": 1, "user": "ana"}).json()
+    found = [*page["runs"]]
+    while page["next"]:
+        page = ana.http.get("/runs", params={"limit": 1, "user": "ana", "cursor": page["next"]}).json()
+        found += page["runs"]
+    assert tried["id"] in {run["id"] for run in found}
+    assert {run["kind"] for run in found} == {"experiment"}
+    assert ana.http.get("/runs", params={"user": "an"}).json()["runs"] == []
+    assert ana.http.get("/runs", params={"pipeline": "events", "kind": "night"}).json()["runs"] == []
+    assert ana.http.get("/runs", params={"kind": "night"}).status_code == 422
+    whole = ana.http.get(f"/runs/{tried['id']}")
+    for known in (whole.headers["ETag"], f'"other", W/{whole.headers["ETag"]}', "*"):
+        same = ana.http.get(f"/runs/{tried['id']}", headers={"If-None-Match": known})
+        assert (same.status_code, same.content) == (304, b""), known
+
+
+def test_a_cancelled_run_leaves_nothing_and_the_same_request_goes_on(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: it would hold its processor, or its GPU, until somebody looks."""
+    body = SHORT | {"name": "held"}
+    airflow.hold("train", 600)
+    try:
+        run_id = ana.submit(body)["id"]
+        ana.wait(run_id, lambda run: len(run["steps"]) == 3)
+        deadline = time.monotonic() + SECONDS
+        while "pausing in train" not in ana.http.get(f"/runs/{run_id}/logs").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert _steps(airflow)
+        assert ana.http.delete(f"/runs/{run_id}").status_code == 202
+        while _steps(airflow):
+            assert time.monotonic() < deadline, _steps(airflow)
+            time.sleep(0.2)
+    finally:
+        airflow.hold("train", 0)
+    cancelled = ana.run(run_id)
+    assert (cancelled["state"], cancelled["note"]) == ("failed", "cancelled by ana")
+    over = ana.http.delete(f"/runs/{run_id}")
+    assert (over.status_code, over.json()["detail"]) == (409, f"{run_id} has ended already, as failed")
+    again = ana.ended(ana.submit(body)["id"])
+    assert again["state"] == "success", again["failure"]
+    assert again["steps"][:3] == ana.run(run_id)["steps"]
+
+
+def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dict[str, Any]) -> None:
+    asked = ["events", "--as-of", "2024-01-10", "--set", "train.epochs=1"]
+    done = mlops(airflow, "submit", *asked, "--follow", "--json")
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    assert (run["state"], run["steps"]) == ("success", tried["steps"])
+    assert "would be registered: " in done.stderr
+    logged = mlops(airflow, "logs", run["id"])
+    assert (logged.returncode, "would be registered: " in logged.stdout) == (0, True), logged.stderr
+    failed = mlops(airflow, "submit", *asked, "--set", "train.model=include.events.model:build", "--follow")
+    assert failed.returncode == 1
+    assert "module 'include.events.model' has no 'build'; did you mean 'build_model'?" in failed.stdout.splitlines()[-1]
+    wrong = mlops(airflow, "submit", "events", "--set", "train.epoch=1")
+    assert (wrong.returncode, wrong.stdout.count("\n")) == (1, 1), wrong.stdout
+    assert "settings train.epoch=1: unknown key 'train.epoch'; did you mean 'epochs'?" in wrong.stdout
+    airflow.hold("features", 600)
+    try:
+        begun = mlops(airflow, "submit", *asked, "--name", "given_up", "--json")
+        run_id = json.loads(begun.stdout)["id"]
+        ended = mlops(airflow, "cancel", run_id)
+        assert ended.stdout == f"{run_id} is being ended; what it has committed stays\n", ended.stderr
+        again = mlops(airflow, "cancel", run_id)
+        assert (again.returncode, again.stdout) == (1, f"{run_id} has ended already, as failed\n")
+    finally:
+        airflow.hold("features", 0)
+
+
+def mlops(airflow: LiveAirflow, word: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a terminal that knows Airflow's address only."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "mlops_provider.cli", word, *arguments),
+            *("--airflow-url", airflow.stack.airflow_url, "--user", "ana", "--home", str(airflow.home)),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{REPOSITORY}/plugins:{REPOSITORY}/training",
+            "AIRFLOW_HOME": str(airflow.home),
+            PASSWORD_VARIABLE: "the-password-of-ana",
+        },
+        capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+
+
+def _steps(airflow: LiveAirflow) -> list[list[str]]:
+    """The processes of steps in this deployment."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if process.info["cwd"] == str(airflow.home) and any("mlops.steps" in word for word in words):
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "detail"),
+    [
+        ({"pipeline": "event"}, 404, "there is no pipeline 'event' that may be tried out"),
+        ({"settings": {"train.epoch": 1}}, 422, "settings train.epoch=1: unknown key 'train.epoch'; did you mean"),
+        ({"settings": {"train.epochs": 0}}, 422, "settings train.epochs=0: train.epochs must be >= 1, got 0"),
+        ({"settings": {"promote.approval": None}}, 422, "'promote' is no step of an experiment; these are ingest, "),
+        ({"settings": {"ingest.sources.events.path": "/etc/passwd"}}, 422, "an experiment reads what its pipeline"),
+        ({"settings": {"train.loss": "os:system"}}, 422, "in Airflow an experiment runs code of recipes only"),
+        ({"settings": {"train.model_args": {"a": "{{ conn.x }}"}}}, 422, "train.model_args.a is a template"),
+        ({"as_of": "2030-01-01"}, 422, "as_of 2030-01-01 is yet to come"),
+        ({"as_of": "soon"}, 422, "as_of soon: Invalid isoformat string: 'soon'; write it as 2013-02-09"),
+        ({"until": "tune"}, 422, "until tune: events has no search; leave it out"),
+        ({"until": "promote"}, 422, "until: Input should be 'ingest', 'validate'"),
+        ({"seeds": 2, "until": "features"}, 422, "seeds: with until features nothing is trained"),
+        ({"sample": 0}, 422, "sample: Input should be greater than 0"),
+        ({"name": "spin"}, 422, "name spin: there mlops spin puts what it makes; take another name"),
+        ({"name": "My run"}, 422, "name: String should match pattern"),
+        ({"epochs": 1}, 422, "epochs: Extra inputs are not permitted"),
+        ({"seeds": 10**30}, 422, "seeds: Input should be less than or equal to 1000"),
+        ({"as_of": "0001-01-01"}, 422, "as_of 0001-01-01: there is no data interval before it"),
+        ({"settings": {"train.model_args.x": "x" * 60_000}}, 422, "more than 50000 characters as JSON"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(ana: Person, change: dict[str, Any], status: int, detail: str) -> None:
+    answer = ana.http.post("/runs", json=SHORT | change)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert detail in answer.json()["detail"]
+
+
+def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) -> None:
+    viewer, nobody = Person(airflow, "vera"), httpx.Client(base_url=f"{airflow.stack.airflow_url}/mlops/api/v1")
+    assert viewer.run(tried["id"])["state"] == "success"
+    refused = [viewer.http.post("/runs", json=SHORT), viewer.http.delete(f"/runs/{tried['id']}")]
+    assert [answer.status_code for answer in refused] == [403, 409], "it has ended, which she may read"
+    for answer in (nobody.post("/runs", json=SHORT), nobody.get("/runs"), nobody.get(f"/runs/{tried['id']}")):
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "application/problem+json")
+    for run_id in (
+        "events.experiments@none",
+        "events.experiments",
+        "@",
+        "other@x",
+        "~@~",
+        "..@..",
+        "events@x%3Fy%23z",
+        "events@..",
+        "events.experiments@x%252FtaskInstances%252Fexperiment",
+    ):
+        assert viewer.http.get(f"/runs/{run_id}").status_code == 404, run_id
+    document = nobody.get("/openapi.json").json()
+    assert set(document["paths"]) == {"/runs", "/runs/{run}", "/runs/{run}/logs"}
+
+
+def test_a_mistake_in_airflows_own_form_is_told_in_the_log(airflow: LiveAirflow, ana: Person) -> None:
+    """Airflow's form checks types; what the settings mean is known to the task only."""
+    airflow.client.trigger("events.experiments", "by_form", None, {"settings": {"train.epochs": 0}})
+    run = ana.ended("events.experiments@by_form")
+    assert run["state"] == "failed"
+    assert run["failure"] == "settings train.epochs=0: train.epochs must be >= 1, got 0"
+    assert [task["try_number"] for task in run["tasks"]] == [1], "no try more would help"
