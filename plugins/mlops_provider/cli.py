@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     add_submit_arguments(submit)
     _add_airflow(submit)
     for word, run, text in (
+        ("metrics", _metrics, "the curves of an experiment or a night in Airflow"),
         ("logs", _logs, "what an experiment or a night in Airflow has written"),
         ("cancel", _cancel, "end an experiment or a night in Airflow"),
     ):
@@ -122,9 +123,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("run_id", metavar="RUN", help="its id, as mlops submit prints it: DAG@RUN")
         _add_airflow(sub)
         sub.set_defaults(store=None)
-        if word == "logs":
+        if word != "cancel":
             sub.add_argument("--follow", action="store_true", help="print it as it comes, and wait for the end")
+        if word == "logs":
             sub.add_argument("--task", help="of a night")
+        if word == "metrics":
+            sub.add_argument("--metric", action="append", default=[], help="only this one; may be given several times")
+            sub.add_argument("--json", action="store_true", help="print the curves as one JSON document")
     why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
     why.add_argument("dag", metavar="DAG", help="its id")
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
@@ -299,6 +304,12 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.submit import logs
 
     return logs(options, console)
+
+
+def _metrics(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.watch import metrics
+
+    return metrics(options, console)
 
 
 def _cancel(options: argparse.Namespace, console: Console) -> int:

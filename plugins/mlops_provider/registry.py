@@ -7,33 +7,17 @@ from typing import Any
 
 import httpx
 
-from mlops.contract.outages import REFUSALS, FailureClass, classify_status
 from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.stages import CHAMPION
 from mlops_provider.logins import WORKSPACE, Login
+from mlops_provider.mlflow_rest import AwayError, LoginError, MlflowError, ask, check, document_of, field_of
 
 REF_TAG = "mlops.ref"
 """Tag of a model version that holds its whole ref chain as JSON."""
 VERSION_TAG = "mlops.semantic_version"
 
 
-class RegistryError(RuntimeError):
-    """The registry cannot be reached, or answered with an error."""
-
-
-class AwayError(RegistryError):
-    """The registry does not answer, or is overloaded."""
-
-
-class RefusedError(RegistryError):
-    """The registry refuses what was asked, as a malformed name: asked again it would answer the same."""
-
-
-class LoginError(RefusedError):
-    """The registry does not know who asks, or does not permit it: a setting is wrong."""
-
-
-class NotOursError(RegistryError):
+class NotOursError(MlflowError):
     """The version was registered by other means than a pipeline."""
 
 
@@ -45,7 +29,7 @@ async def find_model_version(
 
     :param login: of the deployment's reader
     :raises LoginError: where the server does not let it read
-    :raises RegistryError: where the server cannot be reached, or a pipeline did not register that version
+    :raises MlflowError: where the server cannot be reached, or a pipeline did not register that version
     """
     found = await _find(tracking_uri, login, model, version=version, alias=alias)
     if found is None:
@@ -71,7 +55,7 @@ async def champion_version(tracking_uri: str, model: str, login: Login | None = 
 
     :param login: of the deployment's reader
     :raises LoginError: where the server does not let it read
-    :raises RegistryError: where the server cannot be reached
+    :raises MlflowError: where the server cannot be reached
     """
     found = await _find(tracking_uri, login, model, alias=CHAMPION)
     return None if found is None else str(found["version"])
@@ -82,11 +66,11 @@ async def set_version_tag(
 ) -> None:
     """
     :param login: of the deployment's releases
-    :raises RegistryError: where the server cannot be reached, or refuses it
+    :raises MlflowError: where the server cannot be reached, or refuses it
     """
     body = {"name": version.name, "version": version.version, "key": tag, "value": value}
-    response = await _ask(tracking_uri, login, "POST", "model-versions/set-tag", json=body)
-    _check(response, tracking_uri, "release")
+    response = await ask(tracking_uri, login, "POST", "model-versions/set-tag", json=body)
+    check(response, tracking_uri, "release")
 
 
 async def _find(
@@ -120,7 +104,7 @@ async def _may_read_all_models(tracking_uri: str, login: Login) -> bool:
             response = await client.get(address, params={"username": login.user})
         except httpx.HTTPError as error:
             raise AwayError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
-    roles = _document(response).get("roles", []) if response.is_success else []
+    roles = document_of(response).get("roles", []) if response.is_success else []
     return any(
         role["workspace"] == (login.workspace or WORKSPACE)
         and any(
@@ -134,56 +118,16 @@ async def _may_read_all_models(tracking_uri: str, login: Login) -> bool:
 
 
 async def _get(tracking_uri: str, login: Login | None, path: str, field: str, **query: str) -> dict[str, Any] | None:
-    response = await _ask(tracking_uri, login, "GET", path, params=query)
+    response = await ask(tracking_uri, login, "GET", path, params=query)
     if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
         return None
-    _check(response, tracking_uri, "reader")
-    found = _document(response).get(field)
-    if not isinstance(found, dict):
-        raise RegistryError(
-            f"what answers at {tracking_uri} is not MLflow, or something stands between: {response.text[:200]!r}"
-        )
+    check(response, tracking_uri, "reader")
+    found: dict[str, Any] = field_of(response, field, tracking_uri)
     return found
-
-
-async def _ask(tracking_uri: str, login: Login | None, method: str, path: str, **content: Any) -> httpx.Response:
-    try:
-        async with httpx.AsyncClient(timeout=10, auth=login and login.auth) as client:
-            headers = login.headers if login else {}
-            return await client.request(method, f"{tracking_uri}/api/2.0/mlflow/{path}", headers=headers, **content)
-    except httpx.UnsupportedProtocol as error:
-        raise RefusedError(f"MLflow's address {tracking_uri!r} is none: {error}") from error
-    except httpx.HTTPError as error:
-        raise AwayError(f"MLflow at {tracking_uri} cannot be reached: {error!r}") from error
-
-
-def _check(response: httpx.Response, tracking_uri: str, purpose: str) -> None:
-    if not response.is_error:
-        return
-    said = f"MLflow at {tracking_uri} answered {response.status_code}: {response.text[:200]}"
-    if classify_status(response.status_code) is FailureClass.AWAY:
-        raise AwayError(said)
-    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        raise LoginError(
-            f"{said}; set [mlops] {purpose}_login to an Airflow connection with user and password of one who may"
-        )
-    # A proxy's page passes; what MLflow itself says of a request does not.
-    if _document(response).get("error_code") in REFUSALS:
-        raise RefusedError(said)
-    raise RegistryError(said)
 
 
 def _is_missing(response: httpx.Response) -> bool:
     # MLflow answers 400 INVALID_PARAMETER_VALUE for an alias that is not set.
     if response.status_code != httpx.codes.BAD_REQUEST:
         return False
-    return "not found" in str(_document(response).get("message")).lower()
-
-
-def _document(response: httpx.Response) -> dict[str, Any]:
-    """Empty where the answer is something else, such as a proxy's page."""
-    try:
-        found = response.json()
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return "not found" in str(document_of(response).get("message")).lower()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 from live_airflow import LiveAirflow
-from project import REPOSITORY
+from project import REPOSITORY, write_events
 
 from mlops_provider.handed_over import PASSWORD_VARIABLE
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
+from mlops_provider.watch import events
 from mlops_provider.why import explain
 
 SECONDS = 600
@@ -35,8 +38,9 @@ def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
 class Person:
     """Who asks, by a token of their own."""
 
-    def __init__(self, airflow: LiveAirflow, name: str) -> None:
-        token = AirflowClient(airflow.stack.airflow_url, (name, f"the-password-of-{name}")).authorization
+    def __init__(self, airflow: LiveAirflow, name: str, password: str = "") -> None:
+        login = name, password or f"the-password-of-{name}"
+        token = AirflowClient(airflow.stack.airflow_url, login).authorization
         self.http = httpx.Client(
             base_url=f"{airflow.stack.airflow_url}/mlops/api/v1", headers={"Authorization": token}, timeout=300
         )
@@ -88,7 +92,9 @@ def test_an_experiment_runs_to_its_verdict_and_registers_nothing(
     assert airflow.model_versions() == []
     # Its report and log, for people.
     (report,) = (airflow.stack.store / tried["steps"][-1]["place"]).glob("report.*.html")
-    page = ana.http.get(airflow.stack.airflow_url + report_url(str(report.relative_to(airflow.stack.store))))
+    address = airflow.stack.airflow_url + report_url(str(report.relative_to(airflow.stack.store)))
+    assert training["report"] == address
+    page = ana.http.get(address)
     assert page.status_code == 200
     log = ana.http.get(f"/runs/{tried['id']}/logs")
     assert log.headers["content-type"].startswith("text/plain")
@@ -103,6 +109,18 @@ def _training_run(airflow: LiveAirflow, address: str) -> dict[str, Any]:
     run_id = address.rpartition("/")[2]
     url = f"{airflow.stack.mlflow_url}/api/2.0/mlflow/runs/get"
     return dict(httpx.get(url, params={"run_id": run_id}).raise_for_status().json()["run"])
+
+
+def test_a_failure_names_the_report_in_airflow(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: it would name a file of a machine that who asks may never see."""
+    write_events(airflow.home / "data/events.csv", rows_of_last_day=40)
+    try:
+        run = ana.ended(ana.submit({"pipeline": "events", "as_of": "2024-01-15", "name": "short"})["id"])
+    finally:
+        write_events(airflow.home / "data/events.csv")
+    assert run["failure"].startswith("validate: ")
+    (address,) = re.findall(r"http://\S+\.html", run["failure"])
+    assert ana.http.get(address).status_code == 200
 
 
 def test_what_was_tried_before_is_found(ana: Person, tried: dict[str, Any]) -> None:
@@ -170,6 +188,23 @@ def test_a_cancelled_run_leaves_nothing_and_the_same_request_goes_on(airflow: Li
     assert again["steps"][:3] == ana.run(run_id)["steps"]
 
 
+def test_users_take_turns_where_runs_wait(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: who asks for one run would wait for the hundred of a colleague."""
+    admin = Person(airflow, "admin", str(airflow.login[1]) if airflow.login else "")
+    airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": True})
+    short = SHORT | {"until": "ingest"}
+    try:
+        first = [admin.submit(short)["id"] for _ in range(3)]
+        second = [ana.submit(short)["id"] for _ in range(2)]
+        line = {"state": "queued", "order_by": "run_after"}
+        runs = airflow.client.request("GET", "/dags/events.experiments/dagRuns", params=line)["dag_runs"]
+    finally:
+        airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": False})
+    wanted = [first[0], second[0], first[1], second[1], first[2]]
+    assert [f"events.experiments@{run['dag_run_id']}" for run in runs] == wanted
+    assert {ana.ended(run_id)["state"] for run_id in wanted} == {"success"}
+
+
 def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dict[str, Any]) -> None:
     asked = ["events", "--as-of", "2024-01-10", "--set", "train.epochs=1"]
     done = mlops(airflow, "submit", *asked, "--follow", "--json")
@@ -179,6 +214,10 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
     assert "would be registered: " in done.stderr
     logged = mlops(airflow, "logs", run["id"])
     assert (logged.returncode, "would be registered: " in logged.stdout) == (0, True), logged.stderr
+    curves = mlops(airflow, "metrics", run["id"], "--follow", "--metric", "validation_ndcg_at_10")
+    assert (curves.returncode, curves.stderr) == (0, "")
+    assert re.search(r"^step 1: .*validation_ndcg_at_10 0\.\d+", curves.stdout, re.MULTILINE), curves.stdout
+    assert re.search(r"validation_ndcg_at_10 +│ +1 │.*▁", curves.stdout), curves.stdout
     failed = mlops(airflow, "submit", *asked, "--set", "train.model=include.events.model:build", "--follow")
     assert failed.returncode == 1
     assert "module 'include.events.model' has no 'build'; did you mean 'build_model'?" in failed.stdout.splitlines()[-1]
@@ -222,6 +261,53 @@ def _steps(airflow: LiveAirflow) -> list[list[str]]:
         if process.info["cwd"] == str(airflow.home) and any("mlops.steps" in word for word in words):
             found.append(words)
     return found
+
+
+def test_curves_come_live_and_go_on_where_they_were_cut(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: who watches a long training would miss what came while the connection was away, or see it twice."""
+    run_id = ana.submit(SHORT | {"name": "watched", "settings": {"train.epochs": 6}})["id"]
+    with ThreadPoolExecutor() as several:
+        cut, whole = several.submit(watched, ana, run_id, most=1), several.submit(watched, ana, run_id)
+        first, rest = cut.result(), watched(ana, run_id, after=cut.result()[-1]["id"])
+        everything = whole.result()
+    assert everything[-1] == {"kind": "end", "id": None, "data": {"state": "success"}}
+    assert sorted(points(first) + points(rest)) == sorted(points(everything)), "each once"
+    losses = [step for metric, step in points(everything) if metric == "validation_ndcg_at_10"]
+    assert losses == [1, 2, 3, 4, 5, 6]
+    curves = ana.http.get(f"/runs/{run_id}/metrics").raise_for_status().json()["curves"]
+    assert sorted((curve["metric"], step) for curve in curves for step in curve["steps"]) == sorted(points(everything))
+    (one,) = ana.http.get(f"/runs/{run_id}/metrics", params={"metric": "validation_ndcg_at_10"}).json()["curves"]
+    assert (one["steps"], len(one["values"]), len(one["at"])) == (losses, 6, 6)
+    # A training that was found done is another run's in MLflow.
+    again = ana.ended(ana.submit(SHORT | {"name": "watched", "settings": {"train.epochs": 6}})["id"])
+    assert ana.http.get(f"/runs/{again['id']}/metrics").json()["curves"] == curves
+    wrong = ana.http.get(f"/runs/{run_id}/metrics/stream", headers={"Last-Event-ID": "7"})
+    assert (wrong.status_code, wrong.headers["content-type"]) == (422, "application/problem+json"), wrong.text
+    assert ana.http.get("/runs/events.experiments@none/metrics/stream").status_code == 404
+
+
+def watched(person: Person, run_id: str, most: int | None = None, after: str | None = None) -> list[dict[str, Any]]:
+    """
+    What the stream says, opened again wherever it ends before the run.
+
+    :param most: values, after which the connection is cut where it may be
+    :param after: id of the event that came last
+    """
+    told: list[dict[str, Any]] = []
+    while True:
+        headers = {} if after is None else {"Last-Event-ID": after}
+        with person.http.stream("GET", f"/runs/{run_id}/metrics/stream", headers=headers, timeout=SECONDS) as answer:
+            answer.raise_for_status()
+            for event in events(answer.iter_lines()):
+                told.append(event._asdict())
+                after = event.id or after
+                is_enough = most is not None and len(told) >= most and event.id is not None
+                if event.kind == "end" or is_enough:
+                    return told
+
+
+def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(each["data"]["metric"], each["data"]["step"]) for each in told if each["kind"] == "value"]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +361,13 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
     ):
         assert viewer.http.get(f"/runs/{run_id}").status_code == 404, run_id
     document = nobody.get("/openapi.json").json()
-    assert set(document["paths"]) == {"/runs", "/runs/{run}", "/runs/{run}/logs"}
+    assert set(document["paths"]) == {
+        "/runs",
+        "/runs/{run}",
+        "/runs/{run}/logs",
+        "/runs/{run}/metrics",
+        "/runs/{run}/metrics/stream",
+    }
 
 
 def test_a_mistake_in_airflows_own_form_is_told_in_the_log(airflow: LiveAirflow, ana: Person) -> None:

@@ -11,7 +11,8 @@ from busy_server import BusyServer, busy_server
 
 from mlops.contract.outages import FailureClass, classify_store_error
 from mlops_provider.committed import open_store
-from mlops_provider.registry import AwayError, LoginError, RefusedError, RegistryError, champion_version
+from mlops_provider.mlflow_rest import AwayError, LoginError, MlflowError, RefusedError
+from mlops_provider.registry import champion_version
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -79,12 +80,12 @@ def test_missing_credentials_are_no_outage() -> None:
     [(429, AwayError), (502, AwayError), (503, AwayError), (401, LoginError), (403, LoginError), (500, None)],
 )
 def test_a_registry_is_judged_by_what_it_answers(
-    server: BusyServer, status: int, expected: type[RegistryError] | None
+    server: BusyServer, status: int, expected: type[MlflowError] | None
 ) -> None:
     server.status = status
-    with pytest.raises(RegistryError) as caught:
+    with pytest.raises(MlflowError) as caught:
         asyncio.run(champion_version(server.url, "m"))
-    assert type(caught.value) is (expected or RegistryError)
+    assert type(caught.value) is (expected or MlflowError)
 
 
 def test_a_registry_that_is_not_there_is_away_and_no_address_is_a_mistake() -> None:

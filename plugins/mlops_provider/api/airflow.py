@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
 import httpx
@@ -52,15 +53,22 @@ def _said(response: httpx.Response) -> str:
     return str(detail.get("reason") or detail) if isinstance(detail, dict) else str(detail)
 
 
-async def _airflow(request: Request) -> AsyncIterator[Airflow]:
+@asynccontextmanager
+async def as_asker(request: Request) -> AsyncIterator[Airflow]:
+    """Ask in the name of who has sent a request, also after it was answered."""
     from airflow.api_fastapi.main import app  # the server's own, which has been made by now
 
     headers = {name: value for name in _WHO if (value := request.headers.get(name)) is not None}
+    # Below the address of this app lies Airflow's.
+    base = httpx.URL(str(request.base_url)).copy_with(path="/")
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=str(request.base_url), headers=headers) as client:
-        # Below the address of this app lies Airflow's.
-        client.base_url = client.base_url.copy_with(path="/")
+    async with httpx.AsyncClient(transport=transport, base_url=base, headers=headers) as client:
         yield Airflow(client)
+
+
+async def _airflow(request: Request) -> AsyncIterator[Airflow]:
+    async with as_asker(request) as airflow:
+        yield airflow
 
 
 AirflowDep = Annotated[Airflow, Depends(_airflow)]

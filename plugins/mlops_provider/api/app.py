@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from mlops_provider import __version__
+from mlops_provider.api import metrics, runs
 from mlops_provider.api.problems import answer_problems
-from mlops_provider.api.runs import router
 
 app = FastAPI(
     title="MLOps pipelines",
@@ -16,5 +16,6 @@ app = FastAPI(
     docs_url=None,
     redoc_url=None,
 )
-app.include_router(router)
+app.include_router(runs.router)
+app.include_router(metrics.router)
 answer_problems(app)

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from mlops.contract.section import SpecError
+from mlops_provider.exceptions import StepFailedError
+from mlops_provider.mlflow_rest import MlflowError
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -37,7 +39,7 @@ class ProblemDetails(BaseModel):
 
 DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
     status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {}}, "model": ProblemDetails}
-    for status in (401, 403, 404, 409, 422)
+    for status in (401, 403, 404, 409, 422, 502)
 }
 """The errors that any request may meet, for the OpenAPI document."""
 
@@ -52,6 +54,14 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(SpecError)
     async def mistake(_: Request, error: SpecError) -> JSONResponse:
         return _details(422, str(error))
+
+    @app.exception_handler(MlflowError)
+    async def without_mlflow(_: Request, error: MlflowError) -> JSONResponse:
+        return _details(502, str(error))
+
+    @app.exception_handler(StepFailedError)
+    async def misconfigured(_: Request, error: StepFailedError) -> JSONResponse:  # a connection is missing, say
+        return _details(500, str(error))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.turns_of_users import Waiting, run_after
 from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, MOST_SEEDS, TASK, text_of
 from mlops_provider.experiments.operator import STEPS_KEY
@@ -31,7 +32,7 @@ MOST: Final = 100
 """Runs in one answer; Airflow gives no more at once."""
 _MOST_CHARACTERS: Final = 50_000
 """Of settings: a pipeline's file has a few thousand."""
-_ENDED: Final = frozenset({"success", "failed"})
+ENDED: Final = frozenset({"success", "failed"})
 _PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
@@ -148,7 +149,14 @@ async def submit(
             response.status_code = 200
             return _same(before, asked)
     await _check(asked, dag_id, airflow)
-    body = {"dag_run_id": run_id, "logical_date": None, "conf": asked.conf()}
+    waiting = await airflow.request(
+        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": MOST}
+    )
+    line = [
+        Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"])) for each in waiting["dag_runs"]
+    ]
+    at = run_after(line, user.get_name(), datetime.now(UTC))
+    body = {"dag_run_id": run_id, "logical_date": None, "run_after": at.isoformat(), "conf": asked.conf()}
     try:
         found = _summary(await airflow.request("POST", f"/dags/{dag_id}/dagRuns", json=body))
     except Problem as error:
@@ -234,7 +242,7 @@ async def run(
     run: RunId, airflow: AirflowDep, response: Response, if_none_match: Annotated[str | None, Header()] = None
 ) -> Any:
     """One run, and what has come out of it so far."""
-    found = await _whole(await _found(run, airflow), airflow)
+    found = await _whole(await find_run(run, airflow), airflow)
     tag = f'"{hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:32]}"'
     known = {each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")}
     if known & {tag, "*"}:
@@ -246,8 +254,8 @@ async def run(
 @router.delete("/runs/{run}", status_code=202)
 async def cancel(run: RunId, airflow: AirflowDep, user: GetUserDep) -> RunSummary:
     """End a run: its processes and pods end within seconds, and what is committed stays."""
-    found = await _found(run, airflow)
-    if found["state"] in _ENDED:
+    found = await find_run(run, airflow)
+    if found["state"] in ENDED:
         raise Problem(409, f"{run} has ended already, as {found['state']}")
     note = "\n".join(filter(None, [found["note"], f"cancelled by {user.get_name()}"]))
     body = {"state": "failed", "note": note}
@@ -263,7 +271,7 @@ async def logs(
     map_index: int = -1,
 ) -> str:
     """What a task has written so far."""
-    found = await _found(run, airflow)
+    found = await find_run(run, airflow)
     task = task or (TASK if found["dag_id"].endswith(EXPERIMENTS_SUFFIX) else None)
     if task is None:
         raise SpecError("task: name one of the night's tasks, such as ?task=train")
@@ -289,7 +297,12 @@ def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:
         yield f"{error['exc_type']}: {error['exc_value']}"
 
 
-async def _found(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
+async def find_run(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
+    """
+    Find a run of Airflow, as its API has it.
+
+    :raises Problem: where there is none that may be read
+    """
     # A name that a client takes apart would ask for something else.
     dag_id, run_id = run.split("@") if _RUN.fullmatch(run) and not {*run.split("@")} & {".", ".."} else ("", "")
     found = await airflow.found(_place(dag_id, run_id)) if run_id else None
@@ -325,26 +338,28 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     place = f"{_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
     instances = (await airflow.request("GET", place, params={"limit": MOST}))["task_instances"]
 
-    async def value(task: str, key: str, map_index: int = -1) -> Any:
-        params = {"deserialize": "true", "map_index": map_index}
-        try:
-            found = await airflow.found(f"{place}/{task}/xcomEntries/{key}", params=params)
-        except Problem as error:
-            if error.status != 403:
-                raise
-            return None  # who may not read XComs sees what is left
-        return None if found is None else found["value"]
-
     failure = None
     for each in instances:
         if failure is None and each["state"] == "failed":
-            told = await value(each["task_id"], FAILURE_KEY, each["map_index"])
+            told = await xcom(run, each["task_id"], FAILURE_KEY, airflow, each["map_index"])
             failure = told.get("message") if isinstance(told, dict) else None
     is_experiment = summary.kind == "experiment"
     return Run(
         **summary.model_dump(),
         tasks=[Task.model_validate(each, from_attributes=False) for each in instances],
-        steps=(await value(TASK, STEPS_KEY) or []) if is_experiment else [],
-        result=await value(TASK, "return_value") if is_experiment and run["state"] == "success" else None,
+        steps=(await xcom(run, TASK, STEPS_KEY, airflow) or []) if is_experiment else [],
+        result=await xcom(run, TASK, "return_value", airflow) if is_experiment and run["state"] == "success" else None,
         failure=failure,
     )
+
+
+async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:
+    """Return what a task has said under a key; None where it has not, or where the asker may not read it."""
+    place = f"{_place(run['dag_id'], run['dag_run_id'])}/taskInstances/{task}/xcomEntries/{key}"
+    try:
+        found = await airflow.found(place, params={"deserialize": "true", "map_index": map_index})
+    except Problem as error:
+        if error.status != 403:
+            raise
+        return None
+    return None if found is None else found["value"]

@@ -106,7 +106,7 @@ class Line:
         operator = self.experiment.dag.get_task(step)
         assert isinstance(operator, StepOperator), "the pipeline's own"
         outcome = self._run(what, operator, upstream, {} if seed is None else {"seed": seed})
-        ref = made(what, outcome, self.deployment)
+        ref = made(what, outcome, self.deployment, bool(self.dag_id))
         self.listener.ended(what, ref)
         return ref
 
@@ -132,7 +132,7 @@ class Line:
                 if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
                     self.listener.line(what, outcome.result.message)
                     return None
-                self.listener.ended(what, made(what, outcome, self.deployment))
+                self.listener.ended(what, made(what, outcome, self.deployment, bool(self.dag_id)))
             except (StepFailedError, StepRetryableError, StepLostError) as error:
                 self.listener.failed(what, str(error))
                 return error
@@ -227,11 +227,12 @@ class Line:
             time.sleep(0.05)  # one that is about to start its process is found the next time
 
 
-def made(what: str, outcome: Outcome, deployment: Deployment) -> Ref:
+def made(what: str, outcome: Outcome, deployment: Deployment, in_airflow: bool = False) -> Ref:
     """
     Return what a step has committed.
 
     :param what: the step, for the message
+    :param in_airflow: whether the message names Airflow's page of a report
     :raises StepLostError: where its process ended without a word
     :raises StepFailedError: where it failed, and doing it again cannot help
     :raises StepRetryableError: where it may
@@ -243,7 +244,7 @@ def made(what: str, outcome: Outcome, deployment: Deployment) -> Ref:
         return found
     message, report = found.message, found.details.get("report")
     if report is not None:
-        message = message.replace(report, address(deployment, report))
+        message = message.replace(report, address(deployment, report, in_airflow))
     if found.outage is not None:
         raise StepOutageError(f"{what}: {message}", found.outage)
     raise (StepRetryableError if found.retryable else StepFailedError)(f"{what}: {message}")

@@ -97,7 +97,7 @@ class ExperimentOperator(BaseOperator):
         return {
             "experiment": experiment.name,
             "interval": [start.isoformat(), end.isoformat()],
-            **results.document(deployment),
+            **results.document(deployment, in_airflow=True),
         }
 
     def on_kill(self) -> None:

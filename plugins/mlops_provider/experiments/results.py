@@ -34,7 +34,7 @@ class Training:
             if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
         }
 
-    def document(self, deployment: Deployment) -> dict[str, Any]:
+    def document(self, deployment: Deployment, in_airflow: bool) -> dict[str, Any]:
         """As JSON."""
         report = self.report
         judged = {} if report is None else {
@@ -43,12 +43,13 @@ class Training:
             "reason": report.reason,
             "champion": report.champion,
             "evaluation": report.place,
-            "report": address(deployment, report.artifacts["report"].key),
+            "report": address(deployment, report.artifacts["report"].key, in_airflow),
         }  # fmt: skip
         return {
             "seed": self.checkpoint.seed,
             "checkpoint": self.checkpoint.place,
             "epoch": self.checkpoint.epoch,
+            "tracking_run": self.checkpoint.tracking_run,
             "tracking": run_url(deployment, self.checkpoint.tracking_run),
             "validation": dict(self.checkpoint.metrics),
             **judged,
@@ -63,17 +64,25 @@ class Results:
     """By the last step before the training."""
     trainings: Sequence[Training]
 
-    def document(self, deployment: Deployment) -> dict[str, Any]:
-        """As JSON."""
+    def document(self, deployment: Deployment, in_airflow: bool = False) -> dict[str, Any]:
+        """
+        As JSON.
+
+        :param in_airflow: see :func:`address`
+        """
         return {
             "last": None if self.trainings else self.prepared.to_wire(),
-            "trainings": [each.document(deployment) for each in self.trainings],
+            "trainings": [each.document(deployment, in_airflow) for each in self.trainings],
         }
 
 
-def address(deployment: Deployment, key: str) -> str:
-    """The address of a report: of its file, or of Airflow's page where the store is no folder of this machine."""
-    airflow = conf.get("api", "base_url", fallback="")
-    if deployment.store.startswith("file://") or not airflow:
+def address(deployment: Deployment, key: str, in_airflow: bool = False) -> str:
+    """
+    The address of a report: of its file, or of Airflow's page.
+
+    :param in_airflow: who reads it need not be at this machine; else the page is for a store that is no folder here
+    """
+    airflow = conf.get("api", "base_url", fallback="").rstrip("/")
+    if not in_airflow and (deployment.store.startswith("file://") or not airflow):
         return f"{deployment.store}/{key}"
-    return f"{airflow.rstrip('/')}{report_url(key)}"
+    return f"{airflow}{report_url(key)}"

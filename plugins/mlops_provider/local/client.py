@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ REQUEST_SECONDS = 300.0
 """For one answer, on a machine that has much else to do."""
 PAGE = 100
 """Airflow gives no more at once."""
+_MLOPS = "/mlops/api/v1"
 FINISHED = frozenset({"success", "failed"})
 
 
@@ -52,12 +54,24 @@ class AirflowClient:
         :param path: below ``/mlops/api/v1``
         :raises httpx.HTTPStatusError: with the words of its problem
         """
-        response = self._http.request(method, f"/mlops/api/v1{path}", **kwargs)
-        if response.is_error:
-            is_problem = response.headers.get("content-type", "").startswith("application/problem+json")
-            said = response.json()["detail"] if is_problem else f"{method} {path}: {response.text[:500]}"
-            raise httpx.HTTPStatusError(said, request=response.request, response=response)
+        response = self._http.request(method, f"{_MLOPS}{path}", **kwargs)
+        _check(response)
         return response
+
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str], silence_seconds: float) -> Iterator[Iterator[str]]:
+        """
+        Open a stream of that API, and give its lines as they come.
+
+        :param silence_seconds: after which it counts as cut
+        :raises httpx.HTTPStatusError: as :meth:`mlops`
+        """
+        timeout = httpx.Timeout(REQUEST_SECONDS, read=silence_seconds)
+        with self._http.stream("GET", f"{_MLOPS}{path}", headers=headers, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+            _check(response)
+            yield response.iter_lines()
 
     def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
         """
@@ -204,6 +218,15 @@ class AirflowClient:
             time.sleep(0.3)
         states = {name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}
         raise TimeoutError(f"{dag_id} {run_id} is not finished after {timeout_seconds:.0f} s: {states}")
+
+
+def _check(response: httpx.Response) -> None:
+    if not response.is_error:
+        return
+    is_problem = response.headers.get("content-type", "").startswith("application/problem+json")
+    request = response.request
+    said = response.json()["detail"] if is_problem else f"{request.method} {request.url.path}: {response.text[:500]}"
+    raise httpx.HTTPStatusError(said, request=request, response=response)
 
 
 def _form(dag_id: str, run_id: str, task_id: str) -> str:

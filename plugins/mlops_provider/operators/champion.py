@@ -14,14 +14,8 @@ from mlops.contract.stages import CHAMPION
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
-from mlops_provider.registry import (
-    AwayError,
-    NotOursError,
-    RefusedError,
-    RegistryError,
-    champion_version,
-    find_model_version,
-)
+from mlops_provider.mlflow_rest import AwayError, MlflowError, RefusedError
+from mlops_provider.registry import NotOursError, champion_version, find_model_version
 
 T = TypeVar("T")
 
@@ -84,5 +78,5 @@ def asked(request: Coroutine[Any, Any, T], what: str = "the model in production 
         raise StepFailedError(f"{what}: {error}") from error
     except AwayError as error:
         raise StepOutageError(f"{what}: {error}", MLFLOW) from error
-    except RegistryError as error:
+    except MlflowError as error:
         raise StepRetryableError(f"{what}: {error}") from error

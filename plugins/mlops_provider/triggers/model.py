@@ -8,7 +8,8 @@ from mlops.contract.refs import ModelVersionRef
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.registry import LoginError, RegistryError, find_model_version
+from mlops_provider.mlflow_rest import LoginError, MlflowError
+from mlops_provider.registry import find_model_version
 from mlops_provider.triggers.base import RefTrigger
 
 
@@ -46,6 +47,6 @@ class ModelVersionTrigger(RefTrigger):
             )
         except LoginError as error:
             raise StepFailedError(str(error)) from error
-        except RegistryError as error:
+        except MlflowError as error:
             self.log.warning("%s; asking again in %s s", error, self.poll_seconds)
             return None

@@ -14,8 +14,9 @@ from served_metrics import Served
 
 from mlops.contract.refs import DatasetRef, ModelVersionRef
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.mlflow_rest import MlflowError
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.registry import RegistryError, champion_version, find_model_version
+from mlops_provider.registry import champion_version, find_model_version
 from mlops_provider.sensors.dataset import DatasetSensor
 from mlops_provider.sensors.model import ModelVersionSensor
 from mlops_provider.triggers.model import ModelVersionTrigger
@@ -114,7 +115,7 @@ def test_what_is_not_the_registry_is_waited_for_and_named(
     served.status, served.answer = status, answer
     try:
         for find in (find_model_version(served.url, "m", alias="champion"), champion_version(served.url, "m")):
-            with pytest.raises(RegistryError, match=served.url):
+            with pytest.raises(MlflowError, match=served.url):
                 asyncio.run(find)
         monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", served.url)
         assert asyncio.run(ModelVersionTrigger(None, "m", None, "champion", 1.0).look()) is None
@@ -159,7 +160,7 @@ def test_a_login_that_is_refused_ends_the_wait_and_names_the_setting(
 
 
 def test_unreachable_registry_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RegistryError, match="http://127.0.0.1:9 cannot be reached"):
+    with pytest.raises(MlflowError, match="http://127.0.0.1:9 cannot be reached"):
         asyncio.run(find_model_version("http://127.0.0.1:9", "m", alias="champion"))
     monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", "http://127.0.0.1:9")
     assert asyncio.run(ModelVersionTrigger(None, "m", None, "champion", 1.0).look()) is None

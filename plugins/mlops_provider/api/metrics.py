@@ -1,0 +1,253 @@
+"""``/runs/{id}/metrics``: the curves of a run's trainings, and the same live."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+import struct
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel
+
+from mlops.contract.step import EXPERIMENTS
+from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.runs import ENDED, RunId, find_run, xcom
+from mlops_provider.api.shared import SharedByName
+from mlops_provider.curves import MOST_POINTS, CurveName, Point, Tracked, Tracking
+from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, TASK
+from mlops_provider.logins import Login
+from mlops_provider.mlflow_rest import AwayError, MlflowError
+
+router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
+
+STREAM_SECONDS: Final = 25.0
+"""After which a stream ends, and who watches opens it again: rights are asked for anew, and a server can stop."""
+RETRY_MILLISECONDS: Final = 500
+_LOOK_SECONDS: Final = 1.0
+_STATE_SECONDS: Final = 3.0
+"""Between two looks of one who watches whether the run has ended."""
+_MOST_WATCHED: Final = 200_000
+"""Values that are kept of a run while somebody watches it."""
+_MOST_BETWEEN_IDS: Final = 200
+_MOST_POSITIONS: Final = 600
+"""Curves that an id can tell of: proxies refuse headers beyond 8 kB."""
+_POSITION: Final = struct.Struct("<II")
+
+Told = dict[int, int]
+"""The step up to which each curve was told, by the curve's CRC-32."""
+_shared: Final[SharedByName[list[Point]]] = SharedByName()
+
+
+class Curve(BaseModel):
+    """A metric of one training; entries with one index belong together."""
+
+    run: str
+    """Of MLflow."""
+    name: str
+    metric: str
+    steps: list[int]
+    values: list[float | None]
+    """Null where it was not finite."""
+    at: list[int]
+    """Unix time in milliseconds."""
+
+
+class Curves(BaseModel):
+    curves: list[Curve]
+
+
+class Value(BaseModel):
+    """A point of a curve, as the stream tells it."""
+
+    run: str
+    name: str
+    metric: str
+    step: int
+    value: float | None
+    at: int
+
+
+class Where(NamedTuple):
+    """A deployment's MLflow."""
+
+    uri: str
+    login: Login | None
+
+
+async def _found(run: RunId, airflow: AirflowDep) -> Mapping[str, Any]:
+    return await find_run(run, airflow)
+
+
+RunDep = Annotated[Mapping[str, Any], Depends(_found)]
+
+
+async def _where(run: RunDep) -> Where:
+    def load() -> Where:
+        # It reads Airflow's connections, and the teams' file.
+        from mlops_provider.connections import login_of
+        from mlops_provider.deployment import Deployment, tenant_of_name
+
+        deployment = Deployment.load(tenant_of_name(run["dag_id"].removesuffix(EXPERIMENTS_SUFFIX)))
+        return Where(uri=deployment.tracking_uri, login=login_of("steps", deployment))
+
+    return await asyncio.to_thread(load)
+
+
+WhereDep = Annotated[Where, Depends(_where)]
+
+
+def _told(last_event_id: Annotated[str | None, Header()] = None) -> Told:
+    """:raises Problem: where it is none of ours"""
+    try:
+        return dict(_POSITION.iter_unpack(base64.urlsafe_b64decode(last_event_id or "")))
+    except (ValueError, struct.error):
+        raise Problem(422, f"Last-Event-ID {last_event_id!r:.50} is none of this stream: leave it out") from None
+
+
+@router.get("/runs/{run}/metrics")
+async def metrics(
+    run: RunDep,
+    where: WhereDep,
+    airflow: AirflowDep,
+    metric: Annotated[list[str] | None, Query(description="Names; all if none is given")] = None,
+    points: Annotated[int, Query(ge=1, le=MOST_POINTS, description="At most, of each curve")] = MOST_POINTS,
+) -> Curves:
+    """The curves of a run's trainings so far."""
+    curves: dict[CurveName, Curve] = {}
+    for point in await _all_points(run, where, airflow, metric or (), points):
+        name = point.curve
+        if name not in curves:
+            curves[name] = Curve(run=name.run_id, name=point.training, metric=name.metric, steps=[], values=[], at=[])
+        curves[name].steps.append(point.step)
+        curves[name].values.append(_finite(point.value))
+        curves[name].at.append(point.unix_milliseconds)
+    return Curves(curves=list(curves.values()))
+
+
+@router.get("/runs/{run}/metrics/stream", response_class=EventSourceResponse)
+async def stream(
+    run: RunDep, where: WhereDep, told: Annotated[Told, Depends(_told)], request: Request
+) -> AsyncIterator[ServerSentEvent]:
+    """
+    Each value as it comes (event `value`), until the run has ended (event `end`, with its state: close the stream). It
+    ends after some seconds anyway; who opens it again with `Last-Event-ID`, as browsers do, goes on where it was.
+    Event `problem` says why nothing more comes.
+    """
+    run_id = f"{run['dag_id']}@{run['dag_run_id']}"
+    begun = checked = time.monotonic()
+    shared = _shared.get(run_id, _reader(run, where))
+    seen = 0
+    yield ServerSentEvent(retry=RETRY_MILLISECONDS)
+    try:
+        while (now := time.monotonic()) < begun + STREAM_SECONDS:
+            async with as_asker(request) as airflow:
+                if now > checked + _STATE_SECONDS:
+                    run, checked = await find_run(run_id, airflow), now
+                if run["state"] in ENDED:
+                    rest = await _all_points(run, where, airflow, (), MOST_POINTS)
+                    for event in _events(rest, told):
+                        yield event
+                    yield ServerSentEvent(event="end", data={"state": run["state"]})
+                    return
+            found = await shared.look()
+            for event in _events(found[seen:], told):
+                yield event
+            seen = len(found)
+            await asyncio.sleep(_LOOK_SECONDS)
+    except AwayError:  # it is asked again when the stream is opened again
+        return
+    except (Problem, MlflowError) as error:
+        yield ServerSentEvent(event="problem", data={"detail": str(error)})
+
+
+def _events(points: Sequence[Point], told: Told) -> Iterator[ServerSentEvent]:
+    """:param told: grows by what is told"""
+    new = [point for point in points if point.step > told.get(_crc(point.curve), -1)]
+    new.sort(key=lambda point: (point.unix_milliseconds, point.step, point.curve))
+    for number, point in enumerate(new, 1):
+        curve = _crc(point.curve)
+        told[curve] = max(point.step, told.get(curve, -1))
+        value = Value(
+            run=point.curve.run_id,
+            name=point.training,
+            metric=point.curve.metric,
+            step=point.step,
+            value=_finite(point.value),
+            at=point.unix_milliseconds,
+        )
+        # Who is cut off between two ids gets some again.
+        has_id = number == len(new) or not number % _MOST_BETWEEN_IDS
+        yield ServerSentEvent(event="value", data=value, id=_event_id(told) if has_id else None)
+
+
+def _reader(run: Mapping[str, Any], where: Where) -> Callable[[], Awaitable[list[Point]]]:
+    """Return what reads the points of a run that goes on, those of before included."""
+    known: dict[CurveName, int] = {}
+    points: list[Point] = []
+
+    async def read() -> list[Point]:
+        async with Tracking.open(where.uri, where.login) as tracking:
+            new = await tracking.points(await _own(run, tracking), known)
+        for point in new:
+            known[point.curve] = max(point.step, known.get(point.curve, -1))
+        points.extend(new)
+        if len(points) > _MOST_WATCHED:
+            raise Problem(422, f"more than {_MOST_WATCHED} values are too many to watch: see GET .../metrics")
+        return points
+
+    return read
+
+
+async def _all_points(
+    run: Mapping[str, Any],
+    where: Where,
+    airflow: Airflow,
+    metrics: Sequence[str],
+    most: int,
+) -> list[Point]:
+    """Read the curves of a run, those of trainings included that an experiment has found done."""
+    async with Tracking.open(where.uri, where.login) as tracking:
+        found = await _own(run, tracking)
+        is_experiment = run["dag_id"].endswith(EXPERIMENTS_SUFFIX)
+        if is_experiment and run["state"] == "success":
+            result = await xcom(run, TASK, "return_value", airflow) or {}
+            there = {each.run_id for each in found}
+            for training in result.get("trainings", []):
+                of_training = training["tracking_run"]
+                if of_training not in there and (earlier := await tracking.run(of_training)) is not None:
+                    found.append(earlier)
+        return await tracking.points(found, {}, metrics, most)
+
+
+async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
+    """What MLflow has of a run of Airflow."""
+    from mlops_provider.experiments.asked import name_of
+
+    dag_id: str = run["dag_id"]
+    owner = pipeline = dag_id.removesuffix(EXPERIMENTS_SUFFIX)
+    if pipeline != dag_id:
+        name = (run["conf"] or {}).get("name")
+        person = name_of(run["triggering_user_name"] or "airflow")
+        owner = f"{EXPERIMENTS}/{person}/{pipeline}" + (f".{name}" if name else "")
+    return await tracking.runs_of(owner, dag_id, run["dag_run_id"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _crc(curve: CurveName) -> int:
+    return zlib.crc32("/".join(curve).encode())
+
+
+def _event_id(told: Told) -> str | None:
+    if len(told) > _MOST_POSITIONS:
+        return None
+    return base64.urlsafe_b64encode(b"".join(_POSITION.pack(*each) for each in told.items())).decode()

@@ -1,0 +1,155 @@
+"""The metrics of trainings over their steps, as MLflow has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from mlops_provider.logins import Login
+from mlops_provider.mlflow_rest import check, client_of, document_of, field_of, send
+
+MOST_POINTS: Final = 2500
+"""Of a curve in one answer: MLflow gives no more, and leaves out points in between."""
+_MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+_AT_ONCE: Final = 8
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tracked:
+    """A run of MLflow: a training, a trial, or a search."""
+
+    run_id: str
+    name: str
+    latest: Mapping[str, int]
+    """The newest step of each metric."""
+
+
+class CurveName(NamedTuple):
+    run_id: str
+    metric: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A value of a metric."""
+
+    curve: CurveName
+    training: str
+    """Name of the run."""
+    step: int
+    value: float
+    unix_milliseconds: int
+
+
+class Tracking:
+    """Reads what a deployment's MLflow has."""
+
+    def __init__(self, uri: str, client: httpx.AsyncClient) -> None:
+        self._uri, self._client = uri, client
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, uri: str, login: Login | None) -> AsyncIterator[Tracking]:
+        """:param login: of the steps, which log there"""
+        async with client_of(login) as client:
+            yield cls(uri, client)
+
+    async def runs_of(self, experiment: str, dag_id: str, run_id: str) -> list[Tracked]:
+        """
+        Find what was tracked of a run of Airflow, the oldest first.
+
+        :param experiment: of MLflow
+        :raises MlflowError: where MLflow cannot be reached, or refuses
+        """
+        found = await self._get("experiments/get-by-name", "experiment", experiment_name=experiment)
+        if found is None:
+            return []
+        body: dict[str, Any] = {
+            "experiment_ids": [found["experiment_id"]],
+            "filter": f"tags.`mlops.airflow.dag_id` = '{dag_id}' and tags.`mlops.airflow.run_id` = '{run_id}'",
+            "order_by": ["attributes.start_time"],
+            "max_results": _PAGE,
+        }
+        runs: list[Tracked] = []
+        while True:
+            response = await send(self._client, self._uri, "POST", "runs/search", json=body)
+            check(response, self._uri, "steps")
+            page = document_of(response)
+            runs += map(_tracked, page.get("runs", []))
+            if not (token := page.get("next_page_token")):
+                return runs
+            body["page_token"] = token
+
+    async def run(self, run_id: str) -> Tracked | None:
+        """Find one by its id."""
+        found = await self._get("runs/get", "run", run_id=run_id)
+        return None if found is None else _tracked(found)
+
+    async def points(
+        self,
+        runs: Sequence[Tracked],
+        after: Mapping[CurveName, int],
+        metrics: Sequence[str] = (),
+        most: int = MOST_POINTS,
+    ) -> list[Point]:
+        """
+        Read curves, or their newest parts.
+
+        :param after: the step up to which each is known
+        :param metrics: their names; empty: all
+        :param most: points of each; of more some in between are left out
+        :return: by run and metric, each by steps
+        """
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def curve(run: Tracked, metric: str, first: int) -> list[Point]:
+            params = {
+                "run_ids": run.run_id, "metric_key": metric, "start_step": first, "end_step": run.latest[metric],
+                "max_results": most,
+            }  # fmt: skip
+            path = "metrics/get-history-bulk-interval"
+            async with turns:
+                response = await send(self._client, self._uri, "GET", path, params=params)
+            check(response, self._uri, "steps")
+            return [
+                Point(
+                    curve=CurveName(run.run_id, metric),
+                    training=run.name,
+                    step=int(each.get("step", 0)),
+                    value=float(each["value"]),
+                    unix_milliseconds=int(each["timestamp"]),
+                )
+                for each in document_of(response).get("metrics", [])
+            ]
+
+        try:
+            async with asyncio.TaskGroup() as several:  # one that fails ends the others
+                reading = [
+                    several.create_task(curve(run, metric, first))
+                    for run in runs
+                    for metric, latest in sorted(run.latest.items())
+                    if not metrics or metric in metrics
+                    if (first := after.get(CurveName(run.run_id, metric), -1) + 1) <= latest
+                ]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [point for done in reading for point in done.result()]
+
+    async def _get(self, path: str, field: str, **query: str) -> Any:
+        response = await send(self._client, self._uri, "GET", path, params=query)
+        if document_of(response).get("error_code") == _MISSING:
+            return None
+        check(response, self._uri, "steps")
+        return field_of(response, field, self._uri)
+
+
+def _tracked(run: Mapping[str, Any]) -> Tracked:
+    info = run["info"]
+    latest = {each["key"]: int(each.get("step", 0)) for each in run.get("data", {}).get("metrics", [])}
+    return Tracked(run_id=info["run_id"], name=info.get("run_name", ""), latest=latest)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+from mlops_provider.api.turns_of_users import Waiting, run_after
+
+NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
+
+
+def lined_up(users: str) -> str:
+    """The order in which runs begin that were asked for in this order, while none begins."""
+    line: list[tuple[Waiting, str]] = []
+    for number, user in enumerate(users):
+        now = NOON + timedelta(seconds=number)
+        at = run_after([waiting for waiting, _ in line], user, now)
+        assert at <= now, "Airflow would let it wait"
+        line = sorted([*line, (Waiting(user, at), user)], key=lambda each: each[0].run_after)
+    return "".join(user for _, user in line)
+
+
+def test_who_asks_for_one_does_not_wait_for_anothers_hundred() -> None:
+    assert lined_up("a" * 100 + "b") == "ab" + "a" * 99
+    assert lined_up("aaaabb") == "ababaa"
+    assert lined_up("aabbcc") == "abcabc"
+    assert lined_up("abab") == "abab"
+
+
+def test_users_take_turns_whatever_the_order() -> None:
+    """Broken: the n-th run of somebody would begin after another one's n+1-th."""
+    chance = random.Random(7)
+    for _ in range(200):
+        order = lined_up("".join(chance.choices("abc", k=chance.randint(1, 60))))
+        ranks = [order[: at + 1].count(user) for at, user in enumerate(order)]
+        assert ranks == sorted(ranks), order
