@@ -141,7 +141,7 @@ class Tracking:
             raise errors.exceptions[0] from None
         return [point for done in reading for point in done.result()]
 
-    async def _get(self, path: str, field: str, **query: str) -> Any:
+    async def _get(self, path: str, field: str, **query: str) -> dict[str, Any] | None:
         response = await send(self._client, self._uri, "GET", path, params=query)
         if document_of(response).get("error_code") == _MISSING:
             return None

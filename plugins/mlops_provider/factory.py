@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
         schedule=CronDataIntervalTimetable(pipeline.schedule, timezone=pipeline.timezone)
         if pipeline.schedule
         else None,
-        start_date=datetime.combine(pipeline.start_date, datetime.min.time(), zone),
+        start_date=pipeline.start,
         end_date=datetime.combine(pipeline.end_date, datetime.min.time(), zone) if pipeline.end_date else None,
         catchup=False,
         # One night at a time: a night is judged against the champion that the night before left behind.
         max_active_runs=1,
-        default_args={
-            "owner": pipeline.owner,
-            "retries": pipeline.retries,
-            "retry_delay": timedelta(seconds=pipeline.retry_delay_seconds),
-        },
+        default_args=pipeline.default_args(),
         tags=["mlops", *pipeline.tags],
         params={
             name: _param(pipeline, step, name)

@@ -89,11 +89,11 @@ def document_of(response: httpx.Response) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def field_of(response: httpx.Response, name: str, tracking_uri: str) -> Any:
+def field_of(response: httpx.Response, name: str, tracking_uri: str) -> dict[str, Any]:
     """:raises MlflowError: where an answer without an error lacks it, as another server's page does"""
-    found = document_of(response)
-    if name not in found:
+    found = document_of(response).get(name)
+    if not isinstance(found, dict):
         raise MlflowError(
             f"what answers at {tracking_uri} is not MLflow, or something stands between: {response.text[:200]!r}"
         )
-    return found[name]
+    return found

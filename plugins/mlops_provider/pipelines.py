@@ -8,7 +8,8 @@ from pathlib import Path
 from airflow.sdk import DAG, get_parsing_context
 
 from mlops.contract.section import SpecError
-from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, build_experiments_dag
+from mlops_provider.experiments.dags import build_experiments_dag
+from mlops_provider.experiments.names import tried_out
 from mlops_provider.factory import build_dag
 from mlops_provider.spec_file import SUFFIX, load_pipeline
 
@@ -23,7 +24,7 @@ def build_dags(folder: Path) -> dict[str, DAG]:
     :raises SpecError: in a task's process, where its own pipeline has been broken meanwhile
     """
     wanted = get_parsing_context().dag_id or ""
-    name = wanted.removesuffix(EXPERIMENTS_SUFFIX)
+    name = tried_out(wanted) or wanted
     if name and (own := folder / f"{name}{SUFFIX}").exists():
         pipeline = load_pipeline(own)
         return {wanted: build_dag(pipeline) if wanted == name else build_experiments_dag(pipeline, own)}

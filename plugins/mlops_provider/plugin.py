@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlops_provider.forms import FreshForms
-from mlops_provider.turns import OneWriter
+from mlops_provider.turns import API_PREFIX, OneWriter
 
 
 class _Lazily:
@@ -27,10 +27,13 @@ class _Lazily:
 
     def __init__(self, module: str) -> None:
         self._module = module
+        self._app: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        module = await asyncio.to_thread(import_module, self._module)
-        await module.app(scope, receive, send)
+        if self._app is None:
+            module = await asyncio.to_thread(import_module, self._module)
+            self._app = module.app
+        await self._app(scope, receive, send)
 
 
 class MlopsPlugin(AirflowPlugin):
@@ -42,6 +45,6 @@ class MlopsPlugin(AirflowPlugin):
         fastapi_root_middlewares.append({"middleware": OneWriter, "name": "One writer of SQLite"})
     fastapi_apps = [  # noqa: RUF012
         # The API comes before what lies around it.
-        {"app": _Lazily("mlops_provider.api.app"), "url_prefix": "/mlops/api/v1", "name": "MLOps API"},
+        {"app": _Lazily("mlops_provider.api.app"), "url_prefix": API_PREFIX, "name": "MLOps API"},
         {"app": _Lazily("mlops_provider.reports"), "url_prefix": "/mlops", "name": "MLOps"},
     ]

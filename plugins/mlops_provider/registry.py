@@ -122,8 +122,7 @@ async def _get(tracking_uri: str, login: Login | None, path: str, field: str, **
     if response.status_code == httpx.codes.NOT_FOUND or _is_missing(response):
         return None
     check(response, tracking_uri, "reader")
-    found: dict[str, Any] = field_of(response, field, tracking_uri)
-    return found
+    return field_of(response, field, tracking_uri)
 
 
 def _is_missing(response: httpx.Response) -> bool:

@@ -8,8 +8,9 @@ is told (:class:`mlops.contract.step.StepInput`).
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 from croniter import croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -79,6 +80,20 @@ class Pipeline(Section):
     evaluate: Evaluate
     register_: Register = Field(alias="register")
     promote: Promote = Promote()
+
+    @property
+    def start(self) -> datetime:
+        """Midnight in its zone, in which Airflow takes the DAG's times."""
+        return datetime.combine(self.start_date, time(), ZoneInfo(self.timezone))
+
+    def default_args(self) -> dict[str, Any]:
+        """Of the tasks, for Airflow."""
+        return {
+            "owner": self.owner,
+            "retries": self.retries,
+            "retry_delay": timedelta(seconds=self.retry_delay_seconds),
+            "retry_exponential_backoff": 2.0,
+        }
 
     def launcher_settings_of(self, step: str) -> dict[str, Any]:
         """What the file says of how another package's launcher runs a step."""

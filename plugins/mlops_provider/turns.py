@@ -7,6 +7,8 @@ from collections import deque
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+API_PREFIX = "/mlops/api/v1"
+"""Of our own API, in the API server."""
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -43,4 +45,4 @@ class OneWriter:
 def _asks_airflow(scope: Scope) -> bool:
     """Tell a request of our own API: what it writes are requests to this same app, which have turns of their own."""
     path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")).startswith("/mlops/api/")
+    return path.removeprefix(scope.get("root_path", "")).startswith(f"{API_PREFIX}/")

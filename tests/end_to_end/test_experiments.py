@@ -84,6 +84,7 @@ def test_an_experiment_runs_to_its_verdict_and_registers_nothing(
     assert [each["step"] for each in tried["steps"]] == ["ingest", "validate", "features", "train", "evaluate"]
     assert all(each["place"].startswith("experiments/ana/events/") for each in tried["steps"])
     result = tried["result"]
+    assert result["experiment"] == "experiments/ana/events"
     assert result["interval"] == ["2024-01-09T00:00:00+00:00", "2024-01-10T00:00:00+00:00"]
     (training,) = result["trainings"]
     assert training["epoch"] == 1
@@ -181,6 +182,8 @@ def test_a_cancelled_run_leaves_nothing_and_the_same_request_goes_on(airflow: Li
         airflow.hold("train", 0)
     cancelled = ana.run(run_id)
     assert (cancelled["state"], cancelled["note"]) == ("failed", "cancelled by ana")
+    noted = airflow.client.every("/eventLogs", "event_logs", run_id=run_id.partition("@")[2])
+    assert {(each["event"], each["owner"]) for each in noted} >= {("trigger_dag_run", "ana"), ("patch_dag_run", "ana")}
     over = ana.http.delete(f"/runs/{run_id}")
     assert (over.status_code, over.json()["detail"]) == (409, f"{run_id} has ended already, as failed")
     again = ana.ended(ana.submit(body)["id"])

@@ -409,3 +409,13 @@ def test_a_run_that_is_given_up_and_deleted_leaves_nothing_behind(airflow: LiveA
         # It may have been about to start one.
         time.sleep(3)
         assert cluster.wait_until_empty() == [], phase
+
+
+@pytest.mark.timeout(600)
+def test_a_cancelled_experiment_leaves_nothing_on_the_cluster(airflow: LiveAirflow, cluster: PodCluster) -> None:
+    """Broken: its pods would hold their GPUs until the Job's deadline, and nobody would look for them."""
+    dag_id = "removed.experiments"
+    airflow.client.trigger(dag_id, "cancelled", None, {"as_of": "2024-01-20"})
+    wait_for_pods(cluster, 1, "ingest", NIGHT_SECONDS)
+    airflow.client.request("PATCH", f"/dags/{dag_id}/dagRuns/cancelled", json={"state": "failed"})
+    assert cluster.wait_until_empty() == []

@@ -18,10 +18,12 @@ from pydantic import BaseModel
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import ENDED, RunId, find_run, xcom
+from mlops_provider.api.runs import RunId, find_run, xcom
 from mlops_provider.api.shared import SharedByName
 from mlops_provider.curves import MOST_POINTS, CurveName, Point, Tracked, Tracking
-from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, TASK
+from mlops_provider.experiments.dags import TASK
+from mlops_provider.experiments.names import experiment_name, person_of, tried_out
+from mlops_provider.local.client import FINISHED
 from mlops_provider.logins import Login
 from mlops_provider.mlflow_rest import AwayError, MlflowError
 
@@ -94,7 +96,7 @@ async def _where(run: RunDep) -> Where:
         from mlops_provider.connections import login_of
         from mlops_provider.deployment import Deployment, tenant_of_name
 
-        deployment = Deployment.load(tenant_of_name(run["dag_id"].removesuffix(EXPERIMENTS_SUFFIX)))
+        deployment = Deployment.load(tenant_of_name(tried_out(run["dag_id"]) or run["dag_id"]))
         return Where(uri=deployment.tracking_uri, login=login_of("steps", deployment))
 
     return await asyncio.to_thread(load)
@@ -150,7 +152,7 @@ async def stream(
             async with as_asker(request) as airflow:
                 if now > checked + _STATE_SECONDS:
                     run, checked = await find_run(run_id, airflow), now
-                if run["state"] in ENDED:
+                if run["state"] in FINISHED:
                     rest = await _all_points(run, where, airflow, (), MOST_POINTS)
                     for event in _events(rest, told):
                         yield event
@@ -215,8 +217,7 @@ async def _all_points(
     """Read the curves of a run, those of trainings included that an experiment has found done."""
     async with Tracking.open(where.uri, where.login) as tracking:
         found = await _own(run, tracking)
-        is_experiment = run["dag_id"].endswith(EXPERIMENTS_SUFFIX)
-        if is_experiment and run["state"] == "success":
+        if tried_out(run["dag_id"]) and run["state"] == "success":
             result = await xcom(run, TASK, "return_value", airflow) or {}
             there = {each.run_id for each in found}
             for training in result.get("trainings", []):
@@ -228,14 +229,11 @@ async def _all_points(
 
 async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
     """What MLflow has of a run of Airflow."""
-    from mlops_provider.experiments.asked import name_of
-
     dag_id: str = run["dag_id"]
-    owner = pipeline = dag_id.removesuffix(EXPERIMENTS_SUFFIX)
-    if pipeline != dag_id:
+    owner = dag_id
+    if pipeline := tried_out(dag_id):
         name = (run["conf"] or {}).get("name")
-        person = name_of(run["triggering_user_name"] or "airflow")
-        owner = f"{EXPERIMENTS}/{person}/{pipeline}" + (f".{name}" if name else "")
+        owner = f"{EXPERIMENTS}/{experiment_name(person_of(run['triggering_user_name']), pipeline, name)}"
     return await tracking.runs_of(owner, dag_id, run["dag_run_id"])
 
 

@@ -19,20 +19,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep
+from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.turns_of_users import Waiting, run_after
 from mlops_provider.experiments.arguments import STEPS
-from mlops_provider.experiments.dags import EXPERIMENTS_SUFFIX, MOST_SEEDS, TASK, text_of
+from mlops_provider.experiments.dags import MOST_SEEDS, TASK, text_of
+from mlops_provider.experiments.names import dag_id_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
+from mlops_provider.local.client import FINISHED, PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
-MOST: Final = 100
-"""Runs in one answer; Airflow gives no more at once."""
 _MOST_CHARACTERS: Final = 50_000
 """Of settings: a pipeline's file has a few thousand."""
-ENDED: Final = frozenset({"success", "failed"})
 _PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
@@ -138,19 +137,19 @@ async def submit(
     ] = None,
 ) -> RunSummary:
     """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
-    dag_id = f"{asked.pipeline}{EXPERIMENTS_SUFFIX}"
+    dag_id = dag_id_of(asked.pipeline)
     if idempotency_key is None:
         run_id = f"{_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{token_hex(4)}"
     else:
         digest = hashlib.sha256(f"{user.get_name()}\n{idempotency_key}".encode()).hexdigest()
         run_id = f"{_PREFIX}{digest[:32]}"
         # Not checked again: the pipeline's file may have changed since.
-        if (before := await airflow.found(_place(dag_id, run_id))) is not None:
+        if (before := await airflow.found(run_place(dag_id, run_id))) is not None:
             response.status_code = 200
             return _same(before, asked)
     await _check(asked, dag_id, airflow)
     waiting = await airflow.request(
-        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": MOST}
+        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
     )
     line = [
         Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"])) for each in waiting["dag_runs"]
@@ -163,7 +162,7 @@ async def submit(
         if idempotency_key is None or error.status != 409:
             raise
         # Another request with the key has come first, a moment ago.
-        found = _same(await airflow.request("GET", _place(dag_id, run_id)), asked)
+        found = _same(await airflow.request("GET", run_place(dag_id, run_id)), asked)
         response.status_code = 200
     response.headers["Location"] = f"runs/{found.id}"
     return found
@@ -197,11 +196,10 @@ def _check_settings(asked: NewRun, text: str) -> None:
     from mlops_provider.spec_file import changed_pipeline
 
     request = Request.of_params(asked.model_dump())
-    before = changed_pipeline(text, asked.pipeline, {}, "")
-    after = changed_pipeline(text, asked.pipeline, request.changes, request.option("settings"))
-    request.check_reach(before, after)
-    request.check(after)
-    request.interval(after, datetime.now(UTC))
+    pipeline = request.checked(
+        lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"))
+    )
+    request.interval(pipeline, datetime.now(UTC))
 
 
 @router.get("/runs")
@@ -213,7 +211,7 @@ async def runs(
     ] = "experiment",
     user: Annotated[str | None, Query(description="Who asked for them")] = None,
     state: Annotated[Literal["queued", "running", "success", "failed"] | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
     cursor: Annotated[str, Query(description="The `next` of the page before")] = "",
 ) -> Runs:
     """List runs, the newest first."""
@@ -224,15 +222,14 @@ async def runs(
         params["state"] = state
     if user is not None:
         params["triggering_user_name_prefix_pattern"] = user
-    dag_id = "~" if pipeline is None else f"{pipeline}{EXPERIMENTS_SUFFIX}" if kind == "experiment" else pipeline
+    dag_id = "~" if pipeline is None else dag_id_of(pipeline) if kind == "experiment" else pipeline
     if pipeline is None:
-        params["dag_id_pattern"] = f"%{EXPERIMENTS_SUFFIX}"
+        params["dag_id_pattern"] = dag_id_of("%")
     page = await airflow.request("GET", f"/dags/{dag_id}/dagRuns", params=params)
     found = [
         _summary(run)
         for run in page["dag_runs"]
-        if (user is None or run["triggering_user_name"] == user)
-        and (pipeline is not None or run["dag_id"].endswith(EXPERIMENTS_SUFFIX))
+        if (user is None or run["triggering_user_name"] == user) and (pipeline is not None or tried_out(run["dag_id"]))
     ]
     return Runs(runs=found, next=page["next_cursor"])
 
@@ -255,11 +252,11 @@ async def run(
 async def cancel(run: RunId, airflow: AirflowDep, user: GetUserDep) -> RunSummary:
     """End a run: its processes and pods end within seconds, and what is committed stays."""
     found = await find_run(run, airflow)
-    if found["state"] in ENDED:
+    if found["state"] in FINISHED:
         raise Problem(409, f"{run} has ended already, as {found['state']}")
     note = "\n".join(filter(None, [found["note"], f"cancelled by {user.get_name()}"]))
     body = {"state": "failed", "note": note}
-    return _summary(await airflow.request("PATCH", _place(found["dag_id"], found["dag_run_id"]), json=body))
+    return _summary(await airflow.request("PATCH", run_place(found["dag_id"], found["dag_run_id"]), json=body))
 
 
 @router.get("/runs/{run}/logs", response_class=PlainTextResponse)
@@ -272,10 +269,10 @@ async def logs(
 ) -> str:
     """What a task has written so far."""
     found = await find_run(run, airflow)
-    task = task or (TASK if found["dag_id"].endswith(EXPERIMENTS_SUFFIX) else None)
+    task = task or (TASK if tried_out(found["dag_id"]) else None)
     if task is None:
         raise SpecError("task: name one of the night's tasks, such as ?task=train")
-    place = f"{_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
+    place = f"{run_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
     instance = place if map_index == -1 else f"{place}/{map_index}"
     number = try_number or (await airflow.request("GET", instance))["try_number"]
     if not number:
@@ -305,23 +302,19 @@ async def find_run(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
     """
     # A name that a client takes apart would ask for something else.
     dag_id, run_id = run.split("@") if _RUN.fullmatch(run) and not {*run.split("@")} & {".", ".."} else ("", "")
-    found = await airflow.found(_place(dag_id, run_id)) if run_id else None
+    found = await airflow.found(run_place(dag_id, run_id)) if run_id else None
     if found is None or (found["dag_id"], found["dag_run_id"]) != (dag_id, run_id):
         raise Problem(404, f"there is no run {run!r}: an id is DAG@RUN, as GET runs lists them")
     return dict(found)
 
 
-def _place(dag_id: str, run_id: str) -> str:
-    """Where Airflow's API has a run."""
-    return f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-
-
 def _summary(run: Mapping[str, Any]) -> RunSummary:
     dag_id, run_id = run["dag_id"], run["dag_run_id"]
+    pipeline = tried_out(dag_id)
     return RunSummary(
         id=f"{dag_id}@{run_id}",
-        kind="experiment" if dag_id.endswith(EXPERIMENTS_SUFFIX) else "night",
-        pipeline=dag_id.removesuffix(EXPERIMENTS_SUFFIX),
+        kind="experiment" if pipeline else "night",
+        pipeline=pipeline or dag_id,
         state=run["state"],
         user=run["triggering_user_name"],
         asked=run["conf"] or {},
@@ -335,8 +328,8 @@ def _summary(run: Mapping[str, Any]) -> RunSummary:
 
 async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     summary = _summary(run)
-    place = f"{_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
-    instances = (await airflow.request("GET", place, params={"limit": MOST}))["task_instances"]
+    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
+    instances = (await airflow.request("GET", place, params={"limit": PAGE}))["task_instances"]
 
     failure = None
     for each in instances:
@@ -355,7 +348,7 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
 
 async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:
     """Return what a task has said under a key; None where it has not, or where the asker may not read it."""
-    place = f"{_place(run['dag_id'], run['dag_run_id'])}/taskInstances/{task}/xcomEntries/{key}"
+    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances/{task}/xcomEntries/{key}"
     try:
         found = await airflow.found(place, params={"deserialize": "true", "map_index": map_index})
     except Problem as error:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import getpass
-import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +12,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from mlops.contract.section import NAME_PATTERN, SpecError
+from mlops.contract.section import SpecError
+from mlops_provider.experiments.names import experiment_name, person_of
 from mlops_provider.experiments.request import Request
 from mlops_provider.factory import build_dag
 from mlops_provider.launcher_names import LAUNCHERS
@@ -29,7 +28,7 @@ class Experiment:
     pipeline: Pipeline
     dag: DAG
     name: str
-    """``USER/PIPELINE``, or ``USER/PIPELINE.NAME``."""
+    """See :func:`mlops_provider.experiments.names.experiment_name`."""
     interval: tuple[datetime, datetime]
     """The data interval, in UTC."""
     until: str
@@ -44,10 +43,7 @@ class Experiment:
         :param person: who asks, as a name in the store
         :raises SpecError: naming what was asked for, its value and the fix
         """
-        pipeline = load_pipeline(path, request.changes, request.option("settings"))
-        if request.is_remote:
-            request.check_reach(load_pipeline(path), pipeline)
-        request.check(pipeline)
+        pipeline = request.checked(lambda changes: load_pipeline(path, changes, request.option("settings")))
         launched = pipeline if request.launcher is None else _launched_by(request.launcher, pipeline)
         dag = build_dag(launched)
         # As Airflow does: a team's tasks are checked by the file that they come from.
@@ -56,8 +52,7 @@ class Experiment:
         return cls(
             pipeline=pipeline,
             dag=dag,
-            # With the pipeline's name: two pipelines may have an ingest alike.
-            name=f"{person}/{pipeline.pipeline}" + (f".{request.name}" if request.name else ""),
+            name=experiment_name(person, pipeline.pipeline, request.name),
             interval=request.interval(pipeline, now),
             until=request.until,
             seeds=range(first, first + number) if number > 1 else [],
@@ -80,15 +75,7 @@ def user() -> str:
         login = getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in many a container
         login = str(os.getuid())
-    return name_of(login)
-
-
-def name_of(login: str) -> str:
-    """A person, as a name in the store. One in other letters has a digest, or many would have one name."""
-    name = re.sub(r"[^a-z0-9_]", "_", login.lower())
-    if not login.isascii():
-        name += hashlib.sha256(login.encode()).hexdigest()[:8]
-    return name if re.fullmatch(NAME_PATTERN, name) else f"user_{name}"
+    return person_of(login)
 
 
 def file_of(pipeline: str, folder: Path) -> Path:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG, Param
 
 from mlops.contract.section import NAME_PATTERN
 from mlops_provider.deployment import tenant_of
 from mlops_provider.experiments.arguments import STEPS
+from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.experiments.operator import ExperimentOperator
 from mlops_provider.spec import Pipeline
 
-EXPERIMENTS_SUFFIX: Final = ".experiments"
-"""Of the DAG's id, after the pipeline's name, which has no dot."""
 TASK: Final = "experiment"
 MOST_SEEDS: Final = 1000
 _FENCE: Final = "```"
@@ -28,18 +25,13 @@ def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
     :param file: of the pipeline
     """
     with DAG(
-        dag_id=f"{pipeline.pipeline}{EXPERIMENTS_SUFFIX}",
+        dag_id=dag_id_of(pipeline.pipeline),
         description=f"Try {pipeline.pipeline} out with other settings: nothing is registered, nor goes live",
         schedule=None,
-        # For its time zone.
-        start_date=datetime.combine(pipeline.start_date, datetime.min.time(), ZoneInfo(pipeline.timezone)),
+        start_date=pipeline.start,
         catchup=False,
         is_paused_upon_creation=False,  # nothing runs but what somebody asks for
-        default_args={
-            "owner": pipeline.owner,
-            "retries": pipeline.retries,
-            "retry_delay": timedelta(seconds=pipeline.retry_delay_seconds),
-        },
+        default_args=pipeline.default_args(),
         tags=["mlops", "experiments", *pipeline.tags],
         params=parameters(pipeline),
     ) as dag:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from mlops.contract.section import SpecError
-from mlops.contract.step import Failure
+from mlops.contract.step import EXPERIMENTS, Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
+from mlops_provider.experiments.names import person_of
 from mlops_provider.links import ReportLink, TrackingLink, report_url, run_url
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.callbacks import say_why
@@ -51,9 +52,10 @@ class ExperimentOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         # It is needed where it runs only, and imports all steps.
         from mlops_provider.deployment import Deployment
-        from mlops_provider.experiments.asked import Experiment, name_of
+        from mlops_provider.experiments.asked import Experiment
         from mlops_provider.experiments.line import Line
         from mlops_provider.experiments.request import Request
+        from mlops_provider.experiments.results import verdict
         from mlops_provider.patience import Patience
 
         run = context["dag_run"]
@@ -63,7 +65,7 @@ class ExperimentOperator(BaseOperator):
                 refuse_others(run.conf or {}, self.dag.params)
                 request = Request.of_params(context["params"])
                 # As of when it was asked for: a retry is about the same data.
-                experiment = Experiment.of(Path(self.file), request, name_of(user or "airflow"), run.run_after)
+                experiment = Experiment.of(Path(self.file), request, person_of(user), run.run_after)
                 deployment = Deployment.load(self.team, self.file)
             except SpecError as error:
                 raise StepFailedError(str(error)) from error
@@ -83,19 +85,19 @@ class ExperimentOperator(BaseOperator):
 
             results = Patience(deployment, self.log.warning, waiting_shown(context)).with_work(work)
         except (StepFailedError, StepRetryableError, StepLostError) as error:
-            failure = Failure(type=type(error).__name__, message=str(error), retryable=False, details={})
+            may_pass = not isinstance(error, StepFailedError)
+            failure = Failure(type=type(error).__name__, message=str(error), retryable=may_pass, details={})
             context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
             raise
         for training in results.trainings:
             seed = f"seed {training.checkpoint.seed}: " if len(results.trainings) > 1 else ""
             self.log.info("%s%s", seed, ", ".join(f"{name} {value:.4f}" for name, value in training.metrics.items()))
             if (report := training.report) is not None:
-                verdict = "would be" if report.passed else "would not be"
-                self.log.info("%s%s registered: %s", seed, verdict, report.reason)
+                self.log.info("%s%s: %s", seed, verdict(report), report.reason)
             self.links[TrackingLink.name] = run_url(deployment, training.checkpoint.tracking_run)
         start, end = experiment.interval
         return {
-            "experiment": experiment.name,
+            "experiment": f"{EXPERIMENTS}/{experiment.name}",
             "interval": [start.isoformat(), end.isoformat()],
             **results.document(deployment, in_airflow=True),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from typing import Any, Final
@@ -88,11 +88,16 @@ class Request:
             return name
         return "--set" if name == "settings" else f"--{name.replace('_', '-')}"
 
-    def check(self, pipeline: Pipeline) -> None:
+    def checked(self, read: Callable[[Mapping[KeyPath, str]], Pipeline]) -> Pipeline:
         """
-        :param pipeline: with the changes
-        :raises SpecError: where a part of what is asked for counts for nothing
+        Return the pipeline that is to be tried out.
+
+        :param read: reads the pipeline's file with these changes
+        :raises SpecError: where what is asked for is none of the person's business, or a part of it counts for nothing
         """
+        pipeline = read(self.changes)
+        if self.is_remote:
+            self._refuse_reach(read({}), pipeline)
         self._refuse_templates(pipeline)
         if self.is_remote and self.name == SPIN:
             raise SpecError(f"{self.option('name')} {SPIN}: there mlops spin puts what it makes; take another name")
@@ -106,8 +111,9 @@ class Request:
         if self.seeds > 1 and STEPS.index(self.until) < STEPS.index("train"):
             until = f"{self.option('until')} {self.until}"
             raise SpecError(f"{self.option('seeds')}: with {until} nothing is trained; leave one of the two out")
+        return pipeline
 
-    def check_reach(self, before: Pipeline, after: Pipeline) -> None:
+    def _refuse_reach(self, before: Pipeline, after: Pipeline) -> None:
         """
         Check that the deployment, which does it for the person, reads and runs what it would for the pipeline.
 
@@ -211,7 +217,7 @@ def _unique(given: Iterator[tuple[KeyPath, str]], option: str = "settings") -> M
 
 def _as_yaml(value: Any) -> str:
     """Write a value of JSON as YAML that is read as the same value: JSON's ``1e-05`` is a text there."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf, sort_keys=False)
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -76,6 +76,11 @@ class Results:
         }
 
 
+def verdict(report: ReportRef) -> str:
+    """What the gate would do, in words; the report has the reason."""
+    return f"would {'' if report.passed else 'not '}be registered"
+
+
 def address(deployment: Deployment, key: str, in_airflow: bool = False) -> str:
     """
     The address of a report: of its file, or of Airflow's page.

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mlops.contract.refs import Ref
 from mlops_provider.deployment import Deployment
-from mlops_provider.experiments.results import CHAMPION, Training, address
+from mlops_provider.experiments.results import CHAMPION, Training, address, verdict
 from mlops_provider.links import run_url
 
 
@@ -45,8 +45,8 @@ def tell(trainings: Sequence[Training], deployment: Deployment, console: Console
     for training in trainings:
         seed = f"seed {training.checkpoint.seed}: " if len(trainings) > 1 else ""
         if (report := training.report) is not None:
-            would, colour = ("would be", "green") if report.passed else ("would not be", "yellow")
-            console.print(f"{seed}[{colour}]{would} registered[/{colour}]", end=": ", soft_wrap=True)
+            colour = "green" if report.passed else "yellow"
+            console.print(f"{seed}[{colour}]{verdict(report)}[/{colour}]", end=": ", soft_wrap=True)
             console.print(report.reason, markup=False, soft_wrap=True)
         address_ = run_url(deployment, training.checkpoint.tracking_run)
         console.print(f"{seed}MLflow  {address_}", markup=False, soft_wrap=True)

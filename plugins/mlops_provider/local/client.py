@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+
+from mlops_provider.turns import API_PREFIX
 
 REQUEST_SECONDS = 300.0
 """For one answer, on a machine that has much else to do."""
 PAGE = 100
 """Airflow gives no more at once."""
-_MLOPS = "/mlops/api/v1"
 FINISHED = frozenset({"success", "failed"})
 
 
@@ -54,7 +56,7 @@ class AirflowClient:
         :param path: below ``/mlops/api/v1``
         :raises httpx.HTTPStatusError: with the words of its problem
         """
-        response = self._http.request(method, f"{_MLOPS}{path}", **kwargs)
+        response = self._http.request(method, f"{API_PREFIX}{path}", **kwargs)
         _check(response)
         return response
 
@@ -67,7 +69,7 @@ class AirflowClient:
         :raises httpx.HTTPStatusError: as :meth:`mlops`
         """
         timeout = httpx.Timeout(REQUEST_SECONDS, read=silence_seconds)
-        with self._http.stream("GET", f"{_MLOPS}{path}", headers=headers, timeout=timeout) as response:
+        with self._http.stream("GET", f"{API_PREFIX}{path}", headers=headers, timeout=timeout) as response:
             if response.is_error:
                 response.read()
             _check(response)
@@ -116,7 +118,7 @@ class AirflowClient:
     def run(self, dag_id: str, run_id: str) -> dict[str, Any] | None:
         """The run, or None where there is none of that id."""
         try:
-            found: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+            found: dict[str, Any] = self.request("GET", run_place(dag_id, run_id))
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.NOT_FOUND:
                 return None
@@ -131,7 +133,7 @@ class AirflowClient:
 
     def clear_run(self, dag_id: str, run_id: str) -> None:
         """Have every task of the run executed again."""
-        self.request("POST", f"/dags/{dag_id}/dagRuns/{run_id}/clear", json={"dry_run": False})
+        self.request("POST", f"{run_place(dag_id, run_id)}/clear", json={"dry_run": False})
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Have one task of a run executed again, also while it is running."""
@@ -150,7 +152,7 @@ class AirflowClient:
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """All of a run; of a mapped task each by its ``map_index``."""
-        return self.every(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances")
+        return self.every(f"{run_place(dag_id, run_id)}/taskInstances", "task_instances")
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """The form of a task that waits for a person's answer."""
@@ -170,7 +172,7 @@ class AirflowClient:
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value, or None."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        path = f"{run_place(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         try:
             return self.request("GET", path, params={"deserialize": "true"})["value"]
         except httpx.HTTPStatusError as error:
@@ -187,7 +189,7 @@ class AirflowClient:
         self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1
     ) -> list[dict[str, Any]]:
         """The lines of the task's log, each with its ``event`` and what else was noted with it."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        path = f"{run_place(dag_id, run_id)}/taskInstances/{task_id}/logs/{try_number}"
         content = self.request("GET", path, params={"full_content": "true", "map_index": map_index})["content"]
         return [{"event": line} if isinstance(line, str) else line for line in content]
 
@@ -229,5 +231,10 @@ def _check(response: httpx.Response) -> None:
     raise httpx.HTTPStatusError(said, request=request, response=response)
 
 
+def run_place(dag_id: str, run_id: str) -> str:
+    """Where Airflow's API has a run, below ``/api/v2``."""
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+
+
 def _form(dag_id: str, run_id: str, task_id: str) -> str:
-    return f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+    return f"{run_place(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
-from mlops_provider.api.turns_of_users import Waiting, run_after
+from mlops_provider.api.fair_order import Waiting, run_after
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
