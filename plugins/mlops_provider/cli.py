@@ -16,6 +16,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from mlops.client import ClientError, UnreachableError
 from mlops.contract.section import SpecError
 from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
@@ -58,7 +59,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 USERS_ERRORS = (
     StackError, SpecError, UnusableKeyError, KeyServiceAwayError, AwsAwayError, AwsRefusedError, LoginsError,
-    StepFailedError, StepRetryableError, TimeoutError, httpx.HTTPError, httpx.InvalidURL,
+    StepFailedError, StepRetryableError, TimeoutError, ClientError, httpx.HTTPError, httpx.InvalidURL,
 )  # fmt: skip
 """Whose message says what to do; of all others people see where they come from."""
 
@@ -77,10 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         return int(options.run(options, console))
-    except httpx.TransportError as error:
-        said = (
-            f"{error.request.url} cannot be reached: {error}; mlops up starts an Airflow, --airflow-url names another"
-        )
+    except (httpx.TransportError, UnreachableError) as error:
+        said = f"{error.request.url} cannot be reached: {error}" if isinstance(error, httpx.HTTPError) else str(error)
+        said += "; mlops up starts an Airflow, --airflow-url names another"
         console.print(said, style="red", markup=False, soft_wrap=True)
         return 1
     except USERS_ERRORS as error:

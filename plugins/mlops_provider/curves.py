@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
+from mlops.contract.rest import MOST_POINTS
 from mlops_provider.logins import Login
 from mlops_provider.mlflow_rest import check, client_of, document_of, field_of, send
 
-MOST_POINTS: Final = 2500
-"""Of a curve in one answer: MLflow gives no more, and leaves out points in between."""
 _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
 _AT_ONCE: Final = 8
 _PAGE: Final = 1000

@@ -16,6 +16,7 @@ import httpx
 from airflow.sdk.configuration import conf
 from rich.console import Console
 
+from mlops.client import Client
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_PYTHON_VARIABLE, WORKSPACE_VARIABLE
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
@@ -265,5 +266,15 @@ def airflow_url_of(options: argparse.Namespace) -> str:
 
 
 def airflow_of(options: argparse.Namespace) -> AirflowClient:
-    login = (options.user, os.environ.get(PASSWORD_VARIABLE, "")) if options.user else None
-    return AirflowClient(airflow_url_of(options), login)
+    return AirflowClient(airflow_url_of(options), _login_of(options))
+
+
+def client_of(options: argparse.Namespace) -> Client:
+    """Return the client of the pipelines' own API, which Airflow serves."""
+    user, password = _login_of(options) or (None, None)
+    return Client(airflow_url_of(options), user, password)
+
+
+def _login_of(options: argparse.Namespace) -> tuple[str, str] | None:
+    """User name and password; None where everybody is admin."""
+    return (options.user, os.environ.get(PASSWORD_VARIABLE, "")) if options.user else None

@@ -13,8 +13,9 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlops.contract.rest import API_PREFIX
 from mlops_provider.forms import FreshForms
-from mlops_provider.turns import API_PREFIX, OneWriter
+from mlops_provider.turns import OneWriter
 
 
 class _Lazily:

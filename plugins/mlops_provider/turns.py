@@ -7,8 +7,8 @@ from collections import deque
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-API_PREFIX = "/mlops/api/v1"
-"""Of our own API, in the API server."""
+from mlops.contract.rest import API_PREFIX
+
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

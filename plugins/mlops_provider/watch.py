@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
-from mlops.contract.section import SpecError
-from mlops_provider.handed_over import airflow_of, aside, find_stack, print_json
-from mlops_provider.local.client import AirflowClient
+from mlops.client import Client, Curve, Value
+from mlops_provider.handed_over import aside, client_of, find_stack, print_json
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 40
 """Of a curve, in characters."""
-_SILENCE_SECONDS: Final = 60.0
-"""Of a stream, which says every 15 s that it is there, before it is opened again."""
-_PATIENCE_SECONDS: Final = 600.0
-"""With a server that does not answer."""
-_PAUSE_SECONDS: Final = 2.0
 
 
 def metrics(options: argparse.Namespace, console: Console) -> int:
@@ -35,11 +25,11 @@ def metrics(options: argparse.Namespace, console: Console) -> int:
     """
     out = aside() if options.json else None
     find_stack(options)
-    airflow, place = airflow_of(options), f"/runs/{quote(options.run_id, safe='@')}/metrics"
-    state = _follow(airflow, place, options.metric, console) if options.follow else None
-    curves = airflow.mlops("GET", place, params={"metric": options.metric}).json()["curves"]
+    with client_of(options) as client:
+        state = _follow(client, options.run_id, options.metric, console) if options.follow else None
+        curves = client.curves(options.run_id, metrics=options.metric)
     if out is not None:
-        print_json(curves, out)
+        print_json([each.model_dump() for each in curves], out)
     elif curves:
         console.print(_table(curves))
     else:
@@ -47,19 +37,19 @@ def metrics(options: argparse.Namespace, console: Console) -> int:
     return int(state == "failed")
 
 
-def _table(curves: Sequence[dict[str, Any]]) -> Table:
-    several = len({curve["run"] for curve in curves}) > 1
+def _table(curves: Sequence[Curve]) -> Table:
+    several = len({curve.run for curve in curves}) > 1
     table = Table(*(["training"] if several else []), "metric")
     for name in ("steps", "first", "lowest", "highest", "last"):
         table.add_column(name, justify="right")
     table.add_column("curve", no_wrap=True)
     for curve in curves:
-        values = [value for value in curve["values"] if value is not None]
+        values = [value for value in curve.values if value is not None]
         if not values:
             continue
         cells = map(_number, (values[0], min(values), max(values), values[-1]))
-        training = [curve["name"]] if several else []
-        table.add_row(*training, curve["metric"], str(len(curve["steps"])), *cells, sparkline(values))
+        training = [curve.name] if several else []
+        table.add_row(*training, curve.metric, str(len(curve.steps)), *cells, sparkline(values))
     return table
 
 
@@ -76,75 +66,22 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BLOCKS[int((mean - low) / span * (len(_BLOCKS) - 1) + 0.5) if span else 0] for mean in means)
 
 
-def _follow(airflow: AirflowClient, place: str, wanted: Sequence[str], console: Console) -> str:
+def _follow(client: Client, run_id: str, wanted: Sequence[str], console: Console) -> str:
     """Print the values as they come, of these metrics or of all; the run's last state."""
-    shown = _Shown(wanted, console)
-    headers: dict[str, str] = {}
-    heard = time.monotonic()
-    while True:
-        try:
-            with airflow.stream(f"{place}/stream", headers, _SILENCE_SECONDS) as lines:
-                for event in events(lines):
-                    heard = time.monotonic()
-                    if event.kind == "end":
-                        return str(event.data["state"])
-                    if event.kind == "problem":
-                        raise SpecError(event.data["detail"])
-                    shown.add(event.data)
-                    if event.id is not None:
-                        headers["Last-Event-ID"] = event.id
-                        shown.tell()
-            heard = time.monotonic()  # a stream ends after some seconds, so that a server can stop
-        except (httpx.TransportError, httpx.HTTPStatusError) as error:
-            is_away = not isinstance(error, httpx.HTTPStatusError) or error.response.is_server_error
-            if not is_away or time.monotonic() > heard + _PATIENCE_SECONDS:
-                raise
-            time.sleep(_PAUSE_SECONDS)
-        shown.forget()  # what came after the last id comes again
+    trainings: set[str] = set()
+    for values in client.watch(run_id):
+        trainings |= {value.run for value in values}
+        for line in _lines(values, wanted, has_several=len(trainings) > 1):
+            console.print(line, markup=False, soft_wrap=True)
+    return client.run(run_id).state
 
 
-class _Shown:
-    """Prints values by training and step."""
-
-    def __init__(self, wanted: Sequence[str], console: Console) -> None:
-        self._wanted, self._console = wanted, console
-        self._waiting: dict[tuple[str, str, int], list[str]] = {}
-        self._trainings: set[str] = set()
-
-    def add(self, value: Mapping[str, Any]) -> None:
-        self._trainings.add(value["run"])
-        if not self._wanted or value["metric"] in self._wanted:
-            told = self._waiting.setdefault((value["run"], value["name"], value["step"]), [])
-            told.append(f"{value['metric']} {_number(value['value'])}")
-
-    def tell(self) -> None:
-        for (_, name, step), told in self._waiting.items():
-            training = f"{name}, " if len(self._trainings) > 1 else ""
-            self._console.print(f"{training}step {step}: {', '.join(told)}", markup=False, soft_wrap=True)
-        self.forget()
-
-    def forget(self) -> None:
-        self._waiting.clear()
-
-
-class Event(NamedTuple):
-    kind: str
-    data: Any
-    id: str | None
-
-
-def events(lines: Iterable[str]) -> Iterator[Event]:
-    """Read server-sent events (HTML Living Standard, 9.2.6), whose data is JSON in one line."""
-    kind, data, event_id = "message", None, None
-    for line in lines:
-        name, _, text = line.partition(":")
-        match name:
-            case "" if not line and data is not None:
-                yield Event(kind, json.loads(data), event_id)
-                kind, data, event_id = "message", None, None
-            case "event":
-                kind = text.removeprefix(" ")
-            case "data":
-                data = text.removeprefix(" ")
-            case "id":
-                event_id = text.removeprefix(" ")
+def _lines(values: Sequence[Value], wanted: Sequence[str], has_several: bool) -> Iterator[str]:
+    """A line for each training and step."""
+    told: dict[tuple[str, str, int], list[str]] = {}
+    for value in values:
+        if not wanted or value.metric in wanted:
+            said = f"{value.metric} {_number(value.value)}"
+            told.setdefault((value.run, value.name, value.step), []).append(said)
+    for (_, name, step), each in told.items():
+        yield f"{f'{name}, ' if has_several else ''}step {step}: {', '.join(each)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,13 +16,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from httpx_sse import EventSource
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 
+from mlops.client import AsyncClient, Client, Curve, Curves, RefusedError, Value
 from mlops_provider.handed_over import PASSWORD_VARIABLE
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
-from mlops_provider.watch import events
 from mlops_provider.why import explain
 
 SECONDS = 600
@@ -289,6 +291,42 @@ def test_curves_come_live_and_go_on_where_they_were_cut(airflow: LiveAirflow, an
     assert ana.http.get("/runs/events.experiments@none/metrics/stream").status_code == 404
 
 
+def test_a_program_asks_by_the_client(airflow: LiveAirflow, ana: Person) -> None:
+    settings = {"train.epochs": 3}
+
+    async def watch(run_id: str) -> list[Value]:
+        token = str(ana.http.headers["Authorization"]).removeprefix("Bearer ")
+        async with AsyncClient(airflow.stack.airflow_url, token=token) as client:
+            return [value async for values in client.watch(run_id) for value in values]
+
+    with Client(airflow.stack.airflow_url, "ana", "the-password-of-ana") as client:
+        run = client.submit("events", as_of="2024-01-10", settings=settings, name="by_client")
+        assert httpx.get(run.airflow).status_code == 200
+        told = [value for values in client.watch(run) for value in values]
+        done = client.wait(run)
+        assert (done.state, done.user, done.asked["settings"]) == ("success", "ana", settings), done.failure
+        assert done.result is not None
+        assert "would be registered: " in client.logs(done)
+        assert sorted(Curves.of(told), key=_key) == sorted(client.curves(run), key=_key)
+        (one,) = client.curves(run, metrics=["validation_ndcg_at_10"], points=2)
+        assert (one.metric, len(one.steps)) == ("validation_ndcg_at_10", 2)
+        assert sorted(asyncio.run(watch(run.id)), key=repr) == sorted(told, key=repr)
+        assert [each.id for each in client.runs("events", user="ana", most=1)] == [run.id]
+        with pytest.raises(RefusedError, match="has ended already, as success") as refused:
+            client.cancel(run)
+        assert refused.value.status == 409
+        with pytest.raises(RefusedError, match="unknown key 'train.epoch'; did you mean 'epochs'"):
+            client.submit("events", settings={"train.epoch": 1})
+    with pytest.raises(RefusedError, match="does not let 'ana' in with this password"):
+        Client(airflow.stack.airflow_url, "ana", "a-guess").runs()
+    with pytest.raises(RefusedError, match="asks who you are: give user and password, or a token"):
+        Client(airflow.stack.airflow_url).runs()
+
+
+def _key(curve: Curve) -> tuple[str, str]:
+    return curve.run, curve.metric
+
+
 def watched(person: Person, run_id: str, most: int | None = None, after: str | None = None) -> list[dict[str, Any]]:
     """
     What the stream says, opened again wherever it ends before the run.
@@ -301,11 +339,15 @@ def watched(person: Person, run_id: str, most: int | None = None, after: str | N
         headers = {} if after is None else {"Last-Event-ID": after}
         with person.http.stream("GET", f"/runs/{run_id}/metrics/stream", headers=headers, timeout=SECONDS) as answer:
             answer.raise_for_status()
-            for event in events(answer.iter_lines()):
-                told.append(event._asdict())
-                after = event.id or after
-                is_enough = most is not None and len(told) >= most and event.id is not None
-                if event.kind == "end" or is_enough:
+            for event in EventSource(answer).iter_sse():
+                if not event.data:  # says only how soon to open it again
+                    continue
+                # One without an id has that of the one before.
+                own_id = event.id if event.id not in ("", after) else None
+                told.append({"kind": event.event, "id": own_id, "data": event.json()})
+                after = own_id or after
+                is_enough = most is not None and len(told) >= most and own_id is not None
+                if event.event == "end" or is_enough:
                     return told
 
 

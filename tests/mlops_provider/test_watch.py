@@ -2,16 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlops_provider.watch import events, sparkline
-
-
-def test_events_are_read_as_they_are_sent() -> None:
-    lines = [
-        *(": ping", "", "event: value", 'data: {"a": 1}', ""),
-        *("event:value", 'data:{"a": 2}', "id: x:y", ""),
-        *("id: z", "", 'data: "half"'),
-    ]
-    assert list(events(lines)) == [("value", {"a": 1}, None), ("value", {"a": 2}, "x:y")], "what was cut is left out"
+from mlops_provider.watch import sparkline
 
 
 @pytest.mark.parametrize(

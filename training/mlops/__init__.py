@@ -1,6 +1,6 @@
 """
-The public names that recipes and other packages import: ``from mlops import FeatureSet``. Other names in here may
-change.
+The public names that recipes and other packages import: ``from mlops import FeatureSet``. Programs that ask a running
+Airflow import :mod:`mlops.client`. Other names in here may change.
 
 Each name is imported when it is asked for, so that a step waits for no library that it does not use, and the airflow
 runtime, which imports :mod:`mlops.contract`, for none.

@@ -13,17 +13,16 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
 
+from mlops.contract.rest import FINISHED, MOST_POINTS, Curve, Curves, Value
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.runs import RunId, find_run, xcom
 from mlops_provider.api.shared import SharedByName
-from mlops_provider.curves import MOST_POINTS, CurveName, Point, Tracked, Tracking
+from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import experiment_name, person_of, tried_out
-from mlops_provider.local.client import FINISHED
 from mlops_provider.logins import Login
 from mlops_provider.mlflow_rest import AwayError, MlflowError
 
@@ -45,35 +44,6 @@ _POSITION: Final = struct.Struct("<II")
 Told = dict[int, int]
 """The step up to which each curve was told, by the curve's CRC-32."""
 _shared: Final[SharedByName[list[Point]]] = SharedByName()
-
-
-class Curve(BaseModel):
-    """A metric of one training; entries with one index belong together."""
-
-    run: str
-    """Of MLflow."""
-    name: str
-    metric: str
-    steps: list[int]
-    values: list[float | None]
-    """Null where it was not finite."""
-    at: list[int]
-    """Unix time in milliseconds."""
-
-
-class Curves(BaseModel):
-    curves: list[Curve]
-
-
-class Value(BaseModel):
-    """A point of a curve, as the stream tells it."""
-
-    run: str
-    name: str
-    metric: str
-    step: int
-    value: float | None
-    at: int
 
 
 class Where(NamedTuple):

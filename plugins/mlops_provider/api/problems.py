@@ -9,14 +9,12 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from mlops.contract.rest import PROBLEM_TYPE, ProblemDetails
 from mlops.contract.section import SpecError
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.mlflow_rest import MlflowError
-
-MEDIA_TYPE: Final = "application/problem+json"
 
 
 class Problem(Exception):
@@ -27,18 +25,8 @@ class Problem(Exception):
         self.status = status
 
 
-class ProblemDetails(BaseModel):
-    """An error, by RFC 9457."""
-
-    title: str
-    """The status, in words."""
-    status: int
-    detail: str
-    """What is wrong, and what would do; a line for each mistake."""
-
-
 DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {}}, "model": ProblemDetails}
+    status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM_TYPE: {}}, "model": ProblemDetails}
     for status in (401, 403, 404, 409, 422, 502)
 }
 """The errors that any request may meet, for the OpenAPI document."""
@@ -79,4 +67,4 @@ def answer_problems(app: FastAPI) -> None:
 
 def _details(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     found = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail)
-    return JSONResponse(found.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
+    return JSONResponse(found.model_dump(), status, headers=headers, media_type=PROBLEM_TYPE)

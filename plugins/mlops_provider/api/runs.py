@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,114 +14,25 @@ from urllib.parse import quote
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mlops.contract.rest import FINISHED, MOST_RUNS, NewRun, Run, Runs, RunSummary, Task
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.experiments.arguments import STEPS
-from mlops_provider.experiments.dags import MOST_SEEDS, TASK, text_of
+from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.names import dag_id_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
-from mlops_provider.local.client import FINISHED, PAGE, run_place
+from mlops_provider.local.client import run_place
 from mlops_provider.operators.base import FAILURE_KEY
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
-_MOST_CHARACTERS: Final = 50_000
-"""Of settings: a pipeline's file has a few thousand."""
 _PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
 RunId = str
 """``DAG@RUN``."""
-
-
-class NewRun(BaseModel):
-    """An experiment that is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
-    settings: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Other values for settings, by their name in the pipeline's file; an entry of a list by its number",
-        examples=[{"train.learning_rate": 0.0003, "tune": None}],
-    )
-    as_of: str | None = Field(
-        default=None,
-        description="Of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601",
-        examples=["2013-02-09"],
-    )
-    until: Literal[STEPS] = Field(default=STEPS[-1], description="The last step")  # type: ignore[valid-type]
-    seeds: int = Field(default=1, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
-    sample: float | None = Field(default=None, gt=0, le=1, description="Train on a share of the samples")
-    name: str | None = Field(
-        default=None, pattern=NAME_PATTERN, description="Keeps the results apart from those of other names"
-    )
-
-    @field_validator("settings")
-    @classmethod
-    def _not_too_large(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        if len(json.dumps(settings)) > _MOST_CHARACTERS:
-            raise ValueError(f"more than {_MOST_CHARACTERS} characters as JSON: put them into the pipeline's file")
-        return settings
-
-    def conf(self) -> dict[str, Any]:
-        """What the run of Airflow is triggered with: what is not as usual."""
-        return self.model_dump(exclude={"pipeline"}, exclude_defaults=True)
-
-
-class Task(BaseModel):
-    task_id: str
-    map_index: int
-    """-1 where there is one of them."""
-    state: str | None
-    try_number: int
-
-
-class Ended(BaseModel):
-    """A step of an experiment that has ended."""
-
-    step: str
-    place: str
-    """In the store."""
-
-
-class RunSummary(BaseModel):
-    id: RunId
-    kind: Literal["experiment", "night"]
-    pipeline: str
-    state: str
-    """``queued``, ``running``, ``success`` or ``failed``."""
-    user: str | None
-    """Who asked for it; null where the schedule did."""
-    asked: dict[str, Any]
-    """The settings and the like that it was started with."""
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    note: str | None
-    """What somebody has noted at it in Airflow, also who cancelled it."""
-    airflow: str
-    """Address of its page, relative to Airflow's."""
-
-
-class Run(RunSummary):
-    tasks: list[Task]
-    steps: list[Ended]
-    """Of an experiment: what has ended so far."""
-    result: dict[str, Any] | None
-    """Of an experiment that has ended well: what ``mlops run --json`` prints."""
-    failure: str | None
-    """Why it failed, in the step's own words."""
-
-
-class Runs(BaseModel):
-    runs: list[RunSummary]
-    next: str | None
-    """The cursor of the next page; null on the last one."""
 
 
 @router.post("/runs", status_code=201, responses={200: {"model": RunSummary, "description": "It was asked for before"}})
@@ -149,7 +59,7 @@ async def submit(
             return _same(before, asked)
     await _check(asked, dag_id, airflow)
     waiting = await airflow.request(
-        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
+        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": MOST_RUNS}
     )
     line = [
         Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"])) for each in waiting["dag_runs"]
@@ -211,7 +121,7 @@ async def runs(
     ] = "experiment",
     user: Annotated[str | None, Query(description="Who asked for them")] = None,
     state: Annotated[Literal["queued", "running", "success", "failed"] | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+    limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = MOST_RUNS,
     cursor: Annotated[str, Query(description="The `next` of the page before")] = "",
 ) -> Runs:
     """List runs, the newest first."""
@@ -329,7 +239,7 @@ def _summary(run: Mapping[str, Any]) -> RunSummary:
 async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     summary = _summary(run)
     place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
-    instances = (await airflow.request("GET", place, params={"limit": PAGE}))["task_instances"]
+    instances = (await airflow.request("GET", place, params={"limit": MOST_RUNS}))["task_instances"]
 
     failure = None
     for each in instances:

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 from mlops.contract.section import NAME_PATTERN
+from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.spec_file import SUFFIX, pipeline_files
 
-STEPS = ("ingest", "validate", "features", "tune", "train", "evaluate")
-"""What an experiment may do. It never registers a model, nor puts one into production."""
 SPIN = "spin"
 """Name of the experiment with what ``mlops spin`` has made, until it makes it again."""
 
@@ -44,7 +43,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601, in the "
         "pipeline's timezone where it names none (default: now, or the pipeline's end_date where that is over)",
     )
-    parser.add_argument("--until", choices=STEPS, default=STEPS[-1], help="the last step (default: %(default)s)")
+    parser.add_argument(
+        "--until", choices=EXPERIMENT_STEPS, default=EXPERIMENT_STEPS[-1], help="the last step (default: %(default)s)"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -72,7 +73,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("step", choices=[step for step in STEPS if step != "tune"])
+    parser.add_argument("step", choices=[step for step in EXPERIMENT_STEPS if step != "tune"])
     pipeline = parser.add_argument(
         "pipeline",
         metavar="PIPELINE[@DATE]",

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from airflow.sdk import DAG, Param
 
+from mlops.contract.rest import MOST_SEEDS
 from mlops.contract.section import NAME_PATTERN
+from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
-from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.experiments.operator import ExperimentOperator
 from mlops_provider.spec import Pipeline
 
 TASK: Final = "experiment"
-MOST_SEEDS: Final = 1000
 _FENCE: Final = "```"
 
 
@@ -47,7 +47,7 @@ def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
 
 def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
     """The parameters of a run, as :class:`mlops_provider.experiments.request.Request` reads them."""
-    steps = [step for step in STEPS if step != "tune" or pipeline.tune is not None]
+    steps = [step for step in EXPERIMENT_STEPS if step != "tune" or pipeline.tune is not None]
     return {
         "settings": Param(
             {}, type="object", description='Other values for settings: {"train.learning_rate": 0.0003, "tune": null}'
@@ -57,7 +57,7 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
             type=["null", "string"],
             description="Of the data: the newest interval that had ended by then, such as 2013-02-09; now if empty",
         ),
-        "until": Param(STEPS[-1], enum=steps, description="The last step"),
+        "until": Param(EXPERIMENT_STEPS[-1], enum=steps, description="The last step"),
         "seeds": Param(
             1, type="integer", minimum=1, maximum=MOST_SEEDS, description="Train and evaluate with so many seeds"
         ),

@@ -14,13 +14,12 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
 from mlops.contract.section import SpecError
-from mlops.contract.step import Failure, StepInput
+from mlops.contract.step import EXPERIMENT_STEPS, Failure, StepInput
 from mlops_provider.committed import lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
 from mlops_provider.experiments.alone import alone_at
-from mlops_provider.experiments.arguments import STEPS
 from mlops_provider.experiments.asked import Experiment
 from mlops_provider.experiments.results import Results, Training, address
 from mlops_provider.launchers.base import Launcher, Outcome
@@ -71,7 +70,7 @@ class Line:
         :raises StepLostError: where the process of one ended without a word
         """
         prepared = self._prepare()
-        if STEPS.index(self.experiment.until) < STEPS.index("train"):
+        if EXPERIMENT_STEPS.index(self.experiment.until) < EXPERIMENT_STEPS.index("train"):
             return Results(prepared=prepared, trainings=[])
         seeds: Sequence[int | None] = self.experiment.seeds or [None]
         return Results(prepared=prepared, trainings=[self._train(prepared, seed) for seed in seeds])
@@ -85,8 +84,8 @@ class Line:
     def _prepare(self) -> Ref:
         """Run the steps before the training, or as many as are asked for, and return what the last of them made."""
         ref: Ref | None = None
-        before = STEPS[: STEPS.index("train")]
-        for step in before[: STEPS.index(self.experiment.until) + 1]:
+        before = EXPERIMENT_STEPS[: EXPERIMENT_STEPS.index("train")]
+        for step in before[: EXPERIMENT_STEPS.index(self.experiment.until) + 1]:
             if step == "tune" and self.experiment.pipeline.tune is None:
                 continue
             if step == "tune":

@@ -17,7 +17,8 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.section import SpecError, leaves
-from mlops_provider.experiments.arguments import SPIN, STEPS
+from mlops.contract.step import EXPERIMENT_STEPS
+from mlops_provider.experiments.arguments import SPIN
 from mlops_provider.operators.runs import interval_before
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
@@ -38,7 +39,7 @@ class Request:
     """Values that take the place of the file's, as YAML."""
     as_of: str | None = None
     """The newest data interval that had ended by then: a date or an instant of ISO 8601; None: now."""
-    until: str = STEPS[-1]
+    until: str = EXPERIMENT_STEPS[-1]
     """The last step."""
     seeds: int = 1
     """How many; they count from the pipeline's own."""
@@ -108,7 +109,7 @@ class Request:
                 f"{self.option('until')} tune: {pipeline.pipeline} has no search; leave it out, or say "
                 f"{self.option('until')} train"
             )
-        if self.seeds > 1 and STEPS.index(self.until) < STEPS.index("train"):
+        if self.seeds > 1 and EXPERIMENT_STEPS.index(self.until) < EXPERIMENT_STEPS.index("train"):
             until = f"{self.option('until')} {self.until}"
             raise SpecError(f"{self.option('seeds')}: with {until} nothing is trained; leave one of the two out")
         return pipeline
@@ -178,7 +179,9 @@ class Request:
 
     def _refuse_templates(self, pipeline: Pipeline) -> None:
         """Airflow fills them in, with what only a run of its own has."""
-        for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"})):
+        for keys, value in leaves(
+            pipeline.model_dump(mode="json", by_alias=True, include={*EXPERIMENT_STEPS, "validate_"})
+        ):
             if isinstance(value, str) and ("{{" in value or "{%" in value):
                 raise SpecError(
                     f"{'.'.join(keys)} is a template, {value!r}, which a night of Airflow fills in: give it a value by "
@@ -207,8 +210,8 @@ def _unique(given: Iterator[tuple[KeyPath, str]], option: str = "settings") -> M
     changes: dict[KeyPath, str] = {}
     for keys, value in given:
         each = f"{option} {'.'.join(keys)}={value}"
-        if keys[0] not in STEPS:
-            raise SpecError(f"{each}: {keys[0]!r} is no step of an experiment; these are {', '.join(STEPS)}")
+        if keys[0] not in EXPERIMENT_STEPS:
+            raise SpecError(f"{each}: {keys[0]!r} is no step of an experiment; these are {', '.join(EXPERIMENT_STEPS)}")
         if keys in changes:
             raise SpecError(f"{each}: {'.'.join(keys)} is given twice; keep one")
         changes[keys] = value
@@ -222,7 +225,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, Any]]:
-    yield from leaves(pipeline.model_dump(mode="json", by_alias=True, include={*STEPS, "validate_"}))
+    yield from leaves(pipeline.model_dump(mode="json", by_alias=True, include={*EXPERIMENT_STEPS, "validate_"}))
 
 
 def as_instant(given: str, timezone: str, option: str = "--as-of") -> datetime:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from mlops_provider.turns import API_PREFIX
+from mlops.contract.rest import FINISHED
 
 REQUEST_SECONDS = 300.0
 """For one answer, on a machine that has much else to do."""
 PAGE = 100
 """Airflow gives no more at once."""
-FINISHED = frozenset({"success", "failed"})
 
 
 class AirflowClient:
@@ -48,32 +46,6 @@ class AirflowClient:
                 response=response,
             )
         return response.json() if response.content else None
-
-    def mlops(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        """
-        Ask the pipelines' own API, which Airflow serves.
-
-        :param path: below ``/mlops/api/v1``
-        :raises httpx.HTTPStatusError: with the words of its problem
-        """
-        response = self._http.request(method, f"{API_PREFIX}{path}", **kwargs)
-        _check(response)
-        return response
-
-    @contextmanager
-    def stream(self, path: str, headers: Mapping[str, str], silence_seconds: float) -> Iterator[Iterator[str]]:
-        """
-        Open a stream of that API, and give its lines as they come.
-
-        :param silence_seconds: after which it counts as cut
-        :raises httpx.HTTPStatusError: as :meth:`mlops`
-        """
-        timeout = httpx.Timeout(REQUEST_SECONDS, read=silence_seconds)
-        with self._http.stream("GET", f"{API_PREFIX}{path}", headers=headers, timeout=timeout) as response:
-            if response.is_error:
-                response.read()
-            _check(response)
-            yield response.iter_lines()
 
     def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
         """
@@ -220,15 +192,6 @@ class AirflowClient:
             time.sleep(0.3)
         states = {name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}
         raise TimeoutError(f"{dag_id} {run_id} is not finished after {timeout_seconds:.0f} s: {states}")
-
-
-def _check(response: httpx.Response) -> None:
-    if not response.is_error:
-        return
-    is_problem = response.headers.get("content-type", "").startswith("application/problem+json")
-    request = response.request
-    said = response.json()["detail"] if is_problem else f"{request.method} {request.url.path}: {response.text[:500]}"
-    raise httpx.HTTPStatusError(said, request=request, response=response)
 
 
 def run_place(dag_id: str, run_id: str) -> str:

@@ -26,9 +26,10 @@ from mlops.contract.refs import (
     ValidationRef,
     ref_from_wire,
 )
+from mlops.contract.rest import FINISHED
 from mlops.contract.settings import settings_text
 from mlops_provider.links import report_url
-from mlops_provider.local.client import FINISHED, REQUEST_SECONDS, AirflowClient
+from mlops_provider.local.client import REQUEST_SECONDS, AirflowClient
 from mlops_provider.local.stack import ADMIN, Stack
 from mlops_provider.operators.base import FAILURE_KEY
 

@@ -37,6 +37,9 @@ DOCUMENT_VERSION = 1
 EXPERIMENTS = "experiments"
 """Folder of the store with what people try out, and name of that which belongs to them; see :class:`RunIdentity`."""
 
+EXPERIMENT_STEPS = ("ingest", "validate", "features", "tune", "train", "evaluate")
+"""What an experiment may do. It never registers a model, nor puts one into production."""
+
 RESULT_PATH_VARIABLE = "MLOPS_RESULT_PATH"
 """Names the file for the result document."""
 STORE_VARIABLE = "MLOPS_STORE"

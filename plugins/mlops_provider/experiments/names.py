@@ -1,0 +1,44 @@
+"""How an experiment is called: in the store, in MLflow and in Airflow."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from mlops.contract.section import NAME_PATTERN
+
+_SUFFIX: Final = ".experiments"
+"""Of the DAG's id, after the pipeline's name, which has no dot."""
+
+
+def person_of(login: str | None) -> str:
+    """
+    A person, as a name in the store. One in other letters has a digest, or many would have one name.
+
+    :param login: as the machine or Airflow knows them; none where Airflow lets everybody in
+    """
+    login = login or "airflow"
+    name = re.sub(r"[^a-z0-9_]", "_", login.lower())
+    if not login.isascii():
+        name += hashlib.sha256(login.encode()).hexdigest()[:8]
+    return name if re.fullmatch(NAME_PATTERN, name) else f"user_{name}"
+
+
+def experiment_name(person: str, pipeline: str, name: str | None) -> str:
+    """
+    ``USER/PIPELINE``, or ``USER/PIPELINE.NAME``: with the pipeline's name, for two of them may have an ingest alike.
+
+    :param name: that keeps the results apart from those of other names
+    """
+    return f"{person}/{pipeline}" + (f".{name}" if name else "")
+
+
+def dag_id_of(pipeline: str) -> str:
+    """The DAG in which Airflow tries a pipeline out."""
+    return f"{pipeline}{_SUFFIX}"
+
+
+def tried_out(dag_id: str) -> str | None:
+    """The pipeline that a DAG tries out; None where it is another kind of DAG."""
+    return dag_id.removesuffix(_SUFFIX) if dag_id.endswith(_SUFFIX) else None

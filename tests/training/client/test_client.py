@@ -1,0 +1,365 @@
+"""The client, before a server that fails as networks, proxies and servers that are started anew do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from mlops.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    RefusedError,
+    UnreachableError,
+    Value,
+    clients,
+    following,
+    session,
+)
+
+API = "/mlops/api/v1"
+RUN = {
+    "id": "events.experiments@one", "kind": "experiment", "pipeline": "events", "state": "running", "user": "ana",
+    "asked": {}, "queued_at": None, "started_at": None, "ended_at": None, "note": None,
+    "airflow": "/dags/events.experiments/runs/one", "tasks": [], "steps": [], "result": None, "failure": None,
+}  # fmt: skip
+
+
+class Asked(BaseHTTPRequestHandler):
+    """A request, to be answered by the test."""
+
+    server: Server
+
+    def handle_any(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(self)
+        if self.path == "/auth/token" and self.server.login is not None:
+            self.server.login(self)
+        else:
+            self.server.answer(self)
+
+    def say(self, status: int, document: Any, media_type: str = "application/json") -> None:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def problem(self, status: int, detail: str) -> None:
+        self.say(status, {"title": "", "status": status, "detail": detail}, "application/problem+json")
+
+    def cut(self) -> None:
+        """End the connection as a server does that is killed."""
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+    do_GET = do_POST = do_DELETE = handle_any
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Asked)
+        self.asked: list[Asked] = []
+        self.login: Callable[[Asked], None] | None = lambda asked: asked.say(201, {"access_token": "token"})
+        self.answer: Callable[[Asked], None] = lambda asked: asked.say(200, RUN)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # connections that a test has cut
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{asked.command} {urlsplit(asked.path).path}" for asked in self.asked]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+class Awaited:
+    """An :class:`AsyncClient`, as a test asks it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._loop.run_until_complete(_all(getattr(self._client, name)(*args, **kwargs)))
+
+
+async def _all(found: Awaitable[Any] | AsyncIterator[Any]) -> Any:
+    return [each async for each in found] if isinstance(found, AsyncIterator) else await found
+
+
+@pytest.fixture(params=[Client, Awaited])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(clients, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(session, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "FIRST_LOOK_SECONDS", 0.01)
+    return request.param
+
+
+def failing(times: int, fails: Callable[[Asked], None], then: Callable[[Asked], None]) -> Callable[[Asked], None]:
+    left = iter(range(times))
+    return lambda asked: fails(asked) if next(left, None) is not None else then(asked)
+
+
+@pytest.mark.parametrize(
+    "fails", [Asked.cut, lambda asked: asked.say(503, b"<html>starting</html>", "text/html")], ids=["cut", "proxy"]
+)
+def test_a_request_whose_answer_is_lost_is_sent_again_and_counts_once(
+    server: Server, kind: Any, fails: Callable[[Asked], None]
+) -> None:
+    """Broken: a lost answer would train twice."""
+    server.answer = failing(3, fails, lambda asked: asked.say(201, RUN))
+    run = kind(server.url).submit("events", settings={"train.epochs": 1}, as_of="2024-01-10")
+    assert run.airflow == f"{server.url}/dags/events.experiments/runs/one"
+    posted = [asked for asked in server.asked if asked.path == f"{API}/runs"]
+    assert len(posted) == 4
+    assert len({asked.headers["Idempotency-Key"] for asked in posted}) == 1
+    body = {"pipeline": "events", "settings": {"train.epochs": 1}, "as_of": "2024-01-10"}
+    assert [json.loads(asked.body) for asked in posted] == [body] * 4
+
+
+def test_each_call_is_a_run_of_its_own(server: Server, kind: Any) -> None:
+    client = kind(server.url)
+    for _ in range(2):
+        client.submit("events")
+    client.submit("events", idempotency_key="mine")
+    keys = [asked.headers["Idempotency-Key"] for asked in server.asked if asked.command == "POST"]
+    assert len(set(keys)) == 3
+    assert keys[2] == "mine"
+
+
+def test_what_ends_a_run_is_asked_once(server: Server, kind: Any) -> None:
+    """Broken: it would be told that the run has ended already, as failed."""
+    server.answer = lambda asked: asked.cut()
+    with pytest.raises(UnreachableError, match=f"Airflow at {server.url} cannot be reached"):
+        kind(server.url).cancel("events.experiments@one")
+    assert server.paths.count(f"DELETE {API}/runs/events.experiments@one") == 1
+
+
+def test_where_nothing_answers_it_says_so(kind: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(UnreachableError, match=f"http://127.0.0.1:{port} cannot be reached: "):
+        kind(f"http://127.0.0.1:{port}").runs()
+
+
+def test_who_is_logged_out_logs_in_again(server: Server, kind: Any) -> None:
+    """Broken: a notebook that is open for days would have to be started again."""
+    valid = {"Bearer token"}
+
+    def answer(asked: Asked) -> None:
+        if asked.headers["Authorization"] in valid:
+            asked.say(200, RUN)
+        else:
+            asked.problem(401, "the token has expired")
+
+    server.answer = answer
+    client = kind(server.url, "ana", "the-password")
+    assert client.run("events.experiments@one").state == "running"
+    server.login = lambda asked: asked.say(201, {"access_token": "new"})
+    valid = {"Bearer new"}
+    assert client.run("events.experiments@one").state == "running"
+    logins = [asked for asked in server.asked if asked.path == "/auth/token"]
+    assert [json.loads(asked.body) for asked in logins] == [{"username": "ana", "password": "the-password"}] * 2
+    valid = set()
+    with pytest.raises(RefusedError, match="the token has expired"):
+        client.run("events.experiments@one")
+
+
+def test_who_is_not_let_in_is_told_what_to_give(server: Server, kind: Any) -> None:
+    server.login = lambda asked: asked.say(401, {"detail": "Invalid credentials"})
+    with pytest.raises(RefusedError, match=r"does not let 'ana' in with this password: .*Invalid credentials"):
+        kind(server.url, "ana", "wrong").runs()
+    with pytest.raises(RefusedError, match="asks who you are: give user and password, or a token"):
+        kind(server.url).runs()
+    server.answer = lambda asked: asked.problem(401, "Invalid token")
+    with pytest.raises(RefusedError, match="Invalid token") as refused:
+        kind(server.url, token="old").runs()
+    assert refused.value.status == 401
+    assert server.paths[-1] == f"GET {API}/runs", "a token that somebody gave is not replaced"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("127.0.0.1:8080",), "Airflow's address '127.0.0.1:8080': write it as your browser shows it"),
+        (("http://h", "ana"), "give both user and password"),
+        (("http://h", None, "secret"), "give both user and password"),
+        (("http://h", "ana", "secret", "token"), "leave user and password out"),
+    ],
+)
+def test_who_one_is_is_said_in_one_way(kind: Any, given: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ClientError, match=message):
+        kind(*given[:3], token=given[3] if len(given) == 4 else None)
+
+
+def test_another_server_is_told_apart(server: Server, kind: Any) -> None:
+    page = b"<!doctype html><title>Airflow</title>"
+    server.answer = lambda asked: asked.say(200, page, "text/html")
+    with pytest.raises(ClientError, match=r"is it an Airflow with this provider.*It began '<!doctype html>"):
+        kind(server.url).runs()
+    server.answer = lambda asked: asked.say(404, b"<html>nothing here</html>", "text/html")
+    with pytest.raises(RefusedError, match=f"GET {server.url}{API}/runs.* answered 404: <html>nothing here"):
+        kind(server.url).runs()
+    server.login = lambda asked: asked.say(404, b"no", "text/plain")
+    with pytest.raises(ClientError, match="gives no token: is http://127.0.0.1:[0-9]+ the address of an Airflow"):
+        kind(server.url).runs()
+
+
+def test_a_newer_server_is_understood_and_an_older_one_named(server: Server, kind: Any) -> None:
+    server.answer = lambda asked: asked.say(200, {**RUN, "colour": "blue"})
+    assert kind(server.url).run("events.experiments@one").id == RUN["id"]
+    server.answer = lambda asked: asked.say(200, {key: value for key, value in RUN.items() if key != "steps"})
+    with pytest.raises(ClientError, match=r"no Run of this client \(steps: Field required\)"):
+        kind(server.url).run("events.experiments@one")
+
+
+def test_runs_are_listed_over_pages(server: Server, kind: Any) -> None:
+    def answer(asked: Asked) -> None:
+        number = int(asked.path.partition("cursor=")[2].partition("&")[0] or 0)
+        runs = [{**RUN, "id": f"events.experiments@{number}"}] * (2 if number != 1 else 0)
+        asked.say(200, {"runs": runs, "next": str(number + 1) if number < 4 else None})
+
+    server.answer = answer
+    client = kind(server.url)
+    assert len(client.runs("events", state="running")) == 8, "a page may be empty"
+    assert len(client.runs("events", most=3)) == 3
+    assert [each.id for each in client.runs("events", most=3)] == ["events.experiments@0"] * 2 + [
+        "events.experiments@2"
+    ]
+    assert "pipeline=events&kind=experiment&state=running" in server.asked[1].path
+
+
+def test_waiting_ends_with_the_run_or_in_time(server: Server, kind: Any) -> None:
+    states = iter(["queued", "running", "running"])
+    server.answer = lambda asked: asked.say(200, {**RUN, "state": next(states, "success")})
+    client = kind(server.url)
+    assert client.wait("events.experiments@one").state == "success"
+    server.answer = lambda asked: asked.say(200, RUN)
+    with pytest.raises(TimeoutError, match="events.experiments@one is running still; it goes on in Airflow: http"):
+        client.wait("events.experiments@one", timeout_seconds=0.05)
+
+
+def value(number: int) -> dict[str, Any]:
+    return {"run": "r", "name": "train", "metric": "loss", "step": number, "value": number / 2, "at": number}
+
+
+def event(kind: str, data: object, event_id: str | None = None) -> bytes:
+    mark = "" if event_id is None else f"id: {event_id}\n"
+    return f"event: {kind}\ndata: {json.dumps(data)}\n{mark}\n".encode()
+
+
+class Stream:
+    """Streams values by batches, and is cut anywhere; it goes on after the last id, as the product's does."""
+
+    def __init__(self, values: int, seed: int) -> None:
+        self.values, self.chance, self.ids = values, random.Random(seed), [""]
+
+    def __call__(self, asked: Asked) -> None:
+        given = asked.headers.get("Last-Event-ID", "")
+        assert given in self.ids, "an id that was sent"
+        how = self.chance.random()
+        if how < 0.1:
+            asked.cut()
+            return
+        if how < 0.2:
+            asked.say(502, {"title": "", "status": 502, "detail": "MLflow is away"}, "application/problem+json")
+            return
+        asked.send_response(200)
+        asked.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        asked.end_headers()
+        at = int(given or 0)
+        while at < self.values:
+            batch = min(self.chance.randint(1, 4), self.values - at)
+            sent = b""
+            for number in range(at + 1, at + batch + 1):
+                last = str(number) if number == at + batch else None
+                self.ids += [last] if last else []
+                sent += event("value", value(number), last)
+            at += batch
+            if self.chance.random() < 0.3:
+                asked.wfile.write(sent[: self.chance.randrange(len(sent))])
+                asked.cut()
+                return
+            asked.wfile.write(sent + b": ping\n\n")
+            if self.chance.random() < 0.1:  # as after some seconds
+                asked.close_connection = True
+                return
+        asked.wfile.write(event("end", {"state": "success"}))
+        asked.close_connection = True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_that_is_cut_anywhere_tells_each_value_once(server: Server, kind: Any, seed: int) -> None:
+    """Broken: a curve would have holes, or points twice."""
+    server.answer = Stream(40, seed)
+    told = list(kind(server.url).watch("events.experiments@one"))
+    assert all(told), "no empty batches"
+    assert [each for batch in told for each in batch] == [Value(**value(number)) for number in range(1, 41)]
+
+
+def test_what_the_server_says_ends_the_stream(server: Server, kind: Any) -> None:
+    def answer(asked: Asked) -> None:
+        asked.say(200, event("problem", {"detail": "more than 200000 values"}), "text/event-stream")
+
+    server.answer = answer
+    with pytest.raises(ClientError, match="more than 200000 values"):
+        list(kind(server.url).watch("events.experiments@one"))
+    server.answer = lambda asked: asked.problem(404, "there is no run 'x'")
+    with pytest.raises(RefusedError, match="there is no run 'x'"):
+        list(kind(server.url).watch("x"))
+
+
+def test_patience_with_a_stream_ends(server: Server, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PATIENCE_SECONDS", 0.2)
+    server.answer = lambda asked: asked.problem(502, "MLflow cannot be reached")
+    with pytest.raises(RefusedError, match="MLflow cannot be reached"):
+        list(kind(server.url).watch("events.experiments@one"))
+
+
+@pytest.mark.parametrize("run_id", ["events.experiments@a b/c?d#e", "../x@y", "%2F@%3F"])
+def test_an_id_is_sent_as_it_is(server: Server, kind: Any, run_id: str) -> None:
+    """Broken: another address would be asked."""
+    kind(server.url).run(run_id)
+    path = server.asked[-1].path
+    assert path.startswith(f"{API}/runs/")
+    assert path.count("/") == 5
+    assert "?" not in path
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(of: type) -> dict[str, str]:
+        import inspect
+
+        return {
+            name: str(inspect.signature(method).replace(return_annotation=inspect.Signature.empty))
+            for name, method in vars(of).items()
+            if callable(method) and not name.startswith("_")
+        }
+
+    assert methods(Client) == methods(AsyncClient)

@@ -1,0 +1,36 @@
+"""
+Ask Airflow for experiments, from a program or a notebook::
+
+    from mlops.client import Client
+
+    client = Client("http://127.0.0.1:8080", user="ana", password="...")
+    run = client.submit("flight_ranking", as_of="2013-02-09", settings={"tune": None, "train.epochs": 3})
+    client.show(run)  # in a notebook: its curves, as they grow
+    client.wait(run).result
+
+:class:`AsyncClient` has the same methods, to be awaited. Both speak to the API that Airflow's API server has below
+``/mlops/api/v1``, and nothing else.
+"""
+
+from __future__ import annotations
+
+from mlops.client.answers import Curves, Run, Runs, RunSummary
+from mlops.client.clients import AsyncClient, Client
+from mlops.client.errors import ClientError, RefusedError, UnreachableError
+from mlops.contract.rest import Curve, EndedStep, Task, Value
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "Curve",
+    "Curves",
+    "EndedStep",
+    "RefusedError",
+    "Run",
+    "RunSummary",
+    "Runs",
+    "Task",
+    "UnreachableError",
+    "Value",
+]

@@ -1,0 +1,55 @@
+"""What the server answers, as a notebook shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlops.client import pages
+from mlops.contract import rest
+
+
+class RunSummary(rest.RunSummary):
+    """A run; ``airflow`` is the whole address of its page."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_summary(self)
+
+
+class Run(rest.Run):
+    """A run, and what has come out of it so far; ``airflow`` is the whole address of its page."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_run(self)
+
+
+class Runs(list[RunSummary]):
+    """Runs, the newest first."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_runs(self)
+
+
+class Curves(list[rest.Curve]):
+    """The curves of a run's trainings."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_curves(self)
+
+    @classmethod
+    def of(cls, values: Sequence[rest.Value]) -> Curves:
+        """
+        Draw up the curves of points.
+
+        :param values: as a stream tells them: each curve's by steps
+        """
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for value in values:
+            curve = found.setdefault(
+                (value.run, value.metric),
+                {"run": value.run, "name": value.name, "metric": value.metric, "steps": [], "values": [], "at": []},
+            )
+            curve["steps"].append(value.step)
+            curve["values"].append(value.value)
+            curve["at"].append(value.at)
+        return cls(rest.Curve(**curve) for curve in found.values())
