@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import narwhals as nw
 import polars as pl
 
+from mlops.contract.manifest import Manifest
 from mlops.contract.refs import DatasetRef
 from mlops.contract.sections.ingest import TimeSplit
 from mlops.contract.step import place
 from mlops.data.snapshots.garbage import confirm_blobs
-from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
 from mlops.store import Store

@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--metric", action="append", default=[], help="only this one; may be given several times")
             sub.add_argument("--json", action="store_true", help="print the curves as one JSON document")
     why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
-    why.add_argument("dag", metavar="DAG", help="its id")
+    why.add_argument("dag", metavar="DAG", help="its id, or that of a run, DAG@RUN")
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
     why.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(why)
@@ -323,7 +323,8 @@ def _why(options: argparse.Namespace, console: Console) -> int:
 
     find_stack(options)
     out = aside() if options.json else None
-    found = explain(airflow_of(options), options.dag, options.run_id)
+    dag, at, run = options.dag.partition("@")  # as the other commands name a run
+    found = explain(airflow_of(options), dag, options.run_id or (run if at else None))
     if out is not None:
         print_json(asdict(found), out)
         return 0

@@ -135,10 +135,18 @@ async def committed_below(store: ObjectStore, folder: str) -> list[Committed]:
         for entry in page:
             # .../ingest/20130208T050000Z-<digest>/ref.json: its presence is the commit.
             place, _, name = entry["path"].rpartition("/")
-            if name == "ref.json":
-                end = datetime.fromisoformat(place.rpartition("/")[2].rpartition("-")[0])
+            if name == "ref.json" and (end := _end_of(place)) is not None:
                 found.append(Committed(end=end, at=entry["last_modified"], place=place))
     return found
+
+
+def _end_of(place: str) -> datetime | None:
+    """End of the data interval of what is committed there; None where it is no place of a step."""
+    try:
+        end = datetime.fromisoformat(place.rpartition("/")[2].rpartition("-")[0])
+    except ValueError:
+        return None
+    return end if end.tzinfo is not None else None
 
 
 def folders(store: ObjectStore, folder: str) -> list[str]:

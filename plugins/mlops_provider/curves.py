@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from mlops.contract.rest import MOST_POINTS
+from mlops_provider.gathering import gather
 from mlops_provider.logins import Login
 from mlops_provider.mlflow_rest import check, client_of, document_of, field_of, send
 
@@ -105,16 +105,15 @@ class Tracking:
         :param most: points of each; of more some in between are left out
         :return: by run and metric, each by steps
         """
-        turns = asyncio.Semaphore(_AT_ONCE)
 
-        async def curve(run: Tracked, metric: str, first: int) -> list[Point]:
+        async def curve(wanted: tuple[Tracked, str, int]) -> list[Point]:
+            run, metric, first = wanted
             params = {
                 "run_ids": run.run_id, "metric_key": metric, "start_step": first, "end_step": run.latest[metric],
                 "max_results": most,
             }  # fmt: skip
             path = "metrics/get-history-bulk-interval"
-            async with turns:
-                response = await send(self._client, self._uri, "GET", path, params=params)
+            response = await send(self._client, self._uri, "GET", path, params=params)
             check(response, self._uri, "steps")
             return [
                 Point(
@@ -127,18 +126,14 @@ class Tracking:
                 for each in document_of(response).get("metrics", [])
             ]
 
-        try:
-            async with asyncio.TaskGroup() as several:  # one that fails ends the others
-                reading = [
-                    several.create_task(curve(run, metric, first))
-                    for run in runs
-                    for metric, latest in sorted(run.latest.items())
-                    if not metrics or metric in metrics
-                    if (first := after.get(CurveName(run.run_id, metric), -1) + 1) <= latest
-                ]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [point for done in reading for point in done.result()]
+        wanted = [
+            (run, metric, first)
+            for run in runs
+            for metric, latest in sorted(run.latest.items())
+            if not metrics or metric in metrics
+            if (first := after.get(CurveName(run.run_id, metric), -1) + 1) <= latest
+        ]
+        return [point for found in await gather(curve, wanted, _AT_ONCE) for point in found]
 
     async def _get(self, path: str, field: str, **query: str) -> dict[str, Any] | None:
         response = await send(self._client, self._uri, "GET", path, params=query)

@@ -13,7 +13,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlops.contract.rest import API_PREFIX
+from mlops.contract.addresses import API_PREFIX
 from mlops_provider.forms import FreshForms
 from mlops_provider.turns import OneWriter
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -10,11 +12,81 @@ import httpx
 from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.stages import CHAMPION
 from mlops_provider.logins import WORKSPACE, Login
-from mlops_provider.mlflow_rest import AwayError, LoginError, MlflowError, ask, check, document_of, field_of
+from mlops_provider.mlflow_rest import (
+    AwayError,
+    LoginError,
+    MlflowError,
+    ask,
+    check,
+    client_of,
+    document_of,
+    field_of,
+    send,
+)
 
 REF_TAG = "mlops.ref"
 """Tag of a model version that holds its whole ref chain as JSON."""
 VERSION_TAG = "mlops.semantic_version"
+PIPELINE_TAG = "mlops.dataset"
+"""Tag of a version that a pipeline has registered: a dataset has the pipeline's name."""
+_PAGE = 100
+
+
+class Registry:
+    """Reads a deployment's models by one client, as MLflow has them."""
+
+    def __init__(self, uri: str, client: httpx.AsyncClient) -> None:
+        self._uri, self._client = uri, client
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, uri: str, login: Login | None) -> AsyncIterator[Registry]:
+        """
+        :param login: of the deployment's reader
+        """
+        async with client_of(login) as client:
+            yield cls(uri, client)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """
+        Return all models that the login may read.
+
+        :raises MlflowError: as the others do, where the server cannot be reached or refuses
+        """
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = await self._get("registered-models/search", max_results=_PAGE, page_token=token)
+            found += page.get("registered_models", [])
+            if not (token := page.get("next_page_token", "")):
+                return found
+
+    async def model(self, name: str) -> dict[str, Any]:
+        return dict((await self._get("registered-models/get", name=name))["registered_model"])
+
+    async def versions(self, model: str, most: int, below: int | None = None) -> list[dict[str, Any]]:
+        """
+        Return the versions of a model that pipelines have registered, the newest first.
+
+        :param model: its name, without quotes
+        :param most: so many of them
+        :param below: only lower numbers
+        """
+        conditions = [f"name = '{model}'", f"tags.`{PIPELINE_TAG}` LIKE '%'"]
+        if below is not None:
+            conditions.append(f"version_number < {below}")
+        page = await self._get(
+            "model-versions/search",
+            filter=" and ".join(conditions),
+            order_by="version_number DESC",
+            max_results=most,
+        )
+        return list(page.get("model_versions", []))
+
+    async def _get(self, path: str, **query: Any) -> dict[str, Any]:
+        response = await send(self._client, self._uri, "GET", path, params=query)
+        check(response, self._uri, "reader")
+        return document_of(response)
 
 
 class NotOursError(MlflowError):

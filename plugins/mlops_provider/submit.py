@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from mlops.client import Client, Run, RunSummary
-from mlops.client.following import Looks
+from mlops.client.following import CUTS, Looks
 from mlops.contract.rest import FINISHED
 from mlops.contract.section import SpecError
 from mlops_provider.experiments.request import changes_of
@@ -94,17 +94,21 @@ def _follow(client: Client, run_id: str, console: Console) -> Run:
         console.print(line, markup=False, soft_wrap=True)
 
     shown: dict[int, int] = {}
-    looks = Looks(None)
+    looks = Looks(run_id, has_answered=True)
     try:
         while True:
-            run = client.run(run_id)
-            if run.kind == "night":
-                raise SpecError(f"{run_id} is a night, of several tasks: see mlops why, or mlops logs --task TASK")
-            if _say_new(client, run, shown, say):
-                looks = Looks(None)
-            if run.state in FINISHED:
-                break
-            time.sleep(looks.pause(run))
+            try:
+                run = client.run(run_id)
+                if run.kind == "night":
+                    raise SpecError(f"{run_id} is a night, of several tasks: see mlops why, or mlops logs --task TASK")
+                if _say_new(client, run, shown, say):
+                    looks.has_news()
+                if run.state in FINISHED:
+                    break
+                pause = looks.pause()
+            except CUTS as error:
+                pause = looks.pause(error)
+            time.sleep(pause)
     except KeyboardInterrupt:
         say(f"it goes on in Airflow; to end it: mlops cancel {run_id}")
         raise

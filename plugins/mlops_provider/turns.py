@@ -7,7 +7,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mlops.contract.rest import API_PREFIX
+from mlops.contract.addresses import API_PREFIX
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 

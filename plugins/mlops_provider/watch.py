@@ -33,7 +33,7 @@ def metrics(options: argparse.Namespace, console: Console) -> int:
     elif curves:
         console.print(_table(curves))
     else:
-        console.print(f"{options.run_id} has no metrics yet: mlops logs shows what it does")
+        console.print(f"{options.run_id} has logged no metrics so far: mlops logs shows what it does")
     return int(state == "failed")
 
 

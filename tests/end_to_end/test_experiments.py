@@ -87,7 +87,7 @@ def test_an_experiment_runs_to_its_verdict_and_registers_nothing(
     assert all(each["place"].startswith("experiments/ana/events/") for each in tried["steps"])
     result = tried["result"]
     assert result["experiment"] == "experiments/ana/events"
-    assert result["interval"] == ["2024-01-09T00:00:00+00:00", "2024-01-10T00:00:00+00:00"]
+    assert result["interval"] == ["2024-01-09T00:00:00Z", "2024-01-10T00:00:00Z"]
     (training,) = result["trainings"]
     assert training["epoch"] == 1
     assert "candidate.ndcg@10" in training["metrics"]
@@ -308,6 +308,8 @@ def test_a_program_asks_by_the_client(airflow: LiveAirflow, ana: Person) -> None
         assert done.result is not None
         assert "would be registered: " in client.logs(done)
         assert sorted(Curves.of(told), key=_key) == sorted(client.curves(run), key=_key)
+        with pytest.raises(RefusedError, match=r"metric ndcg@10: not logged so far; there are .*validation_ndcg_at_10"):
+            client.curves(run, metrics=["ndcg@10", "loss"])
         (one,) = client.curves(run, metrics=["validation_ndcg_at_10"], points=2)
         assert (one.metric, len(one.steps)) == ("validation_ndcg_at_10", 2)
         assert sorted(asyncio.run(watch(run.id)), key=repr) == sorted(told, key=repr)
@@ -412,6 +414,13 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/runs/{run}/logs",
         "/runs/{run}/metrics",
         "/runs/{run}/metrics/stream",
+        "/datasets",
+        "/datasets/{name}/versions",
+        "/datasets/{name}/versions/{version}",
+        "/datasets/{name}/diff",
+        "/models",
+        "/models/{name}/versions",
+        "/models/{name}/versions/{version}",
     }
 
 

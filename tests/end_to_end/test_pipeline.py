@@ -18,6 +18,7 @@ import yaml
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 
+from mlops.client import Client, RefusedError
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
 from mlops_provider.links import report_url
 from mlops_provider.local.stack import StackError, stack_settings
@@ -134,6 +135,62 @@ def test_the_mlflow_run_says_where_the_model_came_from(airflow: LiveAirflow, fir
         auth=airflow.stack.mlflow_admin,
     ).json()
     assert len(steps.get("metrics", [])) == 3, "one value per epoch"
+
+
+def test_programs_see_the_snapshots(airflow: LiveAirflow, first_night: str) -> None:
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register")).ancestor(DatasetRef)
+    token = airflow.client.authorization.removeprefix("Bearer ")
+    with Client(airflow.stack.airflow_url, token=token) as client:
+        (events,) = [each for each in client.datasets() if each.name == "events"]
+        assert events.num_snapshots >= 1
+        (listed,) = [each for each in client.snapshots("events") if each.version == ref.version]
+        assert (listed.place, listed.num_rows, listed.deprecated) == (ref.place, ref.num_rows, None)
+        found = client.snapshot("events", ref.version[:8])
+        assert found.creator["run_id"] == first_night
+        assert sum(period.num_rows for period in found.periods) == ref.num_rows
+        assert found.window[-1] == "2024-01-09"
+        assert client.compare("events", ref.version, ref.version).periods == []
+        for name, status in (("nowhere", 404), ("../../x", 404), ("waiting", None)):
+            if status is None:
+                assert client.snapshots(name) == [], "a DAG without snapshots"
+                continue
+            with pytest.raises(RefusedError) as refused:
+                client.snapshots(name)
+            assert refused.value.status == status
+    for path in ("datasets/events/versions", "models", "models/events/versions/1"):
+        assert httpx.get(f"{airflow.stack.airflow_url}/mlops/api/v1/{path}").status_code == 401, path
+
+
+def test_programs_see_where_a_version_came_from(airflow: LiveAirflow, first_night: str) -> None:
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    token = airflow.client.authorization.removeprefix("Bearer ")
+    with Client(airflow.stack.airflow_url, token=token) as client:
+        (events,) = [each for each in client.models() if each.name == "events"]
+        assert (events.pipeline, set(events.aliases)) == ("events", {"champion"})
+        every = client.model_versions("events")
+        assert [each.version for each in every] == [str(number) for number in range(len(every), 0, -1)]
+        assert client.model_versions("events", most=1) == every[:1]
+        first = every[-1]
+        assert (first.semantic_version, first.reason) == ("1.0.0", ref.parent.reason)
+        assert first.metrics == ref.parent.metrics
+        found = client.model_version("events", 1)
+        assert [link["kind"] for link in found.lineage] == ["dataset", "validation", "features", "checkpoint", "report"]
+        assert found.lineage[0]["version"] == found.dataset_version == ref.ancestor(DatasetRef).version
+        weights = ref.ancestor(CheckpointRef).artifacts["weights"]
+        assert found.artifact_sha256[weights.key] == weights.sha256
+        assert client.model_version("events").version == events.aliases["champion"]
+        for name, version in (
+            ("events", "99"),
+            ("events", "canary"),
+            ("events", "0"),
+            ("events", "\u0661"),
+            ("other", "1"),
+        ):
+            with pytest.raises(RefusedError, match=f"there is no .*'{name}': see GET /models") as refused:
+                client.model_version(name, version)
+            assert refused.value.status == 404
+        with pytest.raises(RefusedError, match="there is no model 'other'"):
+            client.model_versions("other")
 
 
 def test_links_lead_to_the_run_and_the_reports(airflow: LiveAirflow, first_night: str) -> None:

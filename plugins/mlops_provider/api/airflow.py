@@ -10,6 +10,7 @@ import httpx
 from fastapi import Depends, Request
 
 from mlops_provider.api.problems import Problem
+from mlops_provider.local.client import PAGE
 
 _WHO: Final = ("authorization", "cookie")
 """Headers by which a person says who they are."""
@@ -33,12 +34,15 @@ class Airflow:
             raise Problem(response.status_code, _said(response))
         return response.json() if response.content else None
 
-    async def found(self, path: str, **kwargs: Any) -> Any:
-        """:return: None where there is no such thing"""
+    async def found(self, path: str, *, hides: bool = False, **kwargs: Any) -> Any:
+        """
+        :param hides: whether what the asker may not read is told as if it were not there
+        :return: None where there is no such thing
+        """
         try:
             return await self.request("GET", path, **kwargs)
         except Problem as error:
-            if error.status != httpx.codes.NOT_FOUND:
+            if error.status != httpx.codes.NOT_FOUND and not (hides and error.status == httpx.codes.FORBIDDEN):
                 raise
             return None
 
@@ -72,3 +76,13 @@ async def _airflow(request: Request) -> AsyncIterator[Airflow]:
 
 
 AirflowDep = Annotated[Airflow, Depends(_airflow)]
+
+
+async def readable_dags(airflow: Airflow) -> set[str]:
+    """The ids of the DAGs that the asker may read."""
+    found: list[str] = []
+    while True:
+        page = await airflow.request("GET", "/dags", params={"limit": PAGE, "offset": len(found), "order_by": "dag_id"})
+        found += [dag["dag_id"] for dag in page["dags"]]
+        if not page["dags"] or len(found) >= page["total_entries"]:
+            return set(found)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from mlops_provider import __version__
-from mlops_provider.api import metrics, runs
+from mlops_provider.api import datasets, metrics, models, runs
 from mlops_provider.api.problems import answer_problems
 
 app = FastAPI(
     title="MLOps pipelines",
     version=__version__,
-    description="Try pipelines out, and follow what runs. Who asks logs in as at Airflow's own API, by its token "
-    "(`Authorization: Bearer`), and may do what Airflow lets them do with the pipeline's DAGs.",
+    description="Try pipelines out, follow what runs, and see snapshots and models. Who asks logs in as at Airflow's "
+    "own API, by its token (`Authorization: Bearer`), and may do what Airflow lets them do with the pipeline's DAGs.",
     docs_url=None,
     redoc_url=None,
 )
 app.include_router(runs.router)
 app.include_router(metrics.router)
+app.include_router(datasets.router)
+app.include_router(models.router)
 answer_problems(app)

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
+import httpx
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -24,7 +25,7 @@ from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import experiment_name, person_of, tried_out
 from mlops_provider.logins import Login
-from mlops_provider.mlflow_rest import AwayError, MlflowError
+from mlops_provider.mlflow_rest import MlflowError, RefusedError
 
 router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
 
@@ -37,9 +38,9 @@ _STATE_SECONDS: Final = 3.0
 _MOST_WATCHED: Final = 200_000
 """Values that are kept of a run while somebody watches it."""
 _MOST_BETWEEN_IDS: Final = 200
-_MOST_POSITIONS: Final = 600
+_MOST_POSITIONS: Final = 450
 """Curves that an id can tell of: proxies refuse headers beyond 8 kB."""
-_POSITION: Final = struct.Struct("<II")
+_POSITION: Final = struct.Struct("<Iq")
 
 Told = dict[int, int]
 """The step up to which each curve was told, by the curve's CRC-32."""
@@ -110,7 +111,7 @@ async def stream(
     """
     Each value as it comes (event `value`), until the run has ended (event `end`, with its state: close the stream). It
     ends after some seconds anyway; who opens it again with `Last-Event-ID`, as browsers do, goes on where it was.
-    Event `problem` says why nothing more comes.
+    Event `problem` says why nothing more comes, and `away` why nothing comes now: open it again later.
     """
     run_id = f"{run['dag_id']}@{run['dag_run_id']}"
     begun = checked = time.monotonic()
@@ -133,10 +134,12 @@ async def stream(
                 yield event
             seen = len(found)
             await asyncio.sleep(_LOOK_SECONDS)
-    except AwayError:  # it is asked again when the stream is opened again
-        return
     except (Problem, MlflowError) as error:
-        yield ServerSentEvent(event="problem", data={"detail": str(error)})
+        may_pass = error.status >= 500 if isinstance(error, Problem) else not isinstance(error, RefusedError)
+        # Whoever opens it again is told so, or logs in anew.
+        is_login = isinstance(error, Problem) and error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+        if not is_login:
+            yield ServerSentEvent(event="away" if may_pass else "problem", data={"detail": str(error)})
 
 
 def _events(points: Sequence[Point], told: Told) -> Iterator[ServerSentEvent]:
@@ -194,6 +197,9 @@ async def _all_points(
                 of_training = training["tracking_run"]
                 if of_training not in there and (earlier := await tracking.run(of_training)) is not None:
                     found.append(earlier)
+        known = {metric for each in found for metric in each.latest}
+        if known and (unknown := sorted({*metrics} - known)):
+            raise Problem(422, f"metric {', '.join(unknown)}: not logged so far; there are {', '.join(sorted(known))}")
         return await tracking.points(found, {}, metrics, most)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from obstore.exceptions import BaseError
 from starlette.exceptions import HTTPException
 
 from mlops.contract.rest import PROBLEM_TYPE, ProblemDetails
@@ -22,7 +23,8 @@ class Problem(Exception):
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
-        self.status = status
+        # Airflow answers 403 to a token of before it was set up anew, which no right would help.
+        self.status = 401 if status == 403 and "JWT" in detail else status
 
 
 DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
@@ -47,13 +49,17 @@ def answer_problems(app: FastAPI) -> None:
     async def without_mlflow(_: Request, error: MlflowError) -> JSONResponse:
         return _details(502, str(error))
 
+    @app.exception_handler(BaseError)
+    async def without_store(_: Request, error: BaseError) -> JSONResponse:
+        return _details(502, f"the store cannot be read: {str(error).partition(chr(10))[0]}")
+
     @app.exception_handler(StepFailedError)
     async def misconfigured(_: Request, error: StepFailedError) -> JSONResponse:  # a connection is missing, say
         return _details(500, str(error))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        return _details(error.status_code, str(error.detail), error.headers)
+        return _details(Problem(error.status_code, str(error.detail)).status, str(error.detail), error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -8,14 +8,25 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import TypeAdapter, ValidationError
 
-from mlops.contract.rest import FINISHED, MOST_RUNS, NewRun, Run, Runs, RunSummary, Task
+from mlops.contract.rest import (
+    FINISHED,
+    MOST_RUNS,
+    EndedStep,
+    ExperimentResult,
+    NewRun,
+    Run,
+    Runs,
+    RunSummary,
+    Task,
+)
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.fair_order import Waiting, run_after
@@ -31,6 +42,9 @@ router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 _PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
+_STEPS: Final = TypeAdapter(list[EndedStep])
+_RESULT: Final[TypeAdapter[ExperimentResult]] = TypeAdapter(ExperimentResult)
+T = TypeVar("T")
 RunId = str
 """``DAG@RUN``."""
 
@@ -181,7 +195,7 @@ async def logs(
     found = await find_run(run, airflow)
     task = task or (TASK if tried_out(found["dag_id"]) else None)
     if task is None:
-        raise SpecError("task: name one of the night's tasks, such as ?task=train")
+        raise SpecError("task: name one of the night's tasks, such as train")
     place = f"{run_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
     instance = place if map_index == -1 else f"{place}/{map_index}"
     number = try_number or (await airflow.request("GET", instance))["try_number"]
@@ -214,7 +228,7 @@ async def find_run(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
     dag_id, run_id = run.split("@") if _RUN.fullmatch(run) and not {*run.split("@")} & {".", ".."} else ("", "")
     found = await airflow.found(run_place(dag_id, run_id)) if run_id else None
     if found is None or (found["dag_id"], found["dag_run_id"]) != (dag_id, run_id):
-        raise Problem(404, f"there is no run {run!r}: an id is DAG@RUN, as GET runs lists them")
+        raise Problem(404, f"there is no run {run!r}: an id is DAG@RUN, as GET /runs lists it")
     return dict(found)
 
 
@@ -246,14 +260,26 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
         if failure is None and each["state"] == "failed":
             told = await xcom(run, each["task_id"], FAILURE_KEY, airflow, each["map_index"])
             failure = told.get("message") if isinstance(told, dict) else None
-    is_experiment = summary.kind == "experiment"
+    steps, result = None, None
+    if summary.kind == "experiment":
+        steps = await _said(_STEPS, run, STEPS_KEY, airflow)
+    if summary.kind == "experiment" and run["state"] == "success":
+        result = await _said(_RESULT, run, "return_value", airflow)
     return Run(
         **summary.model_dump(),
         tasks=[Task.model_validate(each, from_attributes=False) for each in instances],
-        steps=(await xcom(run, TASK, STEPS_KEY, airflow) or []) if is_experiment else [],
-        result=await xcom(run, TASK, "return_value", airflow) if is_experiment and run["state"] == "success" else None,
+        steps=steps or [],
+        result=result,
         failure=failure,
     )
+
+
+async def _said(kind: TypeAdapter[T], run: Mapping[str, Any], key: str, airflow: Airflow) -> T | None:
+    """Return what an experiment's task has said; None where it has not, or somebody has put something else there."""
+    try:
+        return kind.validate_python(await xcom(run, TASK, key, airflow))
+    except ValidationError:
+        return None
 
 
 async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from mlops.contract.rest import verdict
 from mlops.contract.section import SpecError
-from mlops.contract.step import EXPERIMENTS, Failure
+from mlops.contract.step import Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.experiments.names import person_of
 from mlops_provider.links import ReportLink, TrackingLink, report_url, run_url
@@ -55,7 +56,6 @@ class ExperimentOperator(BaseOperator):
         from mlops_provider.experiments.asked import Experiment
         from mlops_provider.experiments.line import Line
         from mlops_provider.experiments.request import Request
-        from mlops_provider.experiments.results import verdict
         from mlops_provider.patience import Patience
 
         run = context["dag_run"]
@@ -93,14 +93,9 @@ class ExperimentOperator(BaseOperator):
             seed = f"seed {training.checkpoint.seed}: " if len(results.trainings) > 1 else ""
             self.log.info("%s%s", seed, ", ".join(f"{name} {value:.4f}" for name, value in training.metrics.items()))
             if (report := training.report) is not None:
-                self.log.info("%s%s: %s", seed, verdict(report), report.reason)
+                self.log.info("%s%s: %s", seed, verdict(report.passed), report.reason)
             self.links[TrackingLink.name] = run_url(deployment, training.checkpoint.tracking_run)
-        start, end = experiment.interval
-        return {
-            "experiment": f"{EXPERIMENTS}/{experiment.name}",
-            "interval": [start.isoformat(), end.isoformat()],
-            **results.document(deployment, in_airflow=True),
-        }
+        return results.document(experiment, deployment, in_airflow=True)
 
     def on_kill(self) -> None:
         self._is_killed = True

@@ -9,11 +9,11 @@ from typing import Any
 from airflow.sdk.configuration import conf
 
 from mlops.contract.refs import CheckpointRef, Ref, ReportRef
+from mlops.contract.rest import ExperimentResult, TrainingResult, of_candidate
+from mlops.contract.step import EXPERIMENTS
 from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.asked import Experiment
 from mlops_provider.links import report_url, run_url
-
-CANDIDATE, CHAMPION = "candidate.", "champion."
-"""Begin the names of a report's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,32 +28,34 @@ class Training:
         """Those of the evaluation; or else of the validation, of the best epoch."""
         if self.report is None:
             return {f"validation {name}": value for name, value in self.checkpoint.metrics.items()}
-        return {
-            name.removeprefix(CANDIDATE): value
-            for name, value in self.report.metrics.items()
-            if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
-        }
+        return of_candidate(self.report.metrics)
 
-    def document(self, deployment: Deployment, in_airflow: bool) -> dict[str, Any]:
-        """As JSON."""
-        report = self.report
-        judged = {} if report is None else {
-            "metrics": dict(report.metrics),
-            "passed": report.passed,
-            "reason": report.reason,
-            "champion": report.champion,
-            "evaluation": report.place,
-            "report": address(deployment, report.artifacts["report"].key, in_airflow),
-        }  # fmt: skip
-        return {
-            "seed": self.checkpoint.seed,
-            "checkpoint": self.checkpoint.place,
-            "epoch": self.checkpoint.epoch,
-            "tracking_run": self.checkpoint.tracking_run,
-            "tracking": run_url(deployment, self.checkpoint.tracking_run),
-            "validation": dict(self.checkpoint.metrics),
-            **judged,
-        }
+    def result(self, deployment: Deployment, in_airflow: bool) -> TrainingResult:
+        """
+        What came out of it, for programs.
+
+        :param in_airflow: see :func:`address`
+        """
+        trained = TrainingResult(
+            seed=self.checkpoint.seed,
+            checkpoint=self.checkpoint.place,
+            epoch=self.checkpoint.epoch,
+            tracking_run=self.checkpoint.tracking_run,
+            tracking=run_url(deployment, self.checkpoint.tracking_run),
+            validation=dict(self.checkpoint.metrics),
+        )
+        if (report := self.report) is None:
+            return trained
+        return trained.model_copy(
+            update={
+                "metrics": dict(report.metrics),
+                "passed": report.passed,
+                "reason": report.reason,
+                "champion": report.champion,
+                "evaluation": report.place,
+                "report": address(deployment, report.artifacts["report"].key, in_airflow),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,21 +66,19 @@ class Results:
     """By the last step before the training."""
     trainings: Sequence[Training]
 
-    def document(self, deployment: Deployment, in_airflow: bool = False) -> dict[str, Any]:
+    def document(self, experiment: Experiment, deployment: Deployment, in_airflow: bool = False) -> dict[str, Any]:
         """
-        As JSON.
+        An :class:`mlops.contract.rest.ExperimentResult`, as JSON.
 
         :param in_airflow: see :func:`address`
         """
-        return {
-            "last": None if self.trainings else self.prepared.to_wire(),
-            "trainings": [each.document(deployment, in_airflow) for each in self.trainings],
-        }
-
-
-def verdict(report: ReportRef) -> str:
-    """What the gate would do, in words; the report has the reason."""
-    return f"would {'' if report.passed else 'not '}be registered"
+        result = ExperimentResult(
+            experiment=f"{EXPERIMENTS}/{experiment.name}",
+            interval=experiment.interval,
+            last=None if self.trainings else self.prepared.to_wire(),
+            trainings=[each.result(deployment, in_airflow) for each in self.trainings],
+        )
+        return result.model_dump(mode="json")
 
 
 def address(deployment: Deployment, key: str, in_airflow: bool = False) -> str:

@@ -53,9 +53,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     tell(results.trainings, deployment, console)
     if out is not None:
         document = {
-            "experiment": f"{EXPERIMENTS}/{experiment.name}",
-            "interval": [instant.isoformat() for instant in experiment.interval],
-            **results.document(deployment),
+            **results.document(experiment, deployment),
             "seconds": round(time.monotonic() - begun, 1),
         }
         print_json(document, out)

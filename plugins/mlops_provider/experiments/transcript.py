@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mlops.contract.refs import Ref
+from mlops.contract.rest import CHAMPION, verdict
 from mlops_provider.deployment import Deployment
-from mlops_provider.experiments.results import CHAMPION, Training, address, verdict
+from mlops_provider.experiments.results import Training, address
 from mlops_provider.links import run_url
 
 
@@ -46,7 +47,7 @@ def tell(trainings: Sequence[Training], deployment: Deployment, console: Console
         seed = f"seed {training.checkpoint.seed}: " if len(trainings) > 1 else ""
         if (report := training.report) is not None:
             colour = "green" if report.passed else "yellow"
-            console.print(f"{seed}[{colour}]{verdict(report)}[/{colour}]", end=": ", soft_wrap=True)
+            console.print(f"{seed}[{colour}]{verdict(report.passed)}[/{colour}]", end=": ", soft_wrap=True)
             console.print(report.reason, markup=False, soft_wrap=True)
         address_ = run_url(deployment, training.checkpoint.tracking_run)
         console.print(f"{seed}MLflow  {address_}", markup=False, soft_wrap=True)

@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 import httpx
 
+from mlops.client.calls import REQUEST_SECONDS
 from mlops.contract.rest import FINISHED
 
-REQUEST_SECONDS = 300.0
-"""For one answer, on a machine that has much else to do."""
 PAGE = 100
 """Airflow gives no more at once."""
 

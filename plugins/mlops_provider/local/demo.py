@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from mlops.client.calls import REQUEST_SECONDS
 from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
@@ -29,7 +30,7 @@ from mlops.contract.refs import (
 from mlops.contract.rest import FINISHED
 from mlops.contract.settings import settings_text
 from mlops_provider.links import report_url
-from mlops_provider.local.client import REQUEST_SECONDS, AirflowClient
+from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import ADMIN, Stack
 from mlops_provider.operators.base import FAILURE_KEY
 

@@ -85,7 +85,7 @@ def test_a_pipeline_runs_to_its_verdict_and_what_is_done_is_found(project: Proje
     first = project.json("--name", "first")
     (training,) = first["trainings"]
     assert first["experiment"] == own("events.first")
-    assert first["interval"] == ["2024-01-09T00:00:00+00:00", "2024-01-10T00:00:00+00:00"]
+    assert first["interval"] == ["2024-01-09T00:00:00Z", "2024-01-10T00:00:00Z"]
     assert training["passed"]
     assert 0 < training["metrics"]["candidate.ndcg@10"] <= 1
     assert (Path(training["report"].removeprefix("file://"))).read_text().startswith("<!doctype html>")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import random
+import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +27,6 @@ from mlops.client import (
     RefusedError,
     UnreachableError,
     Value,
-    clients,
     following,
     session,
 )
@@ -58,6 +62,12 @@ class Asked(BaseHTTPRequestHandler):
 
     def problem(self, status: int, detail: str) -> None:
         self.say(status, {"title": "", "status": status, "detail": detail}, "application/problem+json")
+
+    def redirect(self, address: str) -> None:
+        self.send_response(302)
+        self.send_header("Location", address)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def cut(self) -> None:
         """End the connection as a server does that is killed."""
@@ -115,7 +125,8 @@ async def _all(found: Awaitable[Any] | AsyncIterator[Any]) -> Any:
 
 @pytest.fixture(params=[Client, Awaited])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(clients, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "REOPEN_SECONDS", 0.01)
     monkeypatch.setattr(session, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(following, "FIRST_LOOK_SECONDS", 0.01)
     return request.param
@@ -226,9 +237,10 @@ def test_another_server_is_told_apart(server: Server, kind: Any) -> None:
     server.answer = lambda asked: asked.say(404, b"<html>nothing here</html>", "text/html")
     with pytest.raises(RefusedError, match=f"GET {server.url}{API}/runs.* answered 404: <html>nothing here"):
         kind(server.url).runs()
-    server.login = lambda asked: asked.say(404, b"no", "text/plain")
-    with pytest.raises(ClientError, match="gives no token: is http://127.0.0.1:[0-9]+ the address of an Airflow"):
-        kind(server.url).runs()
+    for status in (404, 401):  # as MLflow asks who one is
+        server.login = lambda asked, status=status: asked.say(status, b"no", "text/plain")
+        with pytest.raises(ClientError, match="gives no token: is http://127.0.0.1:[0-9]+ the address of an Airflow"):
+            kind(server.url).runs()
 
 
 def test_a_newer_server_is_understood_and_an_older_one_named(server: Server, kind: Any) -> None:
@@ -249,6 +261,7 @@ def test_runs_are_listed_over_pages(server: Server, kind: Any) -> None:
     client = kind(server.url)
     assert len(client.runs("events", state="running")) == 8, "a page may be empty"
     assert len(client.runs("events", most=3)) == 3
+    assert client.runs("events", most=0) == []
     assert [each.id for each in client.runs("events", most=3)] == ["events.experiments@0"] * 2 + [
         "events.experiments@2"
     ]
@@ -261,7 +274,7 @@ def test_waiting_ends_with_the_run_or_in_time(server: Server, kind: Any) -> None
     client = kind(server.url)
     assert client.wait("events.experiments@one").state == "success"
     server.answer = lambda asked: asked.say(200, RUN)
-    with pytest.raises(TimeoutError, match="events.experiments@one is running still; it goes on in Airflow: http"):
+    with pytest.raises(TimeoutError, match="events.experiments@one has not ended yet; it goes on in Airflow"):
         client.wait("events.experiments@one", timeout_seconds=0.05)
 
 
@@ -279,11 +292,13 @@ class Stream:
 
     def __init__(self, values: int, seed: int) -> None:
         self.values, self.chance, self.ids = values, random.Random(seed), [""]
+        self.was_open = False
 
     def __call__(self, asked: Asked) -> None:
         given = asked.headers.get("Last-Event-ID", "")
         assert given in self.ids, "an id that was sent"
-        how = self.chance.random()
+        how = self.chance.random() if self.was_open else 1.0
+        self.was_open = True
         if how < 0.1:
             asked.cut()
             return
@@ -330,16 +345,162 @@ def test_what_the_server_says_ends_the_stream(server: Server, kind: Any) -> None
     server.answer = answer
     with pytest.raises(ClientError, match="more than 200000 values"):
         list(kind(server.url).watch("events.experiments@one"))
+    for answer in (
+        lambda asked: asked.say(200, b"<html>please log in</html>", "text/html"),
+        lambda asked: asked.redirect("https://login.example"),
+    ):
+        server.answer = answer
+        with pytest.raises(ClientError, match=r"no stream of events, but '<html>please|is at https://login.example"):
+            list(kind(server.url).watch("events.experiments@one"))
     server.answer = lambda asked: asked.problem(404, "there is no run 'x'")
     with pytest.raises(RefusedError, match="there is no run 'x'"):
         list(kind(server.url).watch("x"))
 
 
 def test_patience_with_a_stream_ends(server: Server, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PATIENCE_SECONDS", 0.2)
+    """Broken: whoever follows a run would never hear that nothing comes any more."""
+    monkeypatch.setattr(following, "PATIENCE_SECONDS", 0.3)
+    away = event("away", {"detail": "MLflow cannot be reached"})
+    server.answer = lambda asked: asked.say(200, away, "text/event-stream")
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="MLflow cannot be reached"):
+        list(kind(server.url).watch("events.experiments@one"))
+    assert 0.3 < time.monotonic() - began < 30
+    opened = len(server.asked)
+    assert opened < 60, "it pauses in between"
     server.answer = lambda asked: asked.problem(502, "MLflow cannot be reached")
     with pytest.raises(RefusedError, match="MLflow cannot be reached"):
         list(kind(server.url).watch("events.experiments@one"))
+    assert len(server.asked) <= opened + 2, "a stream that was never open is not waited for"
+
+
+def test_many_curves_come_though_no_id_can_tell_of_them(server: Server, kind: Any) -> None:
+    """Broken: a search of hundreds of trials would show nothing until it has ended."""
+    sent = [value(number) for number in range(1, 501)]
+    left = iter([sent[:450], sent])
+
+    def answer(asked: Asked) -> None:
+        batch = next(left)
+        end = event("end", {"state": "success"}) if batch is sent else b""
+        asked.say(200, b"".join(event("value", each) for each in batch) + end, "text/event-stream")
+
+    server.answer = answer
+    told = list(kind(server.url).watch("events.experiments@one"))
+    assert [len(batch) for batch in told] == [200, 200, 50, 50]
+    assert [each.step for batch in told for each in batch] == [each["step"] for each in sent]
+
+
+def test_waiting_outlives_a_server_that_is_started_anew(server: Server, kind: Any) -> None:
+    """Broken: after hours of waiting a restart of ten seconds would end it."""
+    done = {**RUN, "state": "success"}
+    then = failing(12, lambda asked: asked.say(503, b"", "text/html"), lambda asked: asked.say(200, done))
+    server.answer = failing(1, lambda asked: asked.say(200, RUN), then)
+    assert kind(server.url).wait("events.experiments@one").state == "success"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"train.learning_rate": float("nan")}, "train.learning_rate=nan: Out of range"),
+        ({"train.model_args.at": Path("/x")}, "train.model_args.at=PosixPath('/x'): Object of type PosixPath"),
+        ({"train.epochs": {1, 2}}, "train.epochs={1, 2}: Object of type set"),
+        (["tune=null"], "settings=['tune=null']: give them by their names, such as {\"train.epochs\": 6}"),
+    ],
+)
+def test_what_json_cannot_hold_is_named(server: Server, kind: Any, settings: Any, named: str) -> None:
+    with pytest.raises(ClientError, match=re.escape(named)):
+        kind(server.url).submit("events", settings=settings)
+    with pytest.raises(ClientError, match="idempotency_key: give printable characters of ASCII"):
+        kind(server.url).submit("events", idempotency_key="prüfung")
+    assert not server.asked
+
+
+def test_waiting_ends_in_time_though_the_server_fails(server: Server, kind: Any) -> None:
+    """Broken: it would be asked without a pause, for minutes."""
+    server.answer = failing(1, lambda asked: asked.say(200, RUN), lambda asked: asked.say(500, b"", "text/html"))
+    with pytest.raises(TimeoutError):
+        kind(server.url).wait("events.experiments@one", timeout_seconds=0.3)
+    assert len(server.asked) < 20
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:port", "http://[::1", "http://a\nb", "ftp://host", "http:///x", "host"]
+)
+def test_an_address_that_is_none_is_told_at_once(kind: Any, url: str) -> None:
+    with pytest.raises(ClientError, match="write it as your browser shows it"):
+        kind(url)
+
+
+def test_a_damaged_answer_is_no_traceback_of_a_library(server: Server, kind: Any) -> None:
+    def mangled(asked: Asked) -> None:
+        asked.send_response(200)
+        asked.send_header("Content-Encoding", "gzip")
+        asked.send_header("Content-Length", "4")
+        asked.end_headers()
+        asked.wfile.write(b"none")
+
+    server.answer = mangled
+    with pytest.raises(ClientError, match="cannot be reached: "):
+        kind(server.url).runs()
+    server.answer = lambda asked: asked.say(200, event("value", {"step": "x"}), "text/event-stream")
+    with pytest.raises(ClientError, match="which is no value of this client"):
+        list(kind(server.url).watch("a@b"))
+
+
+def test_a_date_may_be_one(server: Server, kind: Any) -> None:
+    kind(server.url).submit("events", as_of=date(2024, 1, 10))
+    assert json.loads(server.asked[-1].body)["as_of"] == "2024-01-10"
+
+
+def test_one_metric_may_be_given_alone(server: Server, kind: Any) -> None:
+    server.answer = lambda asked: asked.say(200, {"curves": []})
+    kind(server.url).curves("events.experiments@one", metrics="loss")
+    assert server.asked[-1].path.endswith("/metrics?metric=loss")
+
+
+def test_a_server_that_has_moved_is_named(server: Server, kind: Any) -> None:
+    server.answer = lambda asked: asked.redirect("https://airflow.example/mlops")
+    client = kind(server.url)
+    for ask in (client.runs, lambda: client.logs("a@b"), lambda: client.run("a@b")):
+        with pytest.raises(RefusedError, match="is at https://airflow.example/mlops now: give the address"):
+            ask()
+    server.answer = lambda asked: asked.say(200, b"<html>please log in</html>", "text/html")
+    with pytest.raises(ClientError, match="no log of this client"):
+        client.logs("a@b")
+    server.login = lambda asked: asked.redirect("https://airflow.example/auth")
+    with pytest.raises(ClientError, match="is at https://airflow.example/auth now"):
+        kind(server.url, "ana", "secret").runs()
+    server.login = lambda asked: asked.say(500, b"boom", "text/plain")
+    with pytest.raises(RefusedError, match="auth/token answered 500: boom"):
+        kind(server.url, "ana", "secret").runs()
+
+
+def test_secrets_stay_out_of_messages(kind: Any) -> None:
+    with pytest.raises(ClientError) as refused:
+        kind("http://ana:secret@airflow.example")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ClientError) as refused:
+        kind("http://airflow.example", token="sec\nret")
+    assert str(refused.value) == "token: give printable characters of ASCII"
+
+
+def test_a_token_out_of_a_file_may_end_its_line(server: Server, kind: Any) -> None:
+    kind(f" {server.url}/\n", token="token\n").run("a@b")
+    headers = server.asked[-1].headers
+    assert (headers["Authorization"], headers["User-Agent"]) == ("Bearer token", "mlops-client")
+    assert "gzip" in headers["Accept-Encoding"]
+
+
+def test_a_proxys_problem_need_not_say_what_it_is(server: Server, kind: Any) -> None:
+    server.answer = failing(
+        2, lambda asked: asked.say(503, {"status": 503}, "application/problem+json"), lambda asked: asked.say(200, RUN)
+    )
+    assert kind(server.url).run("a@b").id == RUN["id"]
+
+
+def test_a_refusal_can_be_handed_to_another_process() -> None:
+    again = pickle.loads(pickle.dumps(RefusedError(409, "it has ended")))
+    assert (again.status, str(again)) == (409, "it has ended")
 
 
 @pytest.mark.parametrize("run_id", ["events.experiments@a b/c?d#e", "../x@y", "%2F@%3F"])

@@ -21,11 +21,18 @@ ENDED: dict[str, Any] = {
     "started_at": "2024-01-10T00:00:00Z", "ended_at": "2024-01-10T00:01:30Z", "note": ODD,
     "airflow": "http://airflow/dags/events.experiments/runs/one", "tasks": [], "failure": ODD,
     "steps": [{"step": "ingest", "place": "experiments/ana/events/ingest/1"}],
-    "result": {"trainings": [{
-        "seed": 1, "epoch": 2, "passed": False, "reason": ODD, "champion": "3", "tracking": "http://mlflow/#/runs/1",
-        "report": "javascript:alert(1)", "validation": {"loss": 0.25},
-        "metrics": {"candidate.ndcg@10": 0.5, "candidate.ndcg@10.low": 0.4, "champion.ndcg@10": 0.75, "samples": 3.0},
-    }]},
+    "result": {
+        "experiment": "experiments/ana/events", "interval": ["2024-01-09T00:00:00Z", "2024-01-10T00:00:00Z"],
+        "last": None,
+        "trainings": [{
+            "seed": 1, "checkpoint": "experiments/ana/events/train/1", "epoch": 2, "tracking_run": "1",
+            "tracking": "http://mlflow/#/runs/1", "validation": {"loss": 0.25}, "passed": False, "reason": ODD,
+            "champion": "3", "evaluation": "experiments/ana/events/evaluate/1", "report": "javascript:alert(1)",
+            "metrics": {
+                "candidate.ndcg@10": 0.5, "candidate.ndcg@10.low": 0.4, "champion.ndcg@10": 0.75, "samples": 3.0,
+            },
+        }],
+    },
 }  # fmt: skip
 
 
@@ -56,11 +63,16 @@ def test_what_people_write_is_text(shown: Any) -> None:
 
 def test_a_run_shows_its_verdict_beside_the_champion() -> None:
     told = texts(Run(**ENDED)._repr_html_())
-    assert {"events", "success", "90 s", "would not be registered", "0.5000", "0.7500"} <= set(told)
+    assert {"events", "success", "90 s", "would not be registered", "0.5", "0.75"} <= set(told)
     assert "version 3, the champion" in told
     assert not any(".low" in text for text in told), "intervals are in the report"
-    until_train = {**ENDED, "result": {"trainings": [{"seed": 1, "epoch": 2, "validation": {"loss": 0.25}}]}}
-    assert {"best epoch 2", "loss", "0.2500"} <= set(texts(Run(**until_train)._repr_html_()))
+    result = ENDED["result"]
+    trained = {
+        each: result["trainings"][0][each]
+        for each in ("seed", "epoch", "checkpoint", "tracking_run", "tracking", "validation")
+    }
+    until_train = {**ENDED, "result": {**result, "trainings": [trained]}}
+    assert {"best epoch 2", "loss", "0.25"} <= set(texts(Run(**until_train)._repr_html_()))
     waiting = {
         **ENDED,
         "state": "queued",
@@ -80,7 +92,7 @@ def test_a_run_shows_its_verdict_beside_the_champion() -> None:
         [],
         [curve("loss", [0.5])],
         [curve("loss", [None, None])],
-        [curve("loss", [1e300, -1e300, None, 3])],
+        [curve("loss", [1.7e308, -1.7e308, None, 3])],
         [curve("loss", [1.0, 0.5], run) for run in "abcdefghijkl"],
         [curve("<&>\"'", [0.5, 0.25], "<&>")],
         [curve("$\\frac{$", [0.5, 0.25], run) for run in ("$\\x{$", "b")],
@@ -90,7 +102,28 @@ def test_a_run_shows_its_verdict_beside_the_champion() -> None:
 def test_any_curves_can_be_drawn(curves: list[Curve]) -> None:
     html = Curves(curves)._repr_html_()
     figures = parsed(html).findall(".//{http://www.w3.org/2000/svg}svg")
-    assert len(figures) == len({curve.metric for curve in curves})
+    assert len(figures) == len({curve.metric for curve in curves if len(curve.steps) > 1})
+    values = parsed(html).findall(".//tbody/tr")
+    assert len(values) == len({curve.metric for curve in curves if len(curve.steps) == 1})
+
+
+def test_what_is_judged_comes_first_and_single_values_in_a_table() -> None:
+    """Broken: a person would look for the loss among thirty figures of one point each."""
+    several = [
+        curve(metric, [0.5, 0.25], run)
+        for metric in ("system/cpu", "loss", "validation_mrr")
+        for run in ("aaaaaaaa", "bbbbbbbb")
+    ]
+    once = [curve("test_mrr", [0.75], "aaaaaaaa"), curve("test_mrr", [None], "bbbbbbbb")]
+    for each in (several, once):
+        for found in each:
+            found.name = "train"
+    told = texts(Curves([*several, *once])._repr_html_())
+    assert [text for text in told if text in ("validation_mrr", "loss", "system/cpu", "test_mrr")] == [
+        "validation_mrr", "loss", "system/cpu", "test_mrr",
+    ]  # fmt: skip
+    assert told[-6:] == ["metric", "train aaaaaa", "train bbbbbb", "test_mrr", "0.75", "-"]
+    assert told.count("train aaaaaa") == 4, "in each legend, and in the table"
 
 
 def test_points_become_curves_and_each_is_drawn_in_the_colour_of_the_page() -> None:
@@ -113,21 +146,42 @@ def shell() -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
 
 
+def test_a_terminal_shows_a_run_at_its_begin_and_end(shell: InteractiveShell) -> None:
+    """Broken: it would print a line each second, for hours."""
+    with capture_output(stdout=False, stderr=False) as cell:
+        picture = Picture(Run(**{**ENDED, "state": "running"}), ())
+        for number in range(3):
+            picture.add([Value(run="r", name="train", metric="loss", step=number, value=0.5, at=1)], None)
+        picture.finish(Run(**ENDED))
+    assert len(cell.outputs) == 2
+
+
+def test_a_program_prints_a_run_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: after hours of following it would end in an AttributeError."""
+    picture = Picture(Run(**{**ENDED, "state": "running"}), ())
+    picture.finish(Run(**ENDED))
+    assert capsys.readouterr().out.splitlines()[-1] == f"{ENDED['id']} is success"
+
+
 def test_a_cell_changes_while_the_run_goes_on(shell: InteractiveShell) -> None:
+    shell.kernel = object()  # by which IPython's own displays tell a notebook
     running = Run(**{**ENDED, "id": "events.experiments@one", "state": "running", "ended_at": None, "result": None})
+    queued = running.model_copy(update={"state": "queued"})
     points = [Value(run="r", name="train", metric=metric, step=1, value=0.5, at=1) for metric in ("loss", "rate")]
     with capture_output(stdout=False, stderr=False) as cell:
-        picture = Picture(running, ["loss"])
-        picture.add(points)
-        picture.add(points[:1])
+        picture = Picture(queued, "loss")
+        picture.add([], running)
+        picture.add(points, None)
+        picture.add([], running)
         picture.finish(Run(**ENDED))
     shown: list[RichOutput] = cell.outputs
-    assert [each.update for each in shown] == [False, True, True], "one second has not passed between the last two"
+    assert [each.update for each in shown] == [False, True, True, True], "values wait for a second, or for a look"
     assert len({each.transient["display_id"] for each in shown}) == 1
-    first, second, last = (texts(each.data["text/html"]) for each in shown)
-    assert "running" in first
-    assert "loss" in second
-    assert "rate" not in second
+    first, second, third, last = (texts(each.data["text/html"]) for each in shown)
+    assert "queued" in first
+    assert "running" in second
+    assert "loss" in third
+    assert "rate" not in third
     assert "would not be registered" in last
 
 

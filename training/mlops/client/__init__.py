@@ -14,10 +14,23 @@ Ask Airflow for experiments, from a program or a notebook::
 
 from __future__ import annotations
 
-from mlops.client.answers import Curves, Run, Runs, RunSummary
-from mlops.client.clients import AsyncClient, Client
+from mlops.client.answers import Curves, Datasets, Models, ModelVersions, Run, Runs, RunSummary, Snapshots
+from mlops.client.awaited import AsyncClient
+from mlops.client.blocking import Client
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
-from mlops.contract.rest import Curve, EndedStep, Task, Value
+from mlops.contract.rest import (
+    Curve,
+    Dataset,
+    EndedStep,
+    Model,
+    ModelVersion,
+    ModelVersionSummary,
+    Snapshot,
+    SnapshotDifference,
+    SnapshotSummary,
+    Task,
+    Value,
+)
 
 __all__ = [
     "AsyncClient",
@@ -25,11 +38,22 @@ __all__ = [
     "ClientError",
     "Curve",
     "Curves",
+    "Dataset",
+    "Datasets",
     "EndedStep",
+    "Model",
+    "ModelVersion",
+    "ModelVersionSummary",
+    "ModelVersions",
+    "Models",
     "RefusedError",
     "Run",
     "RunSummary",
     "Runs",
+    "Snapshot",
+    "SnapshotDifference",
+    "SnapshotSummary",
+    "Snapshots",
     "Task",
     "UnreachableError",
     "Value",

@@ -30,6 +30,34 @@ class Runs(list[RunSummary]):
         return pages.of_runs(self)
 
 
+class Datasets(list[rest.Dataset]):
+    """The datasets of the pipelines that one may read."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("name", "num_snapshots", "newest"))
+
+
+class Snapshots(list[rest.SnapshotSummary]):
+    """The snapshots of a dataset, the newest first."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("version", "interval_end", "num_rows", "num_bytes", "committed_at", "deprecated"))
+
+
+class Models(list[rest.Model]):
+    """The models of the pipelines that one may read."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("name", "pipeline", "aliases"))
+
+
+class ModelVersions(list[rest.ModelVersionSummary]):
+    """The versions of a model, the newest first."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("version", "semantic_version", "stage", "registered_at", "reason"))
+
+
 class Curves(list[rest.Curve]):
     """The curves of a run's trainings."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from secrets import token_hex
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -11,15 +14,18 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from mlops.client.answers import Curves, Run, RunSummary
+from mlops.client.answers import Curves, Datasets, Models, Run, RunSummary
 from mlops.client.errors import ClientError, RefusedError
 from mlops.contract import rest
-from mlops.contract.rest import API_PREFIX, PROBLEM_TYPE
+from mlops.contract.addresses import API_PREFIX
+from mlops.contract.rest import PROBLEM_TYPE
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 AnyRun = str | rest.RunSummary
 """A run, or its id."""
+AnySnapshot = str | rest.SnapshotSummary
+"""A snapshot, or its version."""
 REQUEST_SECONDS: Final = 300.0
 """For one answer, of a machine that has much else to do."""
 _MOST_QUOTED: Final = 300
@@ -43,10 +49,10 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
-    """Of a list of runs."""
+class Page(Generic[T]):
+    """Of a list."""
 
-    runs: Sequence[RunSummary]
+    items: Sequence[T]
     next: str | None
     """Its cursor; None: this was the last one."""
 
@@ -54,7 +60,7 @@ class Page:
 def submit(
     pipeline: str,
     settings: Mapping[str, Any] | None,
-    as_of: str | None,
+    as_of: str | date | None,
     until: str | None,
     seeds: int | None,
     sample: float | None,
@@ -62,27 +68,53 @@ def submit(
     idempotency_key: str | None,
 ) -> Call[RunSummary]:
     # Checked by the server, and not here: it may have come to take what an old client does not know.
-    asked = {"settings": settings, "as_of": as_of, "until": until, "seeds": seeds, "sample": sample, "name": name}
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ClientError(f'settings={settings!r}: give them by their names, such as {{"train.epochs": 6}}')
+    instant = as_of.isoformat() if isinstance(as_of, date) else as_of
+    asked = {"settings": settings, "as_of": instant, "until": until, "seeds": seeds, "sample": sample, "name": name}
+    for key, value in [*asked.items(), *(settings or {}).items()]:
+        if value is not settings:
+            _check_json(key, value)
     return Call(
         method="POST",
         path="/runs",
         body={"pipeline": pipeline, **{key: value for key, value in asked.items() if value is not None}},
-        headers={"Idempotency-Key": idempotency_key or token_hex(16)},
+        headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
         read=lambda response: _with_address(_document(RunSummary, response), response),
     )
+
+
+def _check_json(name: str, value: Any) -> None:
+    """:raises ClientError: naming the value that cannot be sent"""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ClientError(f"{name}={value!r}: {error}; give what JSON has: a text, a finite number, a list") from None
+
+
+def as_header(name: str, value: str) -> str:
+    """
+    Return what a header of a request may hold.
+
+    :raises ClientError: where it is something else
+    """
+    value = value.strip()
+    if not value or not value.isascii() or not value.isprintable():
+        raise ClientError(f"{name}: give printable characters of ASCII")
+    return value
 
 
 def run(of: AnyRun) -> Call[Run]:
     return Call(method="GET", path=place(of), read=lambda response: _with_address(_document(Run, response), response))
 
 
-def runs(pipeline: str | None, kind: str, user: str | None, state: str | None, cursor: str) -> Call[Page]:
+def runs(pipeline: str | None, kind: str, user: str | None, state: str | None, cursor: str) -> Call[Page[RunSummary]]:
     asked = {"pipeline": pipeline, "kind": kind, "user": user, "state": state, "cursor": cursor}
 
-    def read(response: httpx.Response) -> Page:
+    def read(response: httpx.Response) -> Page[RunSummary]:
         page = _document(rest.Runs, response)
         found = (RunSummary.model_validate(each.model_dump()) for each in page.runs)
-        return Page(runs=[_with_address(each, response) for each in found], next=page.next)
+        return Page(items=[_with_address(each, response) for each in found], next=page.next)
 
     params = {key: value for key, value in asked.items() if value is not None}
     return Call(method="GET", path="/runs", params=params, read=read)
@@ -99,17 +131,91 @@ def cancel(of: AnyRun) -> Call[RunSummary]:
 def logs(of: AnyRun, task: str | None, try_number: int | None, map_index: int) -> Call[str]:
     asked = {"task": task, "try_number": try_number, "map_index": map_index}
     params = {key: value for key, value in asked.items() if value is not None}
-    return Call(method="GET", path=f"{place(of)}/logs", params=params, read=lambda response: response.text)
+
+    def read(response: httpx.Response) -> str:
+        if not response.headers.get("content-type", "").startswith("text/plain"):
+            raise _misread("log", response, "no plain text")
+        return response.text
+
+    return Call(method="GET", path=f"{place(of)}/logs", params=params, read=read)
 
 
-def curves(of: AnyRun, metrics: Sequence[str], points: int | None) -> Call[Curves]:
-    params = {"metric": list(metrics), **({} if points is None else {"points": points})}
+def curves(of: AnyRun, metrics: Sequence[str] | str, points: int | None) -> Call[Curves]:
+    params = {"metric": names_of(metrics), **({} if points is None else {"points": points})}
     return Call(
         method="GET",
         path=f"{place(of)}/metrics",
         params=params,
         read=lambda response: Curves(_document(rest.Curves, response).curves),
     )
+
+
+def datasets() -> Call[Datasets]:
+    return Call(
+        method="GET",
+        path="/datasets",
+        read=lambda response: Datasets(_document(rest.Datasets, response).datasets),
+    )
+
+
+def snapshots(name: str, cursor: str) -> Call[Page[rest.SnapshotSummary]]:
+    def read(response: httpx.Response) -> Page[rest.SnapshotSummary]:
+        page = _document(rest.SnapshotPage, response)
+        if page.damaged:
+            warnings.warn(
+                f"{', '.join(page.damaged)} cannot be read, and left out: mlops store verify says more", stacklevel=2
+            )
+        return Page(items=page.snapshots, next=page.next)
+
+    return Call(method="GET", path=f"{_dataset(name)}/versions", params={"cursor": cursor}, read=read)
+
+
+def snapshot(name: str, version: AnySnapshot) -> Call[rest.Snapshot]:
+    path = f"{_dataset(name)}/versions/{quote(_version(version), safe='')}"
+    return Call(method="GET", path=path, read=lambda response: _document(rest.Snapshot, response))
+
+
+def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[rest.SnapshotDifference]:
+    return Call(
+        method="GET",
+        path=f"{_dataset(name)}/diff",
+        params={"before": _version(before), "after": _version(after)},
+        read=lambda response: _document(rest.SnapshotDifference, response),
+    )
+
+
+def models() -> Call[Models]:
+    return Call(method="GET", path="/models", read=lambda response: Models(_document(rest.Models, response).models))
+
+
+def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary]]:
+    def read(response: httpx.Response) -> Page[rest.ModelVersionSummary]:
+        page = _document(rest.ModelVersionPage, response)
+        return Page(items=page.versions, next=page.next)
+
+    return Call(method="GET", path=f"{_model(name)}/versions", params={"cursor": cursor}, read=read)
+
+
+def model_version(name: str, version: str | int) -> Call[rest.ModelVersion]:
+    path = f"{_model(name)}/versions/{quote(str(version), safe='')}"
+    return Call(method="GET", path=path, read=lambda response: _document(rest.ModelVersion, response))
+
+
+def _version(of: AnySnapshot) -> str:
+    return of if isinstance(of, str) else of.version
+
+
+def _model(name: str) -> str:
+    return f"/models/{quote(name, safe='')}"
+
+
+def _dataset(name: str) -> str:
+    return f"/datasets/{quote(name, safe='')}"
+
+
+def names_of(metrics: Sequence[str] | str) -> list[str]:
+    """Return names, of which one may have been given alone."""
+    return [metrics] if isinstance(metrics, str) else list(metrics)
 
 
 def place(of: AnyRun) -> str:
@@ -122,6 +228,13 @@ def check(response: httpx.Response) -> None:
     """
     :raises RefusedError: with the server's own words, where the answer is an error
     """
+    if response.has_redirect_location:
+        address = response.headers["Location"]
+        raise RefusedError(
+            response.status_code,
+            f"{response.request.url} is at {address} now: give the address that leads there, or log in at the proxy "
+            "between",
+        )
     if not response.is_error:
         return
     said = f"{response.request.method} {response.request.url} answered {response.status_code}: "
@@ -133,7 +246,10 @@ def problem_of(response: httpx.Response) -> str | None:
     """What the API itself says of an error; None where it is another server's answer, such as a proxy's."""
     if not response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
         return None
-    return _document(rest.ProblemDetails, response).detail
+    try:
+        return rest.ProblemDetails.model_validate_json(response.content).detail
+    except ValidationError:
+        return None
 
 
 def _document(kind: type[ModelT], response: httpx.Response) -> ModelT:
@@ -143,11 +259,14 @@ def _document(kind: type[ModelT], response: httpx.Response) -> ModelT:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ClientError(
-            f"{response.request.url} answered what is no {kind.__name__} of this client ({where or 'document'}: "
-            f"{first['msg']}): is it an Airflow with this provider, of the client's own release? It began "
-            f"{response.text[:_MOST_QUOTED]!r}"
-        ) from None
+        raise _misread(kind.__name__, response, f"{where or 'document'}: {first['msg']}") from None
+
+
+def _misread(what: str, response: httpx.Response, why: str) -> ClientError:
+    return ClientError(
+        f"{response.request.url} answered what is no {what} of this client ({why}): is it an Airflow with this "
+        f"provider, of the client's own release? It began {response.text[:_MOST_QUOTED]!r}"
+    )
 
 
 SummaryT = TypeVar("SummaryT", bound=rest.RunSummary)

@@ -16,9 +16,12 @@ class RefusedError(ClientError):
     """
 
     def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+    def __str__(self) -> str:
+        return self.detail
 
 
 class UnreachableError(ClientError):
-    """No server answers, though it was asked several times."""
+    """No server answers."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
+from mlops.contract import rest
 from mlops.contract.rest import Curve, Run, RunSummary
 
 _INK: Final = "#010203"
@@ -33,14 +37,41 @@ def of_runs(runs: Sequence[RunSummary]) -> str:
     return _part("several", runs)
 
 
+def of_table(rows: Sequence[BaseModel], columns: Sequence[str]) -> str:
+    """Return a table with these fields of each."""
+    return _part("table", rows, columns)
+
+
 def of_curves(curves: Sequence[Curve]) -> str:
-    """Return a figure for each metric, with a line for each training."""
-    metrics = list(dict.fromkeys(curve.metric for curve in curves))
-    figures = (_figure(metric, [curve for curve in curves if curve.metric == metric]) for metric in metrics)
-    return f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{''.join(figures)}</div>"
+    """Return a figure for each metric that has a curve, with a line for each training, and a table of the others."""
+    labels = _labels(curves)
+    by_metric: dict[str, list[Curve]] = {}
+    for curve in sorted(curves, key=lambda curve: _rank(curve.metric)):
+        by_metric.setdefault(curve.metric, []).append(curve)
+    drawn = {metric: each for metric, each in by_metric.items() if any(len(curve.steps) > 1 for curve in each)}
+    figures = "".join(_figure(metric, each, labels) for metric, each in drawn.items())
+    values = {
+        metric: {curve.run: curve.values[-1] for curve in each if curve.values}
+        for metric, each in by_metric.items()
+        if metric not in drawn
+    }
+    table = _part("values", values, labels) if values else ""
+    return f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>{table}"
 
 
-def _figure(metric: str, curves: Sequence[Curve]) -> str:
+def _rank(metric: str) -> tuple[bool, bool, bool, str]:
+    """What a training is judged by comes first, what is measured of the machine last."""
+    return "/" in metric, not metric.startswith("validation"), "loss" not in metric, metric
+
+
+def _labels(curves: Sequence[Curve]) -> dict[str, str]:
+    """Names of the trainings by their runs; those of one name with the begin of the run's id."""
+    names = {curve.run: curve.name for curve in curves}
+    counts = Counter(names.values())
+    return {run: name if counts[name] == 1 else f"{name} {run[:6]}" for run, name in names.items()}
+
+
+def _figure(metric: str, curves: Sequence[Curve], labels: Mapping[str, str]) -> str:
     # Airflow's runtime has no matplotlib, and draws no curves.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -48,12 +79,13 @@ def _figure(metric: str, curves: Sequence[Curve]) -> str:
     with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         figure = Figure(figsize=(4.4, 2.7), layout="constrained")
         axes = figure.subplots()
-        for number, curve in enumerate(curves):
-            values = [float("nan") if value is None else value for value in curve.values]
-            mark = "o" if len(values) == 1 else None
-            axes.plot(
-                curve.steps, values, color=_COLOURS[number % len(_COLOURS)], lw=1.4, marker=mark, label=curve.name
-            )
+        for curve in curves:
+            # matplotlib fails near the ends of what a number may be.
+            values = [float("nan") if value is None else max(min(value, 1e300), -1e300) for value in curve.values]
+            # One between two that were not finite would be seen by nobody.
+            mark = "." if len(values) == 1 or None in curve.values else None
+            colour = _COLOURS[list(labels).index(curve.run) % len(_COLOURS)]
+            axes.plot(curve.steps, values, color=colour, lw=1.4, marker=mark, label=labels[curve.run])
         axes.set_title(metric, color=_INK, fontsize=10, parse_math=False)
         axes.set_xlabel("step", color=_INK, fontsize=9)
         axes.tick_params(colors=_INK, labelsize=8)
@@ -80,7 +112,8 @@ def _template() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"asked": _asked, "duration": _duration}
+    environment.filters |= {"asked": _asked, "duration": _duration, "said": _said}
+    environment.globals |= {"of_candidate": rest.of_candidate, "verdict": rest.verdict}
     return environment.get_template("cells.html.j2")
 
 
@@ -90,9 +123,19 @@ def _asked(run: RunSummary) -> list[tuple[str, str]]:
 
 
 def _said(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} = {each}" for name, each in value.items())
-    return str(value)
+    match value:
+        case None:
+            return ""
+        case dict():
+            return ", ".join(f"{name} = {each}" for name, each in value.items())
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M}"
+        case int() if not isinstance(value, bool):
+            return f"{value:,}"
+        case rest.Deprecation():
+            return value.reason
+        case _:
+            return str(value)
 
 
 def _duration(run: RunSummary) -> str:

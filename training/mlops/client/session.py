@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Literal, TypeVar
 
 import httpx
 import tenacity
+from tenacity.retry import retry_base
 
-from mlops.client.calls import REQUEST_SECONDS, Call, check, problem_of
+from mlops.client.calls import REQUEST_SECONDS, Call, Page, as_header, check, problem_of
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
-from mlops.contract.rest import API_PREFIX
+from mlops.contract.addresses import API_PREFIX
 
 T = TypeVar("T")
+Exchange = Generator[httpx.Request, httpx.Response, T]
+"""Requests, each to be answered, and what they come to."""
+Kind = Literal["experiment", "night"]
+State = Literal["queued", "running", "success", "failed"]
 
+_CONNECT_SECONDS: Final = 10.0
 _ATTEMPTS: Final = 5
+_FIRST_ATTEMPTS: Final = 2
+_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout)
+_UNANSWERED: Final = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
+_HEADERS: Final = {"User-Agent": "mlops-client", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
 FIRST_PAUSE_SECONDS: Final = 0.5
 _MOST_PAUSE_SECONDS: Final = 30.0
+_NOT_LET_IN: Final = frozenset({400, 401, 403, 405, 422})
 _PASSING: Final = frozenset({502, 503, 504})
 """What a proxy answers while the server is started anew."""
 
@@ -30,15 +41,23 @@ class Session:
     """
 
     def __init__(self, url: str, user: str | None, password: str | None, token: str | None) -> None:
-        self.url = url.rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
+        self.url = url.strip().rstrip("/")
+        try:
+            address = httpx.URL(self.url)
+        except (httpx.InvalidURL, ValueError):
+            address = httpx.URL()
+        if address.userinfo:
+            raise ClientError(f"Airflow's address at {address.host}: give user and password beside it, not within")
+        if address.scheme not in ("http", "https") or not address.host or address.query or address.fragment:
             raise ClientError(f"Airflow's address {url!r}: write it as your browser shows it, http://HOST:PORT")
         if token is not None and user is not None:
             raise ClientError("a token says who you are: leave user and password out")
         if (user is None) != (password is None):
             raise ClientError("give both user and password, or none where Airflow lets everybody in")
         self._login = None if user is None else {"username": user, "password": password}
-        self._token = token
+        self._token = None if token is None else as_header("token", token)
+        self.has_answered = False
+        """Whether there is a server: one that has never answered is not waited for."""
         self._is_given = token is not None
 
     def exchange(self, call: Call[T]) -> Generator[httpx.Request, httpx.Response, T]:
@@ -55,6 +74,24 @@ class Session:
         check(response)
         return call.read(response)
 
+    def listing(
+        self, page: Callable[[str], Call[Page[T]]], most: int
+    ) -> Generator[httpx.Request, httpx.Response, list[T]]:
+        """
+        Yield the requests of a list, page by page.
+
+        :param page: the call of the page of a cursor
+        :param most: items
+        :raises ClientError: where the server refuses
+        """
+        found: list[T] = []
+        cursor: str | None = ""
+        while cursor is not None and len(found) < most:
+            answer = yield from self.exchange(page(cursor))
+            found += answer.items
+            cursor = answer.next
+        return found[:most]
+
     def _log_in(self) -> Generator[httpx.Request, httpx.Response, None]:
         """
         Yield the request of a token, where there is none.
@@ -64,22 +101,30 @@ class Session:
         if self._token is not None:
             return
         method, address = ("GET" if self._login is None else "POST"), f"{self.url}/auth/token"
-        response = yield httpx.Request(method, address, json=self._login, extensions=_extensions(REQUEST_SECONDS))
+        response = yield httpx.Request(
+            method, address, headers=_HEADERS, json=self._login, extensions=_extensions(REQUEST_SECONDS)
+        )
         try:
             token = response.json()["access_token"] if response.is_success else None
         except (ValueError, KeyError, TypeError):
             token = None
-        if isinstance(token, str):
-            self._token = token
-            return
-        if response.is_success or response.status_code == httpx.codes.NOT_FOUND:
-            raise ClientError(f"{address} gives no token: is {self.url} the address of an Airflow?")
+        if not isinstance(token, str):
+            raise self._not_let_in(response)
+        self._token = as_header("token", token)
+
+    def _not_let_in(self, response: httpx.Response) -> ClientError:
+        address, status = response.request.url, response.status_code
+        if response.has_redirect_location:
+            return ClientError(f"{address} is at {response.headers['Location']} now: give the address that leads there")
+        is_json = "json" in response.headers.get("content-type", "")
+        if response.is_success or status == httpx.codes.NOT_FOUND or (status in _NOT_LET_IN and not is_json):
+            return ClientError(f"{address} gives no token: is {self.url} the address of an Airflow?")
+        if status not in _NOT_LET_IN:
+            return RefusedError(status, f"{address} answered {status}: {response.text[:200]}")
         if self._login is None:
-            raise RefusedError(response.status_code, f"{self.url} asks who you are: give user and password, or a token")
+            return RefusedError(status, f"{self.url} asks who you are: give user and password, or a token")
         who = self._login["username"]
-        raise RefusedError(
-            response.status_code, f"{self.url} does not let {who!r} in with this password: {response.text[:200]}"
-        )
+        return RefusedError(status, f"{self.url} does not let {who!r} in with this password: {response.text[:200]}")
 
     def _request(self, call: Call[Any]) -> httpx.Request:
         return httpx.Request(
@@ -87,7 +132,7 @@ class Session:
             f"{self.url}{API_PREFIX}{call.path}",
             params=call.params,
             json=call.body,
-            headers={**call.headers, "Authorization": f"Bearer {self._token}"},
+            headers={**_HEADERS, **call.headers, "Authorization": f"Bearer {self._token}"},
             extensions=_extensions(call.silence_seconds),
         )
 
@@ -99,26 +144,22 @@ class Session:
         return True
 
     def unreachable(self, error: Exception) -> UnreachableError:
-        return UnreachableError(f"Airflow at {self.url} cannot be reached: {error or type(error).__name__}")
+        return UnreachableError(f"Airflow at {self.url} cannot be reached: {str(error) or type(error).__name__}")
 
-
-def retrying(request: httpx.Request) -> Mapping[str, Any]:
-    """How often a request is sent, for tenacity: again where it got no answer, if that cannot do harm."""
-    # The second time it would find that the run has ended.
-    attempts = 1 if request.method == "DELETE" else _ATTEMPTS
-    return {
-        "retry": tenacity.retry_if_exception_type(httpx.TransportError) | tenacity.retry_if_result(_is_passing),
-        "stop": tenacity.stop_after_attempt(attempts),
-        "wait": tenacity.wait_exponential_jitter(
-            initial=FIRST_PAUSE_SECONDS, jitter=FIRST_PAUSE_SECONDS, max=_MOST_PAUSE_SECONDS
-        ),
-        "retry_error_callback": lambda state: state.outcome.result(),
-    }
-
-
-def is_stream(response: httpx.Response) -> bool:
-    """Whether an answer goes on for as long as there is something to tell."""
-    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+    def retrying(self, request: httpx.Request) -> Mapping[str, Any]:
+        """How often a request is sent, for tenacity: again where it got no answer, if that cannot do harm."""
+        # Had the first one arrived, the second would find that the run has ended.
+        kinds = _UNSENT if request.method == "DELETE" else _UNANSWERED
+        again: retry_base = tenacity.retry_if_exception_type(kinds)
+        if request.method != "DELETE":
+            again = again | tenacity.retry_if_result(_is_passing)
+        return {
+            "retry": again,
+            "stop": tenacity.stop_after_attempt(_ATTEMPTS if self.has_answered else _FIRST_ATTEMPTS),
+            "wait": tenacity.wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=_MOST_PAUSE_SECONDS)
+            + tenacity.wait_random(0, FIRST_PAUSE_SECONDS),
+            "retry_error_callback": lambda state: state.outcome.result(),
+        }
 
 
 def _is_passing(response: httpx.Response) -> bool:
@@ -126,4 +167,4 @@ def _is_passing(response: httpx.Response) -> bool:
 
 
 def _extensions(seconds: float) -> dict[str, Any]:
-    return {"timeout": httpx.Timeout(REQUEST_SECONDS, read=seconds).as_dict()}
+    return {"timeout": httpx.Timeout(REQUEST_SECONDS, connect=_CONNECT_SECONDS, read=seconds).as_dict()}

@@ -20,11 +20,12 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.datasets_text import show_difference, show_snapshot
+from mlops.contract.manifest import compare_columns, differing_periods
 from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.snapshots.catalog import CommittedSnapshot, find_snapshot, read_catalog
 from mlops.data.snapshots.deprecation import deprecate
 from mlops.data.snapshots.garbage import collect
-from mlops.data.snapshots.snapshot_diff import compare_columns, compare_period, differing_periods
+from mlops.data.snapshots.snapshot_diff import compare_period
 from mlops.data.snapshots.snapshot_verification import find_damage
 
 _SNAPSHOT = "NAME, NAME@VERSION (its first 6 characters do, where no other begins so) or NAME@YYYY-MM-DD (last day)"

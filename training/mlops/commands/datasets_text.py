@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlops.contract.grain import counted
+from mlops.contract.manifest import ColumnsDiff
 from mlops.data.snapshots.catalog import CommittedSnapshot
-from mlops.data.snapshots.snapshot_diff import ColumnsDiff, RowsDiff
+from mlops.data.snapshots.snapshot_diff import RowsDiff
 
 
 def show_snapshot(snapshot: CommittedSnapshot, console: Console) -> None:

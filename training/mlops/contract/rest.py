@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -11,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 
-API_PREFIX: Final = "/mlops/api/v1"
-"""Of the API, in Airflow's API server."""
 PROBLEM_TYPE: Final = "application/problem+json"
 """Media type of an error."""
 MOST_RUNS: Final = 100
@@ -101,14 +100,72 @@ class RunSummary(BaseModel):
     """Address of its page, relative to Airflow's."""
 
 
+CANDIDATE: Final = "candidate."
+CHAMPION: Final = "champion."
+"""Begin the names of an evaluation's metrics."""
+
+
+def of_candidate(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the candidate's own metrics out of an evaluation's, by their names; intervals are left out."""
+    return {
+        name.removeprefix(CANDIDATE): value
+        for name, value in metrics.items()
+        if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
+    }
+
+
+def verdict(passed: bool) -> str:
+    """What the gate would do, in words."""
+    return f"would {'' if passed else 'not '}be registered"
+
+
+class TrainingResult(BaseModel):
+    """What came out of a training of an experiment, and of its evaluation where there was one."""
+
+    seed: int
+    checkpoint: str
+    """Its place in the store."""
+    epoch: int
+    """The best one."""
+    tracking_run: str
+    """Of MLflow."""
+    tracking: str
+    """Address of that run."""
+    validation: dict[str, float]
+    """Metrics of the validation, of the best epoch."""
+    metrics: dict[str, float] | None = None
+    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals."""
+    passed: bool | None = None
+    """Whether the gate would let it pass."""
+    reason: str | None = None
+    champion: str | None = None
+    """Version that was in production then."""
+    evaluation: str | None = None
+    """Its place in the store."""
+    report: str | None = None
+    """Address of the report."""
+
+
+class ExperimentResult(BaseModel):
+    """What came out of an experiment."""
+
+    experiment: str
+    """Where it lies in the store, and its name in MLflow."""
+    interval: tuple[datetime, datetime]
+    """Of the data."""
+    last: dict[str, Any] | None
+    """Where nothing was to be trained: the ref of the last step."""
+    trainings: list[TrainingResult]
+
+
 class Run(RunSummary):
     """A run, and what has come out of it so far."""
 
     tasks: list[Task]
     steps: list[EndedStep]
     """Of an experiment: what has ended so far."""
-    result: dict[str, Any] | None
-    """Of an experiment that has ended well: what ``mlops run --json`` prints."""
+    result: ExperimentResult | None
+    """Of an experiment that has ended well."""
     failure: str | None
     """Why it failed, in the step's own words."""
 
@@ -150,6 +207,176 @@ class Value(BaseModel):
     step: int
     value: float | None
     at: int
+
+
+class Dataset(BaseModel):
+    """The snapshots of a pipeline."""
+
+    name: str
+    """The pipeline's."""
+    num_snapshots: int
+    newest: datetime
+    """End of the newest data interval."""
+
+
+class Datasets(BaseModel):
+    """Of the pipelines that the asker may read."""
+
+    datasets: list[Dataset]
+
+
+class Deprecation(BaseModel):
+    """Why no new work starts from a snapshot."""
+
+    reason: str
+    by: str
+    at: datetime
+
+
+class SnapshotSummary(BaseModel):
+    """A snapshot, as lists have it."""
+
+    name: str
+    version: str
+    """SHA-256: equal rows of equal intervals have one version, wherever they are committed."""
+    place: str
+    """In the store."""
+    interval_start: datetime
+    interval_end: datetime
+    """As-of time: nothing that became known at or after it is in the snapshot."""
+    num_rows: int
+    num_bytes: int
+    schema_hash: str
+    committed_at: datetime
+    deprecated: Deprecation | None
+
+
+class SnapshotPage(BaseModel):
+    """A page of a dataset's snapshots."""
+
+    snapshots: list[SnapshotSummary]
+    damaged: list[str]
+    """Places whose snapshot cannot be read: ``mlops store verify`` says what it affects."""
+    next: str | None
+    """The cursor of the next page; null on the last one."""
+
+
+class Period(BaseModel):
+    """An hour, day, week or month of a snapshot."""
+
+    name: str
+    num_rows: int
+    num_bytes: int
+
+
+class Split(BaseModel):
+    """Rows that are trained on, or held out."""
+
+    num_rows: int
+    periods: list[str]
+    """In which it has rows, oldest first."""
+
+
+class Snapshot(SnapshotSummary):
+    """A snapshot, and where it came from."""
+
+    columns: dict[str, str]
+    """Name to type, in their order."""
+    event_time: str
+    """Column that decides to which period a row belongs."""
+    timezone: str
+    grain: str
+    """What the periods are."""
+    window: list[str]
+    """All periods of the window, whether they have rows or not, oldest first."""
+    periods: list[Period]
+    """Those with rows."""
+    splits: dict[str, Split]
+    sources: dict[str, dict[str, Any]]
+    """Of each its kind, the position that was read, and the rows."""
+    creator: dict[str, Any]
+    """The run of Airflow that made it."""
+    engine: str
+
+
+class PeriodDifference(BaseModel):
+    """A period whose rows are not the same in two snapshots."""
+
+    name: str
+    rows_before: int | None
+    """Null where the first snapshot has none."""
+    rows_after: int | None
+
+
+class SnapshotDifference(BaseModel):
+    """In what two snapshots differ; of rows within a period ``mlops datasets diff`` tells more."""
+
+    before: str
+    """Version."""
+    after: str
+    columns_added: dict[str, str]
+    """Name to type."""
+    columns_removed: dict[str, str]
+    columns_retyped: dict[str, tuple[str, str]]
+    """Name to the type before and after."""
+    periods: list[PeriodDifference]
+
+
+class Model(BaseModel):
+    """A registered model."""
+
+    name: str
+    pipeline: str
+    """That has registered its newest version."""
+    aliases: dict[str, str]
+    """Version of each: ``champion`` is the one in production."""
+
+
+class Models(BaseModel):
+    """Of the pipelines that the asker may read."""
+
+    models: list[Model]
+
+
+class ModelVersionSummary(BaseModel):
+    """A version of a model, as lists have it."""
+
+    name: str
+    version: str
+    semantic_version: str | None
+    """Null for a moment after it was registered."""
+    pipeline: str
+    """That has registered it."""
+    stage: str | None
+    """``staging``, ``canary``, ``production`` or ``archived``; null where it was never in any."""
+    registered_at: datetime
+    reason: str
+    """Why the evaluation let it pass."""
+    metrics: dict[str, float] | None
+    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals. Null where somebody has
+    changed the version's tag with its lineage."""
+    dataset_version: str
+    """Of the snapshot that it was trained on."""
+    tracking_run: str
+    """Of MLflow."""
+
+
+class ModelVersionPage(BaseModel):
+    """A page of a model's versions."""
+
+    versions: list[ModelVersionSummary]
+    next: str | None
+    """The cursor of the next page; null on the last one."""
+
+
+class ModelVersion(ModelVersionSummary):
+    """A version of a model, and where it came from."""
+
+    git_commit: str | None
+    artifact_sha256: dict[str, str]
+    """Digest of each file that the steps committed, by its key in the store."""
+    lineage: list[dict[str, Any]]
+    """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
 
 
 class ProblemDetails(BaseModel):

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlops.code import recipe_of
+from mlops.contract.manifest import Manifest, compare_columns, differing_periods
 from mlops.contract.refs import CheckpointRef, DatasetRef, ReportRef
 from mlops.contract.settings import replaced_settings
-from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.snapshot_diff import compare_columns, differing_periods
 from mlops.reproduction.environments import CODE, EnvironmentDifference, compare_environments
 from mlops.reproduction.original import Original
 from mlops.store import Store

@@ -13,9 +13,9 @@ from polars.exceptions import PolarsError
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from mlops.contract.grain import Periods, counted
+from mlops.contract.manifest import Manifest
 from mlops.contract.sections.validate import Drift, ServingLog
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.snapshots.manifest import Manifest
 from mlops.validation.anomalies import Anomaly, ReferenceComparison, shorten
 from mlops.validation.columns import check_columns, is_instant
 from mlops.validation.drift import column_distance, drifted

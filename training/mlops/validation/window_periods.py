@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from mlops.contract.grain import Grain, counted, number_of
+from mlops.contract.manifest import Manifest
 from mlops.contract.sections.validate import Volume
 from mlops.contract.step import BadConfigError
-from mlops.data.snapshots.manifest import Manifest
 
 ALIKE: Final[Mapping[Grain, Sequence[int]]] = {"hour": (168, 24, 1), "day": (7, 1), "week": (1,), "month": (12, 1)}
 """How many periods before one lies another of its kind: the same hour of the weekday, or of the day; and so on."""

@@ -12,10 +12,10 @@ import narwhals as nw
 import polars as pl
 import pytest
 
+from mlops.contract.manifest import Manifest
 from mlops.contract.refs import DatasetRef, canonical_json
 from mlops.contract.sections.ingest import KeySplit, TimeSplit
 from mlops.contract.step import BadDataError
-from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot, write_snapshot
 from mlops.data.sources.window import Window
 from mlops.store import Store

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 from committed_snapshots import store_snapshot, visits
 
+from mlops.contract.manifest import compare_columns, differing_periods
 from mlops.contract.step import BadConfigError
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.snapshot_diff import compare_columns, compare_period, compare_rows, differing_periods
+from mlops.data.snapshots.snapshot_diff import compare_period, compare_rows
 from mlops.store import Store
 
 DAY = "2024-01-01"

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from mlops.contract.manifest import Manifest
 from mlops.contract.refs import Artifact, DatasetRef
 from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.snapshots.deprecation import Deprecation, find_deprecation
-from mlops.data.snapshots.manifest import Manifest
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import REF_FILE, Store, Stored
 from mlops.store_errors import DamagedObjectError

@@ -34,9 +34,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
+from mlops.contract.manifest import Manifest
 from mlops.contract.refs import DatasetRef
 from mlops.contract.step import EXPERIMENTS
-from mlops.data.snapshots.manifest import Manifest
 from mlops.store import REF_FILE, Store, Stored, blob_key
 from mlops.store_errors import DamagedObjectError, StoreError
 

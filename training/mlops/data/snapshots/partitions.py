@@ -21,10 +21,10 @@ import narwhals as nw
 import polars as pl
 
 from mlops.contract.grain import Periods
+from mlops.contract.manifest import Blob, Partition
 from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.data.engine.engines import Table, collect, is_spark, map_polars
 from mlops.data.snapshots.canonical import encode, encode_pieces, in_order, normalise
-from mlops.data.snapshots.manifest import Blob, Partition
 from mlops.data.snapshots.splits import SPLITS, index_of
 from mlops.process import memory_limit
 from mlops.store import Store

@@ -18,13 +18,13 @@ from typing import Any, Final
 import polars as pl
 
 from mlops.contract.grain import Grain, counted
+from mlops.contract.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.contract.refs import DatasetRef, digest_of
 from mlops.contract.sections.calendar import EVERY_DAY, AnyCalendar
 from mlops.contract.sections.ingest import AnySplit, TimeSplit
 from mlops.contract.step import BadDataError
 from mlops.data.engine.engines import Engine, Table, as_table, on_spark, spark_session
 from mlops.data.snapshots.calendar import check_newest, expected_periods
-from mlops.data.snapshots.manifest import Blob, Manifest, Partition, SplitPart
 from mlops.data.snapshots.partitions import PeriodWriter, StoredPeriod, write_periods
 from mlops.data.snapshots.splits import INDEX, SPLITS, periods_of
 from mlops.data.sources.window import Window

@@ -180,3 +180,36 @@ def _partition(document: Mapping[str, Any]) -> Partition:
     blobs = tuple(Blob(**blob) for blob in document["blobs"])
     index = Blob(**document["index"]) if document.get("index") else None
     return Partition(**{**document, "blobs": blobs, "index": index})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnsDiff:
+    """Differences in columns between the first snapshot and the second."""
+
+    added: Mapping[str, str]
+    """Name to type of the columns that only the second snapshot has."""
+    removed: Mapping[str, str]
+    retyped: Mapping[str, tuple[str, str]]
+    """Name to the type before and after, of the columns whose type differs."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.retyped)
+
+
+def compare_columns(before: Manifest, after: Manifest) -> ColumnsDiff:
+    both = before.schema.keys() & after.schema.keys()
+    return ColumnsDiff(
+        added={name: dtype for name, dtype in after.schema.items() if name not in both},
+        removed={name: dtype for name, dtype in before.schema.items() if name not in both},
+        retyped={
+            name: (dtype, after.schema[name])
+            for name, dtype in before.schema.items()
+            if name in both and dtype != after.schema[name]
+        },
+    )
+
+
+def differing_periods(before: Manifest, after: Manifest) -> list[str]:
+    """Return the periods whose blobs are not the same; all others have equal rows, and need not be read."""
+    old, new = ({part.period: [blob.sha256 for blob in part.blobs] for part in m.partitions} for m in (before, after))
+    return sorted(period for period in old.keys() | new.keys() if old.get(period) != new.get(period))

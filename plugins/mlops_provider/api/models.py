@@ -1,0 +1,174 @@
+"""
+``/models``: the versions that pipelines have registered. A model is the pipeline's that has registered its newest
+version, and is shown to whoever may read that pipeline's DAG.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from mlops.contract.refs import ReportRef
+from mlops.contract.rest import Model, Models, ModelVersion, ModelVersionPage, ModelVersionSummary
+from mlops.contract.section import NAME_PATTERN
+from mlops.contract.stages import STAGE_TAG
+from mlops_provider.api.airflow import AirflowDep, readable_dags
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.gathering import gather
+from mlops_provider.logins import Login
+from mlops_provider.registry import PIPELINE_TAG, REF_TAG, VERSION_TAG, Registry
+
+router = APIRouter(tags=["models"], responses=DOCUMENTED)
+
+MOST_VERSIONS: Final = 100
+"""In one answer."""
+
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """A deployment's MLflow, and its reader's login."""
+
+    team: str | None
+    uri: str
+    login: Login | None
+
+
+def _where(teams: Iterable[str | None]) -> list[Where]:
+    # It reads Airflow's connections, and the teams' file.
+    from mlops_provider.connections import login_of
+    from mlops_provider.deployment import Deployment
+
+    deployments = [(team, Deployment.load(team)) for team in teams]
+    return [
+        Where(team=team, uri=deployment.tracking_uri, login=login_of("reader", deployment))
+        for team, deployment in deployments
+    ]
+
+
+def _team_of(name: str) -> str | None:
+    from mlops_provider.deployment import tenant_of_name
+
+    return tenant_of_name(name)
+
+
+async def _where_is(name: Name, airflow: AirflowDep) -> Where:
+    """:raises Problem: where there is no such model that the asker may read"""
+    (where,) = await asyncio.to_thread(lambda: _where([_team_of(name)]))
+    async with Registry.open(where.uri, where.login) as registry:
+        pipeline = await _pipeline_of(name, where.team, registry)
+    if pipeline is None or await airflow.found(f"/dags/{pipeline}", hides=True) is None:
+        raise Problem(404, f"there is no model {name!r}: see GET /models")
+    return where
+
+
+async def _pipeline_of(model: str, team: str | None, registry: Registry) -> str | None:
+    """The pipeline whose model it is; None where it is none's, or another team's."""
+    if not re.fullmatch(NAME_PATTERN, model):
+        return None
+    newest = await registry.versions(model, 1)
+    pipeline = _tags(newest[0])[PIPELINE_TAG] if newest else None
+    if pipeline is None or not await asyncio.to_thread(lambda: _team_of(model) == _team_of(pipeline) == team):
+        return None
+    return pipeline
+
+
+WhereDep = Annotated[Where, Depends(_where_is)]
+
+
+@router.get("/models")
+async def models(airflow: AirflowDep) -> Models:
+    """List the models of the pipelines that the asker may read."""
+    readable = await readable_dags(airflow)
+    found: list[Model] = []
+    for where in await asyncio.to_thread(lambda: _where({_team_of(name) for name in readable})):
+        async with Registry.open(where.uri, where.login) as registry:
+            registered = await registry.models()
+            names = [each["name"] for each in registered]
+            pipelines = await gather(partial(_pipeline_of, team=where.team, registry=registry), names)
+        found += [
+            Model(name=each["name"], pipeline=pipeline, aliases=_aliases(each))
+            for each, pipeline in zip(registered, pipelines, strict=True)
+            if pipeline is not None and pipeline in readable
+        ]
+    return Models(models=found)
+
+
+@router.get("/models/{name}/versions")
+async def versions(
+    name: Name,
+    where: WhereDep,
+    limit: Annotated[int, Query(ge=1, le=MOST_VERSIONS)] = MOST_VERSIONS,
+    cursor: Annotated[str, Query(pattern=r"^\d{0,18}$", description="The `next` of the page before")] = "",
+) -> ModelVersionPage:
+    """List the versions of a model that pipelines have registered, the newest first."""
+    async with Registry.open(where.uri, where.login) as registry:
+        page = await registry.versions(name, limit + 1, below=int(cursor) if cursor else None)
+    found = [_summary(each) for each in page[:limit]]
+    return ModelVersionPage(versions=found, next=found[-1].version if len(page) > limit else None)
+
+
+@router.get("/models/{name}/versions/{version}")
+async def version(name: Name, version: str, where: WhereDep) -> ModelVersion:
+    """A version, by its number or an alias such as `champion`: its lineage back to the snapshot."""
+    async with Registry.open(where.uri, where.login) as registry:
+        number = version if version.isascii() and version.isdecimal() else None
+        if number is None:
+            number = _aliases(await registry.model(name)).get(version)
+        page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
+    if not page or str(page[0]["version"]) != str(int(number or "")):
+        raise Problem(404, f"there is no version {version!r} of {name!r}: see GET /models/{name}/versions")
+    report = _report(page[0])
+    if report is None:
+        raise Problem(500, f"tag {REF_TAG} of version {number} of {name!r} is no lineage: somebody has changed it")
+    lineage = [ref.to_wire() for ref in report.lineage()][::-1]
+    digests = {a["key"]: a["sha256"] for link in lineage for a in link.pop("artifacts").values()}
+    for link in lineage:
+        link.pop("parent", None)
+    return ModelVersion(
+        **_summary(page[0]).model_dump(),
+        git_commit=_tags(page[0]).get("mlops.git_commit"),
+        artifact_sha256=digests,
+        lineage=lineage,
+    )
+
+
+def _summary(found: Mapping[str, Any]) -> ModelVersionSummary:
+    tags, report = _tags(found), _report(found)
+    return ModelVersionSummary(
+        name=found["name"],
+        version=str(found["version"]),
+        semantic_version=tags.get(VERSION_TAG),
+        pipeline=tags[PIPELINE_TAG],
+        stage=tags.get(STAGE_TAG),
+        registered_at=datetime.fromtimestamp(int(found["creation_timestamp"]) / 1000, UTC),
+        reason=found.get("description", ""),
+        metrics=None if report is None else dict(report.metrics),
+        dataset_version=tags.get("mlops.dataset_version", ""),
+        tracking_run=found.get("run_id", ""),
+    )
+
+
+def _report(found: Mapping[str, Any]) -> ReportRef | None:
+    """The lineage of a version; None where its tag is none."""
+    try:
+        return ReportRef.from_wire(json.loads(_tags(found)[REF_TAG]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _tags(found: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in found.get("tags", [])}
+
+
+def _aliases(registered: Mapping[str, Any]) -> dict[str, str]:
+    return {each["alias"]: str(each["version"]) for each in registered.get("aliases", [])}

@@ -1,0 +1,206 @@
+"""The client, for programs that do other things meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import date
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import tenacity
+from httpx_sse import EventSource
+
+from mlops.client import calls, following
+from mlops.client.answers import Curves, Datasets, Models, ModelVersions, Run, Runs, RunSummary, Snapshots
+from mlops.client.calls import AnyRun, AnySnapshot, Call
+from mlops.client.following import CUTS, Looks, Position, is_stream
+from mlops.client.notebook import Picture
+from mlops.client.session import Exchange, Kind, Session, State
+from mlops.contract.rest import FINISHED, ModelVersion, Snapshot, SnapshotDifference, Value
+from mlops.contract.stages import CHAMPION
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """
+    :class:`Client`, for programs that do other things meanwhile: its methods are awaited, ``watch`` by ``async for``.
+    It belongs to one event loop.
+
+    The parameters are the same.
+    """
+
+    def __init__(
+        self, url: str, user: str | None = None, password: str | None = None, *, token: str | None = None
+    ) -> None:
+        self._session = Session(url, user, password, token)
+        self._http = httpx.AsyncClient()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def submit(
+        self,
+        pipeline: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        as_of: str | date | None = None,
+        until: str | None = None,
+        seeds: int | None = None,
+        sample: float | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        """See :meth:`Client.submit`."""
+        return await self._do(calls.submit(pipeline, settings, as_of, until, seeds, sample, name, idempotency_key))
+
+    async def run(self, run: AnyRun) -> Run:
+        """See :meth:`Client.run`."""
+        return await self._do(calls.run(run))
+
+    async def runs(
+        self,
+        pipeline: str | None = None,
+        *,
+        kind: Kind = "experiment",
+        user: str | None = None,
+        state: State | None = None,
+        most: int = 100,
+    ) -> Runs:
+        """See :meth:`Client.runs`."""
+        listing = self._session.listing(lambda cursor: calls.runs(pipeline, kind, user, state, cursor), most)
+        return Runs(await self._run(listing))
+
+    async def cancel(self, run: AnyRun) -> RunSummary:
+        """See :meth:`Client.cancel`."""
+        return await self._do(calls.cancel(run))
+
+    async def logs(
+        self, run: AnyRun, *, task: str | None = None, try_number: int | None = None, map_index: int = -1
+    ) -> str:
+        """See :meth:`Client.logs`."""
+        return await self._do(calls.logs(run, task, try_number, map_index))
+
+    async def curves(self, run: AnyRun, *, metrics: Sequence[str] | str = (), points: int | None = None) -> Curves:
+        """See :meth:`Client.curves`."""
+        return await self._do(calls.curves(run, metrics, points))
+
+    async def watch(self, run: AnyRun) -> AsyncIterator[list[Value]]:
+        """See :meth:`Client.watch`."""
+        async with aclosing(self._news(run)) as news:
+            async for values in news:
+                if values:
+                    yield values
+
+    async def _news(self, run: AnyRun) -> AsyncGenerator[list[Value], None]:
+        position = Position(run)
+        while not position.has_ended:
+            pause = following.REOPEN_SECONDS
+            try:
+                async with aclosing(await self._do(position.call())) as response:
+                    yield []
+                    async for event in EventSource(response).aiter_sse():
+                        if values := position.read(event):
+                            yield values
+                position.heard()
+            except CUTS as error:
+                position.check(error)
+                pause = following.PAUSE_SECONDS
+            yield position.rest()
+            if not position.has_ended:
+                await asyncio.sleep(pause)
+
+    async def wait(self, run: AnyRun, timeout_seconds: float | None = None) -> Run:
+        """See :meth:`Client.wait`."""
+        looks = Looks(run, self._session.has_answered, timeout_seconds)
+        while True:
+            try:
+                if (found := await self.run(run)).state in FINISHED:
+                    return found
+                pause = looks.pause()
+            except CUTS as error:
+                pause = looks.pause(error)
+            await asyncio.sleep(pause)
+
+    async def datasets(self) -> Datasets:
+        """See :meth:`Client.datasets`."""
+        return await self._do(calls.datasets())
+
+    async def snapshots(self, dataset: str, *, most: int = 100) -> Snapshots:
+        """See :meth:`Client.snapshots`."""
+        listing = self._session.listing(lambda cursor: calls.snapshots(dataset, cursor), most)
+        return Snapshots(await self._run(listing))
+
+    async def snapshot(self, dataset: str, version: AnySnapshot) -> Snapshot:
+        """See :meth:`Client.snapshot`."""
+        return await self._do(calls.snapshot(dataset, version))
+
+    async def compare(self, dataset: str, before: AnySnapshot, after: AnySnapshot) -> SnapshotDifference:
+        """See :meth:`Client.compare`."""
+        return await self._do(calls.compare(dataset, before, after))
+
+    async def models(self) -> Models:
+        """See :meth:`Client.models`."""
+        return await self._do(calls.models())
+
+    async def model_versions(self, model: str, *, most: int = 100) -> ModelVersions:
+        """See :meth:`Client.model_versions`."""
+        listing = self._session.listing(lambda cursor: calls.model_versions(model, cursor), most)
+        return ModelVersions(await self._run(listing))
+
+    async def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
+        """See :meth:`Client.model_version`."""
+        return await self._do(calls.model_version(model, version))
+
+    async def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
+        """See :meth:`Client.show`."""
+        picture = Picture(await self.run(run), metrics)
+        async with aclosing(self._news(run)) as news:
+            async for values in news:
+                picture.add(values, None if values else await self._seen(run))
+        picture.finish(await self.wait(run))
+
+    async def _seen(self, run: AnyRun) -> Run | None:
+        """A run, where it can be seen; what cannot be is told by its stream."""
+        try:
+            return await self.run(run)
+        except CUTS:
+            return None
+
+    async def _do(self, call: Call[T]) -> T:
+        return await self._run(self._session.exchange(call))
+
+    async def _run(self, exchange: Exchange[T]) -> T:
+        response: httpx.Response | None = None
+        while True:
+            try:
+                request = next(exchange) if response is None else exchange.send(response)
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            response = await self._answered(request)
+
+    async def _answered(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await tenacity.AsyncRetrying(**self._session.retrying(request))(self._send, request)
+        except httpx.RequestError as error:
+            raise self._session.unreachable(error) from error
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        response = await self._http.send(request, stream=True)
+        self._session.has_answered = True
+        if not is_stream(response):
+            await response.aread()
+        return response

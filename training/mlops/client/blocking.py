@@ -1,0 +1,255 @@
+"""The client, for programs that wait for each answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import date
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import tenacity
+from httpx_sse import EventSource
+
+from mlops.client import calls, following
+from mlops.client.answers import Curves, Datasets, Models, ModelVersions, Run, Runs, RunSummary, Snapshots
+from mlops.client.calls import AnyRun, AnySnapshot, Call
+from mlops.client.following import CUTS, Looks, Position, is_stream
+from mlops.client.notebook import Picture
+from mlops.client.session import Exchange, Kind, Session, State
+from mlops.contract.rest import FINISHED, ModelVersion, Snapshot, SnapshotDifference, Value
+from mlops.contract.stages import CHAMPION
+
+T = TypeVar("T")
+
+
+class Client:
+    """
+    :param url: root of Airflow's API server, such as ``http://127.0.0.1:8080``
+    :param user: of Airflow; None where it lets everybody in, or a token is given
+    :param password: of the user
+    :param token: of Airflow's API, where somebody else has logged in
+    :raises ClientError: of each method, where the server refuses or cannot be reached; its message says what would do
+    """
+
+    def __init__(
+        self, url: str, user: str | None = None, password: str | None = None, *, token: str | None = None
+    ) -> None:
+        self._session = Session(url, user, password, token)
+        self._http = httpx.Client()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(
+        self,
+        pipeline: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        as_of: str | date | None = None,
+        until: str | None = None,
+        seeds: int | None = None,
+        sample: float | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        """
+        Have Airflow try a pipeline out, from snapshot to evaluation; nothing is registered.
+
+        :param pipeline: its name
+        :param settings: other values for settings, by their name in the pipeline's file: ``train.learning_rate``
+        :param as_of: of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601;
+            now, if not given
+        :param until: the last step; ``evaluate``, if not given
+        :param seeds: train and evaluate with so many seeds
+        :param sample: train on a share of the samples, such as 0.1
+        :param name: keeps the results apart from those of other names
+        :param idempotency_key: your requests of a pipeline with one key are one run; if not given, each call is one
+        """
+        return self._do(calls.submit(pipeline, settings, as_of, until, seeds, sample, name, idempotency_key))
+
+    def run(self, run: AnyRun) -> Run:
+        """Return a run, and what has come out of it so far."""
+        return self._do(calls.run(run))
+
+    def runs(
+        self,
+        pipeline: str | None = None,
+        *,
+        kind: Kind = "experiment",
+        user: str | None = None,
+        state: State | None = None,
+        most: int = 100,
+    ) -> Runs:
+        """
+        List runs, the newest first.
+
+        :param kind: nights are those of one pipeline
+        :param user: who asked for them
+        :param most: so many of them
+        """
+        listing = self._session.listing(lambda cursor: calls.runs(pipeline, kind, user, state, cursor), most)
+        return Runs(self._run(listing))
+
+    def cancel(self, run: AnyRun) -> RunSummary:
+        """End a run: its processes and pods end within seconds, and what is committed stays."""
+        return self._do(calls.cancel(run))
+
+    def logs(self, run: AnyRun, *, task: str | None = None, try_number: int | None = None, map_index: int = -1) -> str:
+        """
+        Return what a task has written so far.
+
+        :param task: of a night
+        :param try_number: the newest one, if not given
+        """
+        return self._do(calls.logs(run, task, try_number, map_index))
+
+    def curves(self, run: AnyRun, *, metrics: Sequence[str] | str = (), points: int | None = None) -> Curves:
+        """
+        Return the curves of a run's trainings so far.
+
+        :param metrics: their names; all, if none is given
+        :param points: at most, of each curve
+        """
+        return self._do(calls.curves(run, metrics, points))
+
+    def watch(self, run: AnyRun) -> Iterator[list[Value]]:
+        """Yield what is new each time that values were logged, those of before first, until the run has ended."""
+        return (values for values in self._news(run) if values)
+
+    def _news(self, run: AnyRun) -> Iterator[list[Value]]:
+        """Of :meth:`watch`; empty each time that a stream has been opened and has ended."""
+        position = Position(run)
+        while not position.has_ended:
+            pause = following.REOPEN_SECONDS
+            try:
+                with closing(self._do(position.call())) as response:
+                    yield []
+                    for event in EventSource(response).iter_sse():
+                        if values := position.read(event):
+                            yield values
+                position.heard()
+            except CUTS as error:
+                position.check(error)
+                pause = following.PAUSE_SECONDS
+            yield position.rest()
+            if not position.has_ended:
+                time.sleep(pause)
+
+    def wait(self, run: AnyRun, timeout_seconds: float | None = None) -> Run:
+        """
+        Wait until a run has ended.
+
+        :raises TimeoutError: where it has not by then; it goes on
+        """
+        looks = Looks(run, self._session.has_answered, timeout_seconds)
+        while True:
+            try:
+                if (found := self.run(run)).state in FINISHED:
+                    return found
+                pause = looks.pause()
+            except CUTS as error:
+                pause = looks.pause(error)
+            time.sleep(pause)
+
+    def datasets(self) -> Datasets:
+        """List the datasets of the pipelines that you may read."""
+        return self._do(calls.datasets())
+
+    def snapshots(self, dataset: str, *, most: int = 100) -> Snapshots:
+        """
+        List the snapshots of a dataset, the newest first.
+
+        :param dataset: the pipeline's name
+        :param most: so many of them
+        """
+        listing = self._session.listing(lambda cursor: calls.snapshots(dataset, cursor), most)
+        return Snapshots(self._run(listing))
+
+    def snapshot(self, dataset: str, version: AnySnapshot) -> Snapshot:
+        """
+        Return what is in a snapshot, and where it came from.
+
+        :param version: the snapshot, or its version, of which the first six characters do
+        """
+        return self._do(calls.snapshot(dataset, version))
+
+    def compare(self, dataset: str, before: AnySnapshot, after: AnySnapshot) -> SnapshotDifference:
+        """Return in which columns and periods two snapshots differ."""
+        return self._do(calls.compare(dataset, before, after))
+
+    def models(self) -> Models:
+        """List the registered models of the pipelines that you may read."""
+        return self._do(calls.models())
+
+    def model_versions(self, model: str, *, most: int = 100) -> ModelVersions:
+        """
+        List the versions of a model, the newest first.
+
+        :param most: so many of them
+        """
+        listing = self._session.listing(lambda cursor: calls.model_versions(model, cursor), most)
+        return ModelVersions(self._run(listing))
+
+    def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
+        """
+        Return a version of a model, and its lineage back to the snapshot.
+
+        :param version: its number or an alias; the one in production, if not given
+        """
+        return self._do(calls.model_version(model, version))
+
+    def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
+        """
+        Show a run in a notebook: its curves as they grow, until it has ended.
+
+        :param metrics: their names; all, if none is given
+        """
+        picture = Picture(self.run(run), metrics)
+        for values in self._news(run):
+            picture.add(values, None if values else self._seen(run))
+        picture.finish(self.wait(run))
+
+    def _seen(self, run: AnyRun) -> Run | None:
+        """A run, where it can be seen; what cannot be is told by its stream."""
+        try:
+            return self.run(run)
+        except CUTS:
+            return None
+
+    def _do(self, call: Call[T]) -> T:
+        return self._run(self._session.exchange(call))
+
+    def _run(self, exchange: Exchange[T]) -> T:
+        response: httpx.Response | None = None
+        while True:
+            try:
+                request = next(exchange) if response is None else exchange.send(response)
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            response = self._answered(request)
+
+    def _answered(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return tenacity.Retrying(**self._session.retrying(request))(self._send, request)
+        except httpx.RequestError as error:
+            raise self._session.unreachable(error) from error
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        response = self._http.send(request, stream=True)
+        self._session.has_answered = True
+        if not is_stream(response):
+            response.read()
+        return response
