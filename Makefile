@@ -108,6 +108,7 @@ CHAOS_KILLS ?= 100
 CHAOS_EVICTIONS ?= 12
 CHAOS_LIFECYCLE ?= 50
 CHAOS_NIGHTS ?= 10
+CHAOS_EXPERIMENTS ?= 100
 CHAOS_PEERS ?= 200
 CHAOS_INTERLEAVINGS ?= 100000
 
@@ -115,13 +116,14 @@ CHAOS_INTERLEAVINGS ?= 100000
 chaos: export CHAOS_ROUNDS := $(CHAOS_ROUNDS)
 
 .PHONY: chaos
-chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights; evict pods; replay spot availability
+chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights, and while CHAOS_EXPERIMENTS experiments run; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	.venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py tests/end_to_end/test_tuning.py
 	.venv/training/bin/python -m pytest tests/training/steps tests/training/trainer/test_matrix.py tests/training/trainer/test_health.py tests/training/trainer/test_strategies.py tests/training/test_rendezvous.py tests/training/tuning/test_study.py tests/training/serving --ignore tests/training/steps/test_validate.py --ignore tests/training/steps/test_lifecycle_kills.py
 	.venv/training/bin/python -m pytest tests/training/reproduction tests/training/evaluation tests/training/features tests/training/data/sources/test_on_spark.py
 	CHAOS_PEERS=$(CHAOS_PEERS) .venv/training/bin/python -m pytest tests/training/trainer/test_peer_memory.py -s --timeout 7200
 	CHAOS_NIGHTS=$(CHAOS_NIGHTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_daemons.py -s
+	CHAOS_EXPERIMENTS=$(CHAOS_EXPERIMENTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_many_experiments.py -s
 	FAB_VENV=$(CURDIR)/.venv/fab .venv/airflow/bin/python -m pytest tests/security/test_approvals.py tests/security/test_fab.py
 	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py tests/mlops_provider/launchers/test_pod.py
 	.venv/airflow/bin/python -m pytest tests/end_to_end/test_engines.py tests/end_to_end/test_language_model.py tests/end_to_end/test_outages.py tests/security/test_tenants.py

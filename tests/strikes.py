@@ -99,7 +99,7 @@ class Killer:
             self._turn = self.chance.sample(KINDS, len(KINDS))
         for kind in self._turn:
             if kind in DAEMONS:
-                self._strike_daemon(kind)
+                self.strike_daemon(kind)
             elif (victim := self._victim(kind, run_id)) is not None:
                 process, task_id = victim
                 process.kill()
@@ -111,7 +111,7 @@ class Killer:
             return kind
         return None
 
-    def _strike_daemon(self, name: str) -> None:
+    def strike_daemon(self, name: str) -> None:
         process = self.airflow.stack.parts.process(name)
         assert process is not None, f"{name} is not there to be killed"
         process.kill()

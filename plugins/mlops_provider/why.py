@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
+from mlops.contract.rest import cancelled_by
+from mlops_provider.exceptions import StepLostError
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
@@ -70,9 +72,12 @@ class _Run:
             why = "the DAG is paused: unpause it" if is_paused else "another run of the DAG may be under way"
             yield f"It has not begun: {why}."
             return
+        cancelled = cancelled_by(self._run["note"]) if self._run["state"] == "failed" else None
+        if cancelled is not None:
+            yield f"It was {cancelled}."
         for task in self._tasks:
             match task["state"]:
-                case "failed":
+                case "failed" if cancelled is None or not self._is_lost(task):
                     yield from self._failed(task)
                 case "up_for_retry":
                     message, _ = self._said(task)
@@ -90,6 +95,11 @@ class _Run:
         if report is not None:
             message = message.replace(report, self._address(report))
         yield f"{_name(task)} failed{tries}: {message}"
+
+    def _is_lost(self, task: Mapping[str, Any]) -> bool:
+        """Whether its process has ended without a word of its own, as one does that is ended."""
+        failure = self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY) if task["map_index"] == -1 else None
+        return failure is None or failure["type"] == StepLostError.__name__
 
     def _said(self, task: Mapping[str, Any]) -> tuple[str, str | None]:
         """

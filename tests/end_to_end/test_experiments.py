@@ -126,6 +126,17 @@ def test_a_failure_names_the_report_in_airflow(airflow: LiveAirflow, ana: Person
     assert ana.http.get(address).status_code == 200
 
 
+def test_a_task_that_is_none_is_told_with_those_that_are(ana: Person, tried: dict[str, Any]) -> None:
+    logs = f"/runs/{tried['id']}/logs"
+    for params, said in (
+        ({"task": "train"}, f"task 'train' of {tried['id']}: its tasks are experiment"),
+        ({"map_index": "3"}, f"task 'experiment' of {tried['id']}: map_index 3: it has -1 to -1"),
+        ({"try_number": "9"}, f"experiment of {tried['id']} has had 1 tries so far"),
+    ):
+        answer = ana.http.get(logs, params=params)
+        assert (answer.status_code, answer.json()["detail"]) == (404, said)
+
+
 def test_what_was_tried_before_is_found(ana: Person, tried: dict[str, Any]) -> None:
     """Broken: the hundred small runs of a day would each take a snapshot of their own."""
     again = ana.ended(ana.submit(SHORT | {"seeds": 2})["id"])
@@ -184,6 +195,8 @@ def test_a_cancelled_run_leaves_nothing_and_the_same_request_goes_on(airflow: Li
         airflow.hold("train", 0)
     cancelled = ana.run(run_id)
     assert (cancelled["state"], cancelled["note"]) == ("failed", "cancelled by ana")
+    assert ana.wait(run_id, lambda run: run["failure"] is not None)["failure"] == "cancelled by ana"
+    assert explain(airflow.client, *run_id.split("@")).sentences == ["It was cancelled by ana."]
     noted = airflow.client.every("/eventLogs", "event_logs", run_id=run_id.partition("@")[2])
     assert {(each["event"], each["owner"]) for each in noted} >= {("trigger_dag_run", "ana"), ("patch_dag_run", "ana")}
     over = ana.http.delete(f"/runs/{run_id}")
@@ -360,7 +373,8 @@ def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("change", "status", "detail"),
     [
-        ({"pipeline": "event"}, 404, "there is no pipeline 'event' that may be tried out"),
+        ({"pipeline": "event"}, 404, "there is no pipeline 'event' that may be tried out: did you mean events?"),
+        ({"pipeline": "nothing"}, 404, "'nothing' that may be tried out: there are events, those in YAML"),
         ({"settings": {"train.epoch": 1}}, 422, "settings train.epoch=1: unknown key 'train.epoch'; did you mean"),
         ({"settings": {"train.epochs": 0}}, 422, "settings train.epochs=0: train.epochs must be >= 1, got 0"),
         ({"settings": {"promote.approval": None}}, 422, "'promote' is no step of an experiment; these are ingest, "),

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from busy_server import BusyServer, busy_server
 from live_airflow import PIPELINE, LiveAirflow
+from live_processes import is_alive
 from releases import wait_for
 from services import s3_server
 from turns import on_turn
@@ -113,7 +114,7 @@ def test_what_a_killed_mlflow_leaves_is_ended_and_other_programs_are_not(airflow
     other = psutil.Popen(["sleep", "600"], cwd=airflow.stack.root, start_new_session=True)
     try:
         airflow.start()
-        assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+        assert not any(is_alive(child.pid) for child in children)
         assert other.is_running(), "of another session"
     finally:
         other.kill()

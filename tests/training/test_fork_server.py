@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from live_processes import is_alive
 
 from mlops.contract import warm
 from mlops.contract.step import python_path
@@ -199,7 +200,7 @@ def test_a_server_that_cannot_import_says_so(capfd: pytest.CaptureFixture[str]) 
 
 
 def running(pids: Sequence[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in pids if is_alive(pid)]
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
@@ -248,7 +249,7 @@ def warm_processes(place: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or [])
-        if "warm" in line and process.info["cwd"] == str(place) and process.status() != psutil.STATUS_ZOMBIE:
+        if "warm" in line and process.info["cwd"] == str(place) and is_alive(process.pid):
             found.append(process)
     return found
 

@@ -103,6 +103,7 @@ class Program:
             self.config.model_args,
             vocab_size=self._manifest.get("vocab_size"),
             num_outputs=self._objective.functions.num_outputs,
+            tells_unread=True,
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

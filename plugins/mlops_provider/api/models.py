@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -61,14 +61,17 @@ def _team_of(name: str) -> str | None:
     return tenant_of_name(name)
 
 
-async def _where_is(name: Name, airflow: AirflowDep) -> Where:
+async def _registry(name: Name, airflow: AirflowDep) -> AsyncIterator[Registry]:
     """:raises Problem: where there is no such model that the asker may read"""
     (where,) = await asyncio.to_thread(lambda: _where([_team_of(name)]))
     async with Registry.open(where.uri, where.login) as registry:
         pipeline = await _pipeline_of(name, where.team, registry)
-    if pipeline is None or await airflow.found(f"/dags/{pipeline}", hides=True) is None:
-        raise Problem(404, f"there is no model {name!r}: see GET /models")
-    return where
+        if pipeline is None or await airflow.found(f"/dags/{pipeline}", hides=True) is None:
+            raise Problem(404, f"there is no model {name!r}: see GET /models")
+        yield registry
+
+
+RegistryDep = Annotated[Registry, Depends(_registry)]
 
 
 async def _pipeline_of(model: str, team: str | None, registry: Registry) -> str | None:
@@ -77,12 +80,11 @@ async def _pipeline_of(model: str, team: str | None, registry: Registry) -> str 
         return None
     newest = await registry.versions(model, 1)
     pipeline = _tags(newest[0])[PIPELINE_TAG] if newest else None
-    if pipeline is None or not await asyncio.to_thread(lambda: _team_of(model) == _team_of(pipeline) == team):
+    # Whoever may write to MLflow may have set the tag, to anything.
+    if pipeline is None or not re.fullmatch(NAME_PATTERN, pipeline):
         return None
-    return pipeline
-
-
-WhereDep = Annotated[Where, Depends(_where_is)]
+    is_theirs = await asyncio.to_thread(lambda: _team_of(model) == _team_of(pipeline) == team)
+    return pipeline if is_theirs else None
 
 
 @router.get("/models")
@@ -106,25 +108,23 @@ async def models(airflow: AirflowDep) -> Models:
 @router.get("/models/{name}/versions")
 async def versions(
     name: Name,
-    where: WhereDep,
+    registry: RegistryDep,
     limit: Annotated[int, Query(ge=1, le=MOST_VERSIONS)] = MOST_VERSIONS,
     cursor: Annotated[str, Query(pattern=r"^\d{0,18}$", description="The `next` of the page before")] = "",
 ) -> ModelVersionPage:
     """List the versions of a model that pipelines have registered, the newest first."""
-    async with Registry.open(where.uri, where.login) as registry:
-        page = await registry.versions(name, limit + 1, below=int(cursor) if cursor else None)
+    page = await registry.versions(name, limit + 1, below=int(cursor) if cursor else None)
     found = [_summary(each) for each in page[:limit]]
     return ModelVersionPage(versions=found, next=found[-1].version if len(page) > limit else None)
 
 
 @router.get("/models/{name}/versions/{version}")
-async def version(name: Name, version: str, where: WhereDep) -> ModelVersion:
+async def version(name: Name, version: str, registry: RegistryDep) -> ModelVersion:
     """A version, by its number or an alias such as `champion`: its lineage back to the snapshot."""
-    async with Registry.open(where.uri, where.login) as registry:
-        number = version if version.isascii() and version.isdecimal() else None
-        if number is None:
-            number = _aliases(await registry.model(name)).get(version)
-        page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
+    number = version if version.isascii() and version.isdecimal() else None
+    if number is None:
+        number = _aliases(await registry.model(name)).get(version)
+    page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
     if not page or str(page[0]["version"]) != str(int(number or "")):
         raise Problem(404, f"there is no version {version!r} of {name!r}: see GET /models/{name}/versions")
     report = _report(page[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -20,17 +21,20 @@ from mlops.contract.rest import (
     FINISHED,
     MOST_RUNS,
     EndedStep,
-    ExperimentResult,
     NewRun,
     Run,
     Runs,
     RunSummary,
     Task,
+    cancelled_by,
+    with_cancellation,
 )
+from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
-from mlops_provider.api.airflow import Airflow, AirflowDep
+from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.exceptions import StepLostError
 from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.names import dag_id_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
@@ -109,7 +113,10 @@ async def _check(asked: NewRun, dag_id: str, airflow: Airflow) -> None:
     """
     task = await airflow.found(f"/dags/{dag_id}/tasks/{TASK}")
     if task is None or not task["doc_md"]:
-        raise Problem(404, f"there is no pipeline {asked.pipeline!r} that may be tried out: see GET /dags of Airflow")
+        names = sorted(filter(None, map(tried_out, await readable_dags(airflow))))
+        near = difflib.get_close_matches(asked.pipeline, names, n=1)
+        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}, those in YAML"
+        raise Problem(404, f"there is no pipeline {asked.pipeline!r} that may be tried out: {known}")
     text = text_of(task["doc_md"])
     # It imports all steps, and reads YAML: nothing for the event loop.
     await asyncio.to_thread(_check_settings, asked, text)
@@ -178,8 +185,7 @@ async def cancel(run: RunId, airflow: AirflowDep, user: GetUserDep) -> RunSummar
     found = await find_run(run, airflow)
     if found["state"] in FINISHED:
         raise Problem(409, f"{run} has ended already, as {found['state']}")
-    note = "\n".join(filter(None, [found["note"], f"cancelled by {user.get_name()}"]))
-    body = {"state": "failed", "note": note}
+    body = {"state": "failed", "note": with_cancellation(found["note"], user.get_name())}
     return _summary(await airflow.request("PATCH", run_place(found["dag_id"], found["dag_run_id"]), json=body))
 
 
@@ -198,7 +204,12 @@ async def logs(
         raise SpecError("task: name one of the night's tasks, such as train")
     place = f"{run_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
     instance = place if map_index == -1 else f"{place}/{map_index}"
-    number = try_number or (await airflow.request("GET", instance))["try_number"]
+    if (found_task := await airflow.found(instance)) is None:
+        raise Problem(404, await _other_tasks(found, task, map_index, airflow))
+    last = found_task["try_number"]
+    if try_number is not None and try_number > last:
+        raise Problem(404, f"{task} of {run} has had {last} tries so far")
+    number = try_number or last
     if not number:
         return ""
     page = await airflow.request(
@@ -207,6 +218,17 @@ async def logs(
     lines = [line for entry in page["content"] for line in _lines(entry)]
     # Less the marks by which Airflow's pages fold lines.
     return "".join(f"{line}\n" for line in lines if not line.startswith("::"))
+
+
+async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflow: Airflow) -> str:
+    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
+    found = (await airflow.request("GET", place, params={"limit": MOST_RUNS}))["task_instances"]
+    indices = sorted(each["map_index"] for each in found if each["task_id"] == task)
+    if indices:
+        known = f"map_index {map_index}: it has {indices[0]} to {indices[-1]}"
+    else:
+        known = f"its tasks are {', '.join(sorted({each['task_id'] for each in found}))}"
+    return f"task {task!r} of {run['dag_id']}@{run['dag_run_id']}: {known}"
 
 
 def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:
@@ -259,7 +281,10 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     for each in instances:
         if failure is None and each["state"] == "failed":
             told = await xcom(run, each["task_id"], FAILURE_KEY, airflow, each["map_index"])
-            failure = told.get("message") if isinstance(told, dict) else None
+            # A process that is ended leaves no word of its own; then who has ended it says more.
+            said = told if isinstance(told, dict) else {}
+            is_lost = said.get("type", StepLostError.__name__) == StepLostError.__name__
+            failure = (cancelled_by(run["note"]) if is_lost else None) or said.get("message")
     steps, result = None, None
     if summary.kind == "experiment":
         steps = await _said(_STEPS, run, STEPS_KEY, airflow)

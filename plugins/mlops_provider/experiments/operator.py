@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from mlops.contract.rest import verdict
+from mlops.contract.results import verdict
 from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError

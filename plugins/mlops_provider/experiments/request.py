@@ -20,6 +20,7 @@ from mlops.contract.section import SpecError, leaves
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.experiments.arguments import SPIN
 from mlops_provider.operators.runs import interval_before
+from mlops_provider.pod_spec import ALL
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
 
@@ -27,6 +28,8 @@ _READ: Final = frozenset({("ingest", "sources"), ("train", "initialise")})
 """First keys of settings that say what is read with the rights of the deployment."""
 _OUTWARD: Final = frozenset({"connection", "path", "schema_path", "url"})
 """Last keys of others."""
+_RESOURCES: Final = frozenset({"cpu", "ephemeral_storage", "gpu_type", "gpus", "memory", "scratch", "shared_memory"})
+"""Of pods: what they ask the cluster for, and nothing of what they may read."""
 _CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]")
 """Begins an import path; what may follow it, such as the ``@10`` of a metric, is the step's to read."""
 
@@ -210,7 +213,13 @@ def _unique(given: Iterator[tuple[KeyPath, str]], option: str = "settings") -> M
     changes: dict[KeyPath, str] = {}
     for keys, value in given:
         each = f"{option} {'.'.join(keys)}={value}"
-        if keys[0] not in EXPERIMENT_STEPS:
+        if keys[0] == "pods":
+            if len(keys) != 3 or keys[1] not in (ALL, *EXPERIMENT_STEPS) or keys[2] not in _RESOURCES:
+                raise SpecError(
+                    f"{each}: of pods an experiment has {', '.join(sorted(_RESOURCES))} of its own, by step or for "
+                    f"{ALL}, such as pods.train.memory"
+                )
+        elif keys[0] not in EXPERIMENT_STEPS:
             raise SpecError(f"{each}: {keys[0]!r} is no step of an experiment; these are {', '.join(EXPERIMENT_STEPS)}")
         if keys in changes:
             raise SpecError(f"{each}: {'.'.join(keys)} is given twice; keep one")

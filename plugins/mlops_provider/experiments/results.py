@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 
 from mlops.contract.refs import CheckpointRef, Ref, ReportRef
-from mlops.contract.rest import ExperimentResult, TrainingResult, of_candidate
+from mlops.contract.results import ExperimentResult, Spread, TrainingResult, of_candidate
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.asked import Experiment
@@ -66,9 +66,13 @@ class Results:
     """By the last step before the training."""
     trainings: Sequence[Training]
 
+    def over_seeds(self) -> dict[str, Spread]:
+        """How each metric varies over several trainings."""
+        return {name: Spread.of([each.metrics[name] for each in self.trainings]) for name in self.trainings[0].metrics}
+
     def document(self, experiment: Experiment, deployment: Deployment, in_airflow: bool = False) -> dict[str, Any]:
         """
-        An :class:`mlops.contract.rest.ExperimentResult`, as JSON.
+        An :class:`mlops.contract.results.ExperimentResult`, as JSON.
 
         :param in_airflow: see :func:`address`
         """
@@ -77,6 +81,7 @@ class Results:
             interval=experiment.interval,
             last=None if self.trainings else self.prepared.to_wire(),
             trainings=[each.result(deployment, in_airflow) for each in self.trainings],
+            over_seeds={} if len(self.trainings) < 2 else self.over_seeds(),
         )
         return result.model_dump(mode="json")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlops.contract.refs import Ref
-from mlops.contract.rest import CHAMPION, verdict
+from mlops.contract.results import CHAMPION, Spread, verdict
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.results import Training, address
 from mlops_provider.links import run_url
@@ -70,7 +69,9 @@ def _table(trainings: Sequence[Training]) -> Table:
         if champion is not None and report is not None:
             cells.append(_number(report.metrics, CHAMPION + metric))
         cells += [f"{value:.4f}" for value in values]
-        cells += [f"{statistics.mean(values):.4f}", f"{statistics.stdev(values):.4f}"] if several else []
+        if several:
+            spread = Spread.of(values)
+            cells += [f"{spread.mean:.4f}", f"{spread.standard_deviation:.4f}"]
         table.add_row(metric, *cells)
     return table
 

@@ -56,6 +56,16 @@ def test_settings_take_the_place_of_those_of_the_file() -> None:
     assert "tune" not in experiment.dag.task_ids
 
 
+def test_an_experiment_may_ask_for_other_resources() -> None:
+    experiment = asked(
+        "flight_ranking", "--set", "pods.train.memory=64Gi", "--set", "pods.train.gpus=4", "--set", "pods.all.cpu=2",
+        "--launcher", "pod",
+    )  # fmt: skip
+    train, ingest = experiment.pipeline.pods_of("train"), experiment.pipeline.pods_of("ingest")
+    assert (train["memory"], train["gpus"], train["cpu"], ingest["cpu"]) == ("64Gi", 4, "2", "2")
+    assert "memory" not in ingest
+
+
 def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
     experiment = asked(str(REPOSITORY / "dags/digits.pipeline.yaml"), "--seeds", "3", "--name", "wider")
     assert experiment.name == f"{user()}/digits.wider"
@@ -82,6 +92,13 @@ def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
         (["digits", "--set", "train.epochs"], "--set train.epochs: write STEP.KEY=VALUE"),
         (["digits", "--set", "epochs=3"], "--set epochs=3: 'epochs' is no step of an experiment; these are ingest, "),
         (["digits", "--set", "promote.approval=null"], "'promote' is no step of an experiment"),
+        (
+            ["digits", "--set", "pods.train.service_account=x"],
+            "pods.train.service_account=x: of pods an experiment has cpu, ",
+        ),
+        (["digits", "--set", "pods.train={gpus: 1}"], "of pods an experiment has cpu, "),
+        (["digits", "--set", "pods.promote.cpu=1"], "of pods an experiment has cpu, "),
+        (["digits", "--set", "pods.train.memory=lots"], "pods.train.memory"),
         (["digits", "--set", "train.epochs=1", "--set", "train.epochs=2"], "train.epochs is given twice"),
         (
             ["flight_ranking", "--set", "train.learning_rate=3e-4"],

@@ -100,9 +100,8 @@ def test_a_pipeline_runs_to_its_verdict_and_what_is_done_is_found(project: Proje
     assert again["trainings"] == first["trainings"]
     assert project.experiments()[own("events.first")] == 1, "nothing was trained again"
 
-    done = project.run(
-        "events", "--as-of", AS_OF, "--name", "first", "--set", "train.epochs=2", "--seeds", "2", "--sample", "0.5"
-    )
+    seeds = ("--name", "first", "--set", "train.epochs=2", "--seeds", "2", "--sample", "0.5")
+    done = project.run("events", "--as-of", AS_OF, *seeds)
     assert done.returncode == 0, done.stderr
     assert {step: len(found) for step, found in project.places().items()} == {
         "ingest": 1, "validate": 1, "features": 2, "train": 3, "evaluate": 3,
@@ -111,6 +110,11 @@ def test_a_pipeline_runs_to_its_verdict_and_what_is_done_is_found(project: Proje
     one, other, mean, deviation = map(float, re.findall(r"\d\.\d{4}", row))
     assert mean == pytest.approx((one + other) / 2, abs=1e-4)
     assert deviation == pytest.approx(abs(one - other) / 2**0.5, abs=1e-4)
+    told = project.json(*seeds)
+    assert told["over_seeds"]["ndcg@10"] == {
+        "mean": pytest.approx(mean, abs=1e-4), "standard_deviation": pytest.approx(deviation, abs=1e-4),
+    }  # fmt: skip
+    assert again["over_seeds"] == {}
 
 
 @pytest.mark.parametrize("strike", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "a killed terminal"])

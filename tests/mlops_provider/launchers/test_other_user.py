@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from live_processes import is_alive
 from other_users import USER, give, open_folder, open_interpreter
 from project import REPOSITORY, make_project
 
@@ -159,11 +160,11 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "plugins"}
     )
     assert parent.stdout is not None
-    step = psutil.Process(next(int(line.split()[1]) for line in parent.stdout if line.startswith("pid ")))
+    step = next(int(line.split()[1]) for line in parent.stdout if line.startswith("pid "))
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     deadline = time.monotonic() + 30
-    while step.is_running() and step.status() != psutil.STATUS_ZOMBIE:
+    while is_alive(step):
         assert time.monotonic() < deadline, "the step outlived its launcher"
         time.sleep(0.05)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from live_processes import is_alive
 from project import make_project
 
 from mlops.contract.refs import DatasetRef
@@ -215,7 +216,7 @@ ProcessLauncher(deployment).run(launch, lambda line: print(line, flush=True))
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     deadline = time.monotonic() + 10
-    while psutil.pid_exists(step) and psutil.Process(step).status() != psutil.STATUS_ZOMBIE:
+    while is_alive(step):
         assert time.monotonic() < deadline, "the step outlived its launcher"
         time.sleep(0.05)
     with scratch_folder("next"):  # removes what it left

@@ -11,7 +11,18 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import RichOutput, capture_output
 
-from mlops.client import ClientError, Curve, Curves, Run, Runs, RunSummary, Value
+from mlops.client import (
+    ClientError,
+    Curve,
+    Curves,
+    ModelVersion,
+    Run,
+    Runs,
+    RunSummary,
+    Snapshot,
+    SnapshotDifference,
+    Value,
+)
 from mlops.client.notebook import Picture
 
 ODD = "<script>alert('&\"')</script>"
@@ -189,3 +200,48 @@ def test_without_a_notebook_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "IPython.display", None)
     with pytest.raises(ClientError, match="there is no IPython: print what watch yields"):
         Picture(Run(**ENDED), [])
+
+
+SNAPSHOT: dict[str, Any] = {
+    "name": "visits", "version": "a" * 64, "place": ODD, "interval_start": "2024-01-08T00:00:00Z",
+    "interval_end": "2024-01-09T00:00:00Z", "num_rows": 12345, "num_bytes": 10, "schema_hash": "0",
+    "committed_at": "2024-01-09T00:00:00Z", "deprecated": {"reason": ODD, "by": "ana", "at": "2024-01-10T00:00:00Z"},
+    "columns": {"at": "Datetime", ODD: "String"}, "event_time": "at", "timezone": "UTC", "grain": "day",
+    "window": ["2024-01-08"], "periods": [{"name": "2024-01-08", "num_rows": 1, "num_bytes": 2}],
+    "splits": {"train": {"num_rows": 9, "periods": ["2024-01-08"]}}, "sources": {}, "creator": {"run_id": ODD},
+    "engine": "polars",
+}  # fmt: skip
+VERSION: dict[str, Any] = {
+    "name": "ranker", "version": "3", "semantic_version": None, "pipeline": "visits", "stage": None,
+    "registered_at": "2024-01-09T00:00:00Z", "reason": ODD,
+    "metrics": {"candidate.mrr": 0.25, "candidate.mrr.low": 0.1},
+    "dataset_version": "a" * 64, "tracking_run": "1", "git_commit": ODD, "artifact_sha256": {},
+    "lineage": [{"kind": "dataset", "place": ODD}],
+}  # fmt: skip
+DIFFERENCE: dict[str, Any] = {
+    "before": "a" * 64, "after": "b" * 64, "columns_added": {ODD: "Int64"}, "columns_removed": {"gone": "String"},
+    "columns_retyped": {"page": ["String", "Int64"]},
+    "periods": [{"name": "2024-01-08", "rows_before": None, "rows_after": 1234}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (Snapshot(**SNAPSHOT), {"visits", "12,345", "2024-01-08 00:00 to 2024-01-09 00:00", "train", "9", ODD}),
+        (Snapshot(**{**SNAPSHOT, "periods": [], "deprecated": None}), {"visits"}),
+        (ModelVersion(**VERSION), {"ranker", "mrr", "0.25", "dataset", ODD}),
+        (ModelVersion(**{**VERSION, "metrics": None, "stage": "canary"}), {"canary"}),
+        (SnapshotDifference(**DIFFERENCE), {"page", "gone", "2024-01-08", "1,234", ODD}),
+        (
+            SnapshotDifference(
+                **{**DIFFERENCE, "columns_added": {}, "columns_removed": {}, "columns_retyped": {}, "periods": []}
+            ),
+            {"no differences"},
+        ),
+    ],
+)
+def test_single_things_have_a_page_too(shown: Any, words: set[str]) -> None:
+    html = shown._repr_html_()
+    assert words <= set(texts(html))
+    assert parsed(html).find(".//script") is None

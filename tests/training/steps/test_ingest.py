@@ -493,6 +493,16 @@ FLIGHTS = {
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="needs the example data: make data")
+def test_a_date_before_the_data_is_told(tmp_path: Path) -> None:
+    """Broken: the transform would be blamed, for the type of a column in which there is no value."""
+    (tmp_path / "home").mkdir()
+    asked = context(tmp_path / "home", tmp_path / "store", "2012-01-01T05:00:00+00:00", FLIGHTS, "America/New_York")
+    settings = ProcessSettings(home=REPOSITORY, store="", tracking_uri="", result_path=tmp_path, rank=0)
+    with pytest.raises(BadDataError, match="No row of flights and weather is known at the end of the data interval"):
+        ingest.run(dataclasses.replace(asked, deployment=settings))
+
+
+@pytest.mark.skipif(not RAW.exists(), reason="needs the example data: make data")
 def test_two_nights_of_real_flights_share_all_but_one_day(tmp_path: Path) -> None:
     """Otherwise a day's rows would depend on the night that stored them, and each night would cost 30 days."""
     (tmp_path / "home").mkdir()

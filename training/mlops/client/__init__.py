@@ -14,23 +14,23 @@ Ask Airflow for experiments, from a program or a notebook::
 
 from __future__ import annotations
 
-from mlops.client.answers import Curves, Datasets, Models, ModelVersions, Run, Runs, RunSummary, Snapshots
+from mlops.client.answers import (
+    Curves,
+    Datasets,
+    Models,
+    ModelVersion,
+    ModelVersions,
+    Run,
+    Runs,
+    RunSummary,
+    Snapshot,
+    SnapshotDifference,
+    Snapshots,
+)
 from mlops.client.awaited import AsyncClient
 from mlops.client.blocking import Client
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
-from mlops.contract.rest import (
-    Curve,
-    Dataset,
-    EndedStep,
-    Model,
-    ModelVersion,
-    ModelVersionSummary,
-    Snapshot,
-    SnapshotDifference,
-    SnapshotSummary,
-    Task,
-    Value,
-)
+from mlops.contract.rest import Curve, Dataset, EndedStep, Model, ModelVersionSummary, SnapshotSummary, Task, Value
 
 __all__ = [
     "AsyncClient",

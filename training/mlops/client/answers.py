@@ -44,6 +44,27 @@ class Snapshots(list[rest.SnapshotSummary]):
         return pages.of_table(self, ("version", "interval_end", "num_rows", "num_bytes", "committed_at", "deprecated"))
 
 
+class Snapshot(rest.Snapshot):
+    """What is in a snapshot, and where it came from."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_snapshot(self)
+
+
+class SnapshotDifference(rest.SnapshotDifference):
+    """In what two snapshots differ."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_difference(self)
+
+
+class ModelVersion(rest.ModelVersion):
+    """A version of a model, and where it came from."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_version(self)
+
+
 class Models(list[rest.Model]):
     """The models of the pipelines that one may read."""
 

@@ -14,12 +14,24 @@ import tenacity
 from httpx_sse import EventSource
 
 from mlops.client import calls, following
-from mlops.client.answers import Curves, Datasets, Models, ModelVersions, Run, Runs, RunSummary, Snapshots
+from mlops.client.answers import (
+    Curves,
+    Datasets,
+    Models,
+    ModelVersion,
+    ModelVersions,
+    Run,
+    Runs,
+    RunSummary,
+    Snapshot,
+    SnapshotDifference,
+    Snapshots,
+)
 from mlops.client.calls import AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
 from mlops.client.notebook import Picture
 from mlops.client.session import Exchange, Kind, Session, State
-from mlops.contract.rest import FINISHED, ModelVersion, Snapshot, SnapshotDifference, Value
+from mlops.contract.rest import FINISHED, Value
 from mlops.contract.stages import CHAMPION
 
 T = TypeVar("T")

@@ -14,7 +14,16 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from mlops.client.answers import Curves, Datasets, Models, Run, RunSummary
+from mlops.client.answers import (
+    Curves,
+    Datasets,
+    Models,
+    ModelVersion,
+    Run,
+    RunSummary,
+    Snapshot,
+    SnapshotDifference,
+)
 from mlops.client.errors import ClientError, RefusedError
 from mlops.contract import rest
 from mlops.contract.addresses import API_PREFIX
@@ -170,17 +179,17 @@ def snapshots(name: str, cursor: str) -> Call[Page[rest.SnapshotSummary]]:
     return Call(method="GET", path=f"{_dataset(name)}/versions", params={"cursor": cursor}, read=read)
 
 
-def snapshot(name: str, version: AnySnapshot) -> Call[rest.Snapshot]:
+def snapshot(name: str, version: AnySnapshot) -> Call[Snapshot]:
     path = f"{_dataset(name)}/versions/{quote(_version(version), safe='')}"
-    return Call(method="GET", path=path, read=lambda response: _document(rest.Snapshot, response))
+    return Call(method="GET", path=path, read=lambda response: _document(Snapshot, response))
 
 
-def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[rest.SnapshotDifference]:
+def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[SnapshotDifference]:
     return Call(
         method="GET",
         path=f"{_dataset(name)}/diff",
         params={"before": _version(before), "after": _version(after)},
-        read=lambda response: _document(rest.SnapshotDifference, response),
+        read=lambda response: _document(SnapshotDifference, response),
     )
 
 
@@ -196,9 +205,9 @@ def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary
     return Call(method="GET", path=f"{_model(name)}/versions", params={"cursor": cursor}, read=read)
 
 
-def model_version(name: str, version: str | int) -> Call[rest.ModelVersion]:
+def model_version(name: str, version: str | int) -> Call[ModelVersion]:
     path = f"{_model(name)}/versions/{quote(str(version), safe='')}"
-    return Call(method="GET", path=path, read=lambda response: _document(rest.ModelVersion, response))
+    return Call(method="GET", path=path, read=lambda response: _document(ModelVersion, response))
 
 
 def _version(of: AnySnapshot) -> str:

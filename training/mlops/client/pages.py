@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from mlops.contract import rest
+from mlops.contract import rest, results
 from mlops.contract.rest import Curve, Run, RunSummary
 
 _INK: Final = "#010203"
@@ -40,6 +40,21 @@ def of_runs(runs: Sequence[RunSummary]) -> str:
 def of_table(rows: Sequence[BaseModel], columns: Sequence[str]) -> str:
     """Return a table with these fields of each."""
     return _part("table", rows, columns)
+
+
+def of_snapshot(snapshot: rest.Snapshot) -> str:
+    """Return a snapshot's facts, columns and splits; its periods by their first and last."""
+    return _part("snapshot", snapshot)
+
+
+def of_difference(difference: rest.SnapshotDifference) -> str:
+    """Return the columns and periods in which two snapshots differ."""
+    return _part("difference", difference)
+
+
+def of_version(version: rest.ModelVersion) -> str:
+    """Return a version's metrics, and what each step has made on the way to it."""
+    return _part("version", version)
 
 
 def of_curves(curves: Sequence[Curve]) -> str:
@@ -113,7 +128,7 @@ def _template() -> Any:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {"asked": _asked, "duration": _duration, "said": _said}
-    environment.globals |= {"of_candidate": rest.of_candidate, "verdict": rest.verdict}
+    environment.globals |= {"of_candidate": results.of_candidate, "verdict": results.verdict}
     return environment.get_template("cells.html.j2")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 
@@ -23,6 +23,21 @@ FINISHED: Final = frozenset({"success", "failed"})
 """States of a run that has ended."""
 _MOST_CHARACTERS: Final = 50_000
 """Of settings: a pipeline's file has a few thousand."""
+
+
+_CANCELLED: Final = "cancelled by "
+"""Begins a line of a run's note."""
+
+
+def cancelled_by(note: str | None) -> str | None:
+    """Return how a run was cancelled, in words, by its note; None where it was not by this API."""
+    lines = (note or "").splitlines()
+    return next((line for line in reversed(lines) if line.startswith(_CANCELLED)), None)
+
+
+def with_cancellation(note: str | None, user: str) -> str:
+    """Return the note of a run that a user cancels."""
+    return "\n".join(filter(None, [note, f"{_CANCELLED}{user}"]))
 
 
 class NewRun(BaseModel):
@@ -100,64 +115,6 @@ class RunSummary(BaseModel):
     """Address of its page, relative to Airflow's."""
 
 
-CANDIDATE: Final = "candidate."
-CHAMPION: Final = "champion."
-"""Begin the names of an evaluation's metrics."""
-
-
-def of_candidate(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the candidate's own metrics out of an evaluation's, by their names; intervals are left out."""
-    return {
-        name.removeprefix(CANDIDATE): value
-        for name, value in metrics.items()
-        if name.startswith(CANDIDATE) and not name.endswith((".low", ".high"))
-    }
-
-
-def verdict(passed: bool) -> str:
-    """What the gate would do, in words."""
-    return f"would {'' if passed else 'not '}be registered"
-
-
-class TrainingResult(BaseModel):
-    """What came out of a training of an experiment, and of its evaluation where there was one."""
-
-    seed: int
-    checkpoint: str
-    """Its place in the store."""
-    epoch: int
-    """The best one."""
-    tracking_run: str
-    """Of MLflow."""
-    tracking: str
-    """Address of that run."""
-    validation: dict[str, float]
-    """Metrics of the validation, of the best epoch."""
-    metrics: dict[str, float] | None = None
-    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals."""
-    passed: bool | None = None
-    """Whether the gate would let it pass."""
-    reason: str | None = None
-    champion: str | None = None
-    """Version that was in production then."""
-    evaluation: str | None = None
-    """Its place in the store."""
-    report: str | None = None
-    """Address of the report."""
-
-
-class ExperimentResult(BaseModel):
-    """What came out of an experiment."""
-
-    experiment: str
-    """Where it lies in the store, and its name in MLflow."""
-    interval: tuple[datetime, datetime]
-    """Of the data."""
-    last: dict[str, Any] | None
-    """Where nothing was to be trained: the ref of the last step."""
-    trainings: list[TrainingResult]
-
-
 class Run(RunSummary):
     """A run, and what has come out of it so far."""
 
@@ -167,7 +124,7 @@ class Run(RunSummary):
     result: ExperimentResult | None
     """Of an experiment that has ended well."""
     failure: str | None
-    """Why it failed, in the step's own words."""
+    """Why it failed, in the step's own words; or who has cancelled it."""
 
 
 class Runs(BaseModel):

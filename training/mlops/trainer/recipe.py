@@ -64,6 +64,7 @@ class Recipe:
             config.model_args,
             vocab_size=vocab_size,
             num_outputs=self.objective.functions.num_outputs,
+            tells_unread=True,
         )
         if config.initialise is not None:
             load_weights(model, config.initialise, self.store, self.home)

@@ -175,9 +175,17 @@ def explained(transform: str | None, sources: Mapping[str, SourceTable]) -> Iter
         columns = "; ".join(f"{name} has {', '.join(source.columns)}" for name, source in sources.items())
         raise BadDataError(f"{named} asks for a missing column: {_cause(error)}. Of the sources, {columns}") from error
     except (PolarsError, NarwhalsError) as error:
-        raise BadDataError(f"{named} does not fit the data: {_cause(error)}") from error
+        raise BadDataError(f"{named} does not fit the data: {_cause(error)}{_without_rows(sources)}") from error
     except _analysis_errors() as error:
-        raise BadDataError(f"{named} does not fit the data: {_cause(error)}") from error
+        raise BadDataError(f"{named} does not fit the data: {_cause(error)}{_without_rows(sources)}") from error
+
+
+def _without_rows(sources: Mapping[str, SourceTable]) -> str:
+    """Say which sources are empty: of a column without a value nothing tells its type, and the error is about that."""
+    empty = [name for name, source in sources.items() if not source.provenance["num_rows"]]
+    if not empty:
+        return ""
+    return f". No row of {' and '.join(empty)} is known at the end of the data interval: is it before the data begins?"
 
 
 def _cause(error: Exception) -> str:
