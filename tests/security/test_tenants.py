@@ -22,6 +22,7 @@ from other_users import OTHER_USER, USER, open_folder
 from tenants import PEOPLE, World, pipeline_of, world
 from turns import on_turn
 
+from mlops.client import Client
 from mlops.contract.refs import CheckpointRef, DatasetRef, ValidationRef
 from mlops.signing.seals import entry_key
 
@@ -116,6 +117,30 @@ def test_what_is_refused_to_search_is_open_to_ads(tenants: World) -> None:
     assert probe(tenants)["own store"].startswith("DONE")
     assert "A_SECRET_OF_THE_WORKER" not in probe(tenants)["environment"]
     assert not [name for name in probe(tenants)["environment"] if "AIRFLOW" in name]
+
+
+@pytest.mark.timeout(900)
+def test_programs_find_each_team_in_its_own_place(tenants: World) -> None:
+    """Broken: REST would look in the deployment's own store and workspace, or show one team's model as another's."""
+    ref = tenants.version.parent.ancestor(DatasetRef)
+    token = tenants.person("ads").authorization.removeprefix("Bearer ")
+    with Client(tenants.airflow.stack.airflow_url, token=token) as client:
+        before = client.models()
+        (model,) = [each for each in before if each.name == ADS]
+        assert (model.pipeline, model.aliases["champion"]) == (ADS, "1")
+        assert client.model_version(ADS).dataset_version == ref.version
+        assert [each.version for each in client.snapshots(ADS)] == [ref.version]
+        assert client.snapshot(ADS, ref.version).place == ref.place
+        assert ADS in {each.name for each in client.datasets()}
+        # In its own workspace team search may call a model as it likes, and write any tag.
+        release = tenants.mlflow("release", "search", "search")
+        api = "/api/2.0/mlflow"
+        release.post(f"{api}/registered-models/create", json={"name": ADS}).raise_for_status()
+        forged = {"name": ADS, "source": "s3://search/mlops/models/x", "tags": [{"key": "mlops.dataset", "value": ADS}]}
+        for _ in range(2):
+            release.post(f"{api}/model-versions/create", json=forged).raise_for_status()
+        assert client.models() == before
+        assert [each.version for each in client.model_versions(ADS)] == ["1"]
 
 
 # By a pipeline's file.
