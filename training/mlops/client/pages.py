@@ -37,24 +37,56 @@ def of_runs(runs: Sequence[RunSummary]) -> str:
     return _part("several", runs)
 
 
-def of_table(rows: Sequence[BaseModel], columns: Sequence[str]) -> str:
+def of_table(items: Sequence[BaseModel], columns: Sequence[str]) -> str:
     """Return a table with these fields of each."""
-    return _part("table", rows, columns)
+    head = [column.replace("_", " ") for column in columns]
+    return _part("rows", head, [[_said(getattr(item, column)) for column in columns] for item in items])
 
 
 def of_snapshot(snapshot: rest.Snapshot) -> str:
-    """Return a snapshot's facts, columns and splits; its periods by their first and last."""
-    return _part("snapshot", snapshot)
+    """Return a snapshot's facts, splits and columns; its periods by their first and last."""
+    periods = [each.name for each in snapshot.periods]
+    facts = [
+        ("interval", f"{_said(snapshot.interval_start)} to {_said(snapshot.interval_end)}"),
+        ("rows", _said(snapshot.num_rows)),
+        ("bytes", _said(snapshot.num_bytes)),
+        ("place", snapshot.place),
+        ("made by", snapshot.creator.get("run_id")),
+        ("periods", f"{len(periods)}, {periods[0]} to {periods[-1]}" if periods else ""),
+        ("deprecated", _said(snapshot.deprecated)),
+    ]
+    splits = [[name, _said(split.num_rows)] for name, split in snapshot.splits.items()]
+    tables = [(["split", "rows"], splits), (["column", "type"], list(snapshot.columns.items()))]
+    return _part("thing", snapshot.name, snapshot.version, facts, tables)
 
 
 def of_difference(difference: rest.SnapshotDifference) -> str:
     """Return the columns and periods in which two snapshots differ."""
-    return _part("difference", difference)
+    columns = [
+        *([name, "", kind] for name, kind in difference.columns_added.items()),
+        *([name, kind, ""] for name, kind in difference.columns_removed.items()),
+        *([name, *kinds] for name, kinds in difference.columns_retyped.items()),
+    ]
+    periods = [[each.name, _said(each.rows_before), _said(each.rows_after)] for each in difference.periods]
+    tables = [(["column", "before", "after"], columns), (["period", "rows before", "rows after"], periods)]
+    facts = [] if columns or periods else [("result", "no differences")]
+    return _part("thing", f"{difference.before[:12]} to {difference.after[:12]}", "", facts, tables)
 
 
 def of_version(version: rest.ModelVersion) -> str:
     """Return a version's metrics, and what each step has made on the way to it."""
-    return _part("version", version)
+    facts = [
+        ("version", ", ".join(filter(None, [version.version, version.semantic_version]))),
+        ("stage", version.stage),
+        ("registered", _said(version.registered_at)),
+        ("why", version.reason),
+        ("commit", version.git_commit),
+    ]
+    metrics = [[name, _number(value)] for name, value in results.of_candidate(version.metrics or {}).items()]
+    lineage = [[link["kind"], link["place"]] for link in version.lineage]
+    return _part(
+        "thing", version.name, "", facts, [(["metric", "this model"], metrics), (["what led to it", "place"], lineage)]
+    )
 
 
 def of_curves(curves: Sequence[Curve]) -> str:
@@ -65,12 +97,12 @@ def of_curves(curves: Sequence[Curve]) -> str:
         by_metric.setdefault(curve.metric, []).append(curve)
     drawn = {metric: each for metric, each in by_metric.items() if any(len(curve.steps) > 1 for curve in each)}
     figures = "".join(_figure(metric, each, labels) for metric, each in drawn.items())
-    values = {
-        metric: {curve.run: curve.values[-1] for curve in each if curve.values}
-        for metric, each in by_metric.items()
-        if metric not in drawn
-    }
-    table = _part("values", values, labels) if values else ""
+    once = []
+    for metric in by_metric.keys() - drawn.keys():
+        last = {curve.run: curve.values[-1] for curve in by_metric[metric] if curve.values}
+        once.append([metric, *(_number(last.get(run)) for run in labels)])
+    once.sort(key=lambda line: _rank(line[0]))
+    table = _part("rows", ["metric", *labels.values()], once) if once else ""
     return f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>{table}"
 
 
@@ -111,8 +143,8 @@ def _figure(metric: str, curves: Sequence[Curve], labels: Mapping[str, str]) -> 
                 text.set_parse_math(False)
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    _, begin, rest = written.getvalue().partition("<svg")
-    return (begin + rest).replace(_INK, "currentColor")
+    _, begin, drawing = written.getvalue().partition("<svg")
+    return (begin + drawing).replace(_INK, "currentColor")
 
 
 def _part(name: str, *shown: object) -> str:
@@ -127,14 +159,36 @@ def _template() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"asked": _asked, "duration": _duration, "said": _said}
-    environment.globals |= {"of_candidate": results.of_candidate, "verdict": results.verdict}
+    environment.filters |= {"asked": _asked, "duration": _duration, "measured": _measured, "spreads": _spreads}
+    environment.globals["verdict"] = results.verdict
     return environment.get_template("cells.html.j2")
 
 
 def _asked(run: RunSummary) -> list[tuple[str, str]]:
     """Return what a run was started with, by name."""
     return [(name, _said(value)) for name, value in run.asked.items()]
+
+
+def _measured(training: results.TrainingResult) -> tuple[list[str], list[list[str]]]:
+    """Return a table's head and lines: the evaluation's metrics beside the champion's, or else the validation's."""
+    if training.metrics is None:
+        head = ["validation", f"best epoch {training.epoch}"]
+        return head, [[name, _number(value)] for name, value in training.validation.items()]
+    lines = [[name, _number(value)] for name, value in results.of_candidate(training.metrics).items()]
+    if training.champion is None:
+        return ["metric", "this model"], lines
+    for line in lines:
+        line.append(_number(training.metrics.get(results.CHAMPION + line[0])))
+    return ["metric", "this model", f"version {training.champion}, the champion"], lines
+
+
+def _spreads(result: results.ExperimentResult) -> tuple[list[str], list[list[str]]]:
+    lines = [[name, _number(each.mean), _number(each.standard_deviation)] for name, each in result.over_seeds.items()]
+    return ["metric", "mean", "standard deviation"], lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
 
 
 def _said(value: Any) -> str:
