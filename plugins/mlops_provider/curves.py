@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import httpx
-
 from mlops.contract.rest import MOST_POINTS
 from mlops_provider.gathering import gather
-from mlops_provider.logins import Login
-from mlops_provider.mlflow_rest import check, client_of, document_of, field_of, send
+from mlops_provider.mlflow_rest import MlflowReader, check, document_of, field_of
 
 _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
 _AT_ONCE: Final = 8
@@ -46,18 +42,10 @@ class Point:
     unix_milliseconds: int
 
 
-class Tracking:
-    """Reads what a deployment's MLflow has."""
+class Tracking(MlflowReader):
+    """Reads what a deployment's MLflow has of trainings."""
 
-    def __init__(self, uri: str, client: httpx.AsyncClient) -> None:
-        self._uri, self._client = uri, client
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, uri: str, login: Login | None) -> AsyncIterator[Tracking]:
-        """:param login: of the steps, which log there"""
-        async with client_of(login) as client:
-            yield cls(uri, client)
+    purpose = "steps"
 
     async def runs_of(self, experiment: str, dag_id: str, run_id: str) -> list[Tracked]:
         """
@@ -77,9 +65,7 @@ class Tracking:
         }
         runs: list[Tracked] = []
         while True:
-            response = await send(self._client, self._uri, "POST", "runs/search", json=body)
-            check(response, self._uri, "steps")
-            page = document_of(response)
+            page = await self._ask("POST", "runs/search", json=body)
             runs += map(_tracked, page.get("runs", []))
             if not (token := page.get("next_page_token")):
                 return runs
@@ -112,9 +98,7 @@ class Tracking:
                 "run_ids": run.run_id, "metric_key": metric, "start_step": first, "end_step": run.latest[metric],
                 "max_results": most,
             }  # fmt: skip
-            path = "metrics/get-history-bulk-interval"
-            response = await send(self._client, self._uri, "GET", path, params=params)
-            check(response, self._uri, "steps")
+            page = await self._ask("GET", "metrics/get-history-bulk-interval", params=params)
             return [
                 Point(
                     curve=CurveName(run.run_id, metric),
@@ -123,7 +107,7 @@ class Tracking:
                     value=float(each["value"]),
                     unix_milliseconds=int(each["timestamp"]),
                 )
-                for each in document_of(response).get("metrics", [])
+                for each in page.get("metrics", [])
             ]
 
         wanted = [
@@ -136,10 +120,10 @@ class Tracking:
         return [point for found in await gather(curve, wanted, _AT_ONCE) for point in found]
 
     async def _get(self, path: str, field: str, **query: str) -> dict[str, Any] | None:
-        response = await send(self._client, self._uri, "GET", path, params=query)
+        response = await self._send("GET", path, params=query)
         if document_of(response).get("error_code") == _MISSING:
             return None
-        check(response, self._uri, "steps")
+        check(response, self._uri, self.purpose)
         return field_of(response, field, self._uri)
 
 

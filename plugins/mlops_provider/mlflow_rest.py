@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import httpx
 
@@ -34,6 +34,39 @@ async def client_of(login: Login | None) -> AsyncIterator[httpx.AsyncClient]:
     headers = login.headers if login else {}
     async with httpx.AsyncClient(timeout=10, auth=login and login.auth, headers=headers) as client:
         yield client
+
+
+class MlflowReader:
+    """A server, asked by one client."""
+
+    purpose: ClassVar[str]
+    """Of the login."""
+
+    def __init__(self, uri: str, client: httpx.AsyncClient) -> None:
+        self._uri, self._client = uri, client
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, uri: str, login: Login | None) -> AsyncIterator[Self]:
+        """
+        :param login: of the purpose
+        """
+        async with client_of(login) as client:
+            yield cls(uri, client)
+
+    async def _ask(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+        """
+        Return what the server answers.
+
+        :param content: as :func:`httpx.request` takes it
+        :raises MlflowError: where it cannot be reached, or refuses
+        """
+        response = await self._send(method, path, **content)
+        check(response, self._uri, self.purpose)
+        return document_of(response)
+
+    async def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        return await send(self._client, self._uri, method, path, **content)
 
 
 async def ask(tracking_uri: str, login: Login | None, method: str, path: str, **content: Any) -> httpx.Response:

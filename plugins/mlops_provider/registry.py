@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -16,12 +14,11 @@ from mlops_provider.mlflow_rest import (
     AwayError,
     LoginError,
     MlflowError,
+    MlflowReader,
     ask,
     check,
-    client_of,
     document_of,
     field_of,
-    send,
 )
 
 REF_TAG = "mlops.ref"
@@ -32,37 +29,24 @@ PIPELINE_TAG = "mlops.dataset"
 _PAGE = 100
 
 
-class Registry:
-    """Reads a deployment's models by one client, as MLflow has them."""
+class Registry(MlflowReader):
+    """Reads a deployment's models, as MLflow has them. Each method raises :class:`MlflowError`."""
 
-    def __init__(self, uri: str, client: httpx.AsyncClient) -> None:
-        self._uri, self._client = uri, client
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, uri: str, login: Login | None) -> AsyncIterator[Registry]:
-        """
-        :param login: of the deployment's reader
-        """
-        async with client_of(login) as client:
-            yield cls(uri, client)
+    purpose = "reader"
 
     async def models(self) -> list[dict[str, Any]]:
-        """
-        Return all models that the login may read.
-
-        :raises MlflowError: as the others do, where the server cannot be reached or refuses
-        """
+        """Return all models that the login may read."""
         found: list[dict[str, Any]] = []
         token = ""
         while True:
-            page = await self._get("registered-models/search", max_results=_PAGE, page_token=token)
+            query = {"max_results": _PAGE, "page_token": token}
+            page = await self._ask("GET", "registered-models/search", params=query)
             found += page.get("registered_models", [])
             if not (token := page.get("next_page_token", "")):
                 return found
 
     async def model(self, name: str) -> dict[str, Any]:
-        return dict((await self._get("registered-models/get", name=name))["registered_model"])
+        return dict((await self._ask("GET", "registered-models/get", params={"name": name}))["registered_model"])
 
     async def versions(self, model: str, most: int, below: int | None = None) -> list[dict[str, Any]]:
         """
@@ -75,18 +59,9 @@ class Registry:
         conditions = [f"name = '{model}'", f"tags.`{PIPELINE_TAG}` LIKE '%'"]
         if below is not None:
             conditions.append(f"version_number < {below}")
-        page = await self._get(
-            "model-versions/search",
-            filter=" and ".join(conditions),
-            order_by="version_number DESC",
-            max_results=most,
-        )
+        query = {"filter": " and ".join(conditions), "order_by": "version_number DESC", "max_results": most}
+        page = await self._ask("GET", "model-versions/search", params=query)
         return list(page.get("model_versions", []))
-
-    async def _get(self, path: str, **query: Any) -> dict[str, Any]:
-        response = await send(self._client, self._uri, "GET", path, params=query)
-        check(response, self._uri, "reader")
-        return document_of(response)
 
 
 class NotOursError(MlflowError):

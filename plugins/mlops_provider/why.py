@@ -59,6 +59,15 @@ def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained
     )
 
 
+def is_lost(failure: Any) -> bool:
+    """
+    Whether a process has ended without a word of its own, as one does that somebody ends.
+
+    :param failure: what its task has said under :data:`FAILURE_KEY`
+    """
+    return not isinstance(failure, dict) or failure.get("type") == StepLostError.__name__
+
+
 class _Run:
     def __init__(self, client: AirflowClient, dag: Mapping[str, Any], run: Mapping[str, Any]) -> None:
         self._client, self._dag, self._run = client, dag, run
@@ -77,7 +86,7 @@ class _Run:
             yield f"It was {cancelled}."
         for task in self._tasks:
             match task["state"]:
-                case "failed" if cancelled is None or not self._is_lost(task):
+                case "failed" if cancelled is None or not is_lost(self._failure(task)):
                     yield from self._failed(task)
                 case "up_for_retry":
                     message, _ = self._said(task)
@@ -96,10 +105,9 @@ class _Run:
             message = message.replace(report, self._address(report))
         yield f"{_name(task)} failed{tries}: {message}"
 
-    def _is_lost(self, task: Mapping[str, Any]) -> bool:
-        """Whether its process has ended without a word of its own, as one does that is ended."""
-        failure = self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY) if task["map_index"] == -1 else None
-        return failure is None or failure["type"] == StepLostError.__name__
+    def _failure(self, task: Mapping[str, Any]) -> Any:
+        """What a task has said of why it failed; None where it has not, or is one of a mapped one."""
+        return None if task["map_index"] != -1 else self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY)
 
     def _said(self, task: Mapping[str, Any]) -> tuple[str, str | None]:
         """
@@ -107,8 +115,7 @@ class _Run:
 
         :return: the message, and the report's key where there is one
         """
-        is_mapped = task["map_index"] != -1
-        failure = None if is_mapped else self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY)
+        failure = self._failure(task)
         if failure is not None:
             return failure["message"], failure["details"].get("report")
         events = (str(entry.get("event", "")) for entry in self._log(task))

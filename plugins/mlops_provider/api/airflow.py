@@ -31,7 +31,7 @@ class Airflow:
         """
         response = await self._client.request(method, f"/api/v2{path}", **kwargs)
         if response.is_error:
-            raise Problem(response.status_code, _said(response))
+            raise Problem.of_airflow(response.status_code, _said(response))
         return response.json() if response.content else None
 
     async def found(self, path: str, *, hides: bool = False, **kwargs: Any) -> Any:

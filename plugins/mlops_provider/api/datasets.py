@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Sequence, Set
@@ -31,8 +30,11 @@ from mlops.contract.rest import (
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import deprecation_key
 from mlops_provider.api.airflow import AirflowDep, readable_dags
+from mlops_provider.api.deployments import by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.committed import Committed, committed_below, read_bytes, read_committed, read_json
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
 
 router = APIRouter(tags=["datasets"], responses=DOCUMENTED)
@@ -146,21 +148,7 @@ class Shelf:
 async def _shelf(name: Name, airflow: AirflowDep) -> Shelf:
     """:raises Problem: where the asker may not read the pipeline's DAG"""
     await airflow.request("GET", f"/dags/{name}")
-    return (await _shelves([name]))[0]
-
-
-async def _shelves(names: Sequence[str]) -> list[Shelf]:
-    def load() -> list[Shelf]:
-        # It reads Airflow's connections, and the teams' file.
-        from mlops_provider.connections import store_of
-        from mlops_provider.deployment import Deployment, tenant_of_name
-
-        stores: dict[str | None, ObjectStore] = {}
-        for team in {tenant_of_name(name) for name in names}:
-            stores[team] = store_of(Deployment.load(team))
-        return [Shelf(name=name, store=stores[tenant_of_name(name)]) for name in names]
-
-    return await asyncio.to_thread(load)
+    return Shelf(name=name, store=await of_name(name, store_of))
 
 
 ShelfDep = Annotated[Shelf, Depends(_shelf)]
@@ -175,7 +163,8 @@ async def datasets(airflow: AirflowDep) -> Datasets:
         found = await shelf.committed()
         return Dataset(name=shelf.name, num_snapshots=len(found), newest=found[0].end) if found else None
 
-    found = await gather(dataset, await _shelves(names))
+    stores = await by_team(names, store_of)
+    found = await gather(dataset, [Shelf(name=name, store=stores[tenant_of_name(name)]) for name in names])
     return Datasets(datasets=[each for each in found if each is not None])
 
 

@@ -9,22 +9,22 @@ import struct
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import httpx
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from mlops.contract.rest import FINISHED, MOST_POINTS, Curve, Curves, Value
+from mlops.contract.rest import FINISHED, MOST_POINTS, Curves, Value
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
+from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import RunId, find_run, xcom
+from mlops_provider.api.runs import find_run, xcom
 from mlops_provider.api.shared import SharedByName
 from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import experiment_name, person_of, tried_out
-from mlops_provider.logins import Login
 from mlops_provider.mlflow_rest import MlflowError, RefusedError
 
 router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
@@ -47,33 +47,14 @@ Told = dict[int, int]
 _shared: Final[SharedByName[list[Point]]] = SharedByName()
 
 
-class Where(NamedTuple):
-    """A deployment's MLflow."""
-
-    uri: str
-    login: Login | None
+RunDep = Annotated[Mapping[str, Any], Depends(find_run)]
 
 
-async def _found(run: RunId, airflow: AirflowDep) -> Mapping[str, Any]:
-    return await find_run(run, airflow)
+async def _mlflow(run: RunDep) -> Mlflow:
+    return await of_name(tried_out(run["dag_id"]) or run["dag_id"], Mlflow.of_steps)
 
 
-RunDep = Annotated[Mapping[str, Any], Depends(_found)]
-
-
-async def _where(run: RunDep) -> Where:
-    def load() -> Where:
-        # It reads Airflow's connections, and the teams' file.
-        from mlops_provider.connections import login_of
-        from mlops_provider.deployment import Deployment, tenant_of_name
-
-        deployment = Deployment.load(tenant_of_name(tried_out(run["dag_id"]) or run["dag_id"]))
-        return Where(uri=deployment.tracking_uri, login=login_of("steps", deployment))
-
-    return await asyncio.to_thread(load)
-
-
-WhereDep = Annotated[Where, Depends(_where)]
+MlflowDep = Annotated[Mlflow, Depends(_mlflow)]
 
 
 def _told(last_event_id: Annotated[str | None, Header()] = None) -> Told:
@@ -87,26 +68,19 @@ def _told(last_event_id: Annotated[str | None, Header()] = None) -> Told:
 @router.get("/runs/{run}/metrics")
 async def metrics(
     run: RunDep,
-    where: WhereDep,
+    mlflow: MlflowDep,
     airflow: AirflowDep,
     metric: Annotated[list[str] | None, Query(description="Names; all if none is given")] = None,
     points: Annotated[int, Query(ge=1, le=MOST_POINTS, description="At most, of each curve")] = MOST_POINTS,
 ) -> Curves:
     """The curves of a run's trainings so far."""
-    curves: dict[CurveName, Curve] = {}
-    for point in await _all_points(run, where, airflow, metric or (), points):
-        name = point.curve
-        if name not in curves:
-            curves[name] = Curve(run=name.run_id, name=point.training, metric=name.metric, steps=[], values=[], at=[])
-        curves[name].steps.append(point.step)
-        curves[name].values.append(_finite(point.value))
-        curves[name].at.append(point.unix_milliseconds)
-    return Curves(curves=list(curves.values()))
+    found = await _all_points(run, mlflow, airflow, metric or (), points)
+    return Curves.of(map(_value, found))
 
 
 @router.get("/runs/{run}/metrics/stream", response_class=EventSourceResponse)
 async def stream(
-    run: RunDep, where: WhereDep, told: Annotated[Told, Depends(_told)], request: Request
+    run: RunDep, mlflow: MlflowDep, told: Annotated[Told, Depends(_told)], request: Request
 ) -> AsyncIterator[ServerSentEvent]:
     """
     Each value as it comes (event `value`), until the run has ended (event `end`, with its state: close the stream). It
@@ -115,20 +89,21 @@ async def stream(
     """
     run_id = f"{run['dag_id']}@{run['dag_run_id']}"
     begun = checked = time.monotonic()
-    shared = _shared.get(run_id, _reader(run, where))
+    shared = _shared.get(run_id, _reader(run, mlflow))
     seen = 0
     yield ServerSentEvent(retry=RETRY_MILLISECONDS)
     try:
         while (now := time.monotonic()) < begun + STREAM_SECONDS:
-            async with as_asker(request) as airflow:
-                if now > checked + _STATE_SECONDS:
+            if now > checked + _STATE_SECONDS:
+                async with as_asker(request) as airflow:
                     run, checked = await find_run(run_id, airflow), now
-                if run["state"] in FINISHED:
-                    rest = await _all_points(run, where, airflow, (), MOST_POINTS)
-                    for event in _events(rest, told):
-                        yield event
-                    yield ServerSentEvent(event="end", data={"state": run["state"]})
-                    return
+            if run["state"] in FINISHED:
+                async with as_asker(request) as airflow:
+                    rest = await _all_points(run, mlflow, airflow, (), MOST_POINTS)
+                for event in _events(rest, told):
+                    yield event
+                yield ServerSentEvent(event="end", data={"state": run["state"]})
+                return
             found = await shared.look()
             for event in _events(found[seen:], told):
                 yield event
@@ -149,26 +124,18 @@ def _events(points: Sequence[Point], told: Told) -> Iterator[ServerSentEvent]:
     for number, point in enumerate(new, 1):
         curve = _crc(point.curve)
         told[curve] = max(point.step, told.get(curve, -1))
-        value = Value(
-            run=point.curve.run_id,
-            name=point.training,
-            metric=point.curve.metric,
-            step=point.step,
-            value=_finite(point.value),
-            at=point.unix_milliseconds,
-        )
         # Who is cut off between two ids gets some again.
         has_id = number == len(new) or not number % _MOST_BETWEEN_IDS
-        yield ServerSentEvent(event="value", data=value, id=_event_id(told) if has_id else None)
+        yield ServerSentEvent(event="value", data=_value(point), id=_event_id(told) if has_id else None)
 
 
-def _reader(run: Mapping[str, Any], where: Where) -> Callable[[], Awaitable[list[Point]]]:
+def _reader(run: Mapping[str, Any], mlflow: Mlflow) -> Callable[[], Awaitable[list[Point]]]:
     """Return what reads the points of a run that goes on, those of before included."""
     known: dict[CurveName, int] = {}
     points: list[Point] = []
 
     async def read() -> list[Point]:
-        async with Tracking.open(where.uri, where.login) as tracking:
+        async with Tracking.open(*mlflow) as tracking:
             new = await tracking.points(await _own(run, tracking), known)
         for point in new:
             known[point.curve] = max(point.step, known.get(point.curve, -1))
@@ -182,13 +149,13 @@ def _reader(run: Mapping[str, Any], where: Where) -> Callable[[], Awaitable[list
 
 async def _all_points(
     run: Mapping[str, Any],
-    where: Where,
+    mlflow: Mlflow,
     airflow: Airflow,
     metrics: Sequence[str],
     most: int,
 ) -> list[Point]:
     """Read the curves of a run, those of trainings included that an experiment has found done."""
-    async with Tracking.open(where.uri, where.login) as tracking:
+    async with Tracking.open(*mlflow) as tracking:
         found = await _own(run, tracking)
         if tried_out(run["dag_id"]) and run["state"] == "success":
             result = await xcom(run, TASK, "return_value", airflow) or {}
@@ -213,8 +180,15 @@ async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
     return await tracking.runs_of(owner, dag_id, run["dag_run_id"])
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _value(point: Point) -> Value:
+    return Value(
+        run=point.curve.run_id,
+        name=point.training,
+        metric=point.curve.metric,
+        step=point.step,
+        value=point.value if math.isfinite(point.value) else None,
+        at=point.unix_milliseconds,
+    )
 
 
 def _crc(curve: CurveName) -> int:

@@ -5,11 +5,9 @@ version, and is shown to whoever may read that pipeline's DAG.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Final
@@ -21,9 +19,10 @@ from mlops.contract.rest import Model, Models, ModelVersion, ModelVersionPage, M
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.stages import STAGE_TAG
 from mlops_provider.api.airflow import AirflowDep, readable_dags
+from mlops_provider.api.deployments import Mlflow, by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
-from mlops_provider.logins import Login
 from mlops_provider.registry import PIPELINE_TAG, REF_TAG, VERSION_TAG, Registry
 
 router = APIRouter(tags=["models"], responses=DOCUMENTED)
@@ -34,38 +33,10 @@ MOST_VERSIONS: Final = 100
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
-    """A deployment's MLflow, and its reader's login."""
-
-    team: str | None
-    uri: str
-    login: Login | None
-
-
-def _where(teams: Iterable[str | None]) -> list[Where]:
-    # It reads Airflow's connections, and the teams' file.
-    from mlops_provider.connections import login_of
-    from mlops_provider.deployment import Deployment
-
-    deployments = [(team, Deployment.load(team)) for team in teams]
-    return [
-        Where(team=team, uri=deployment.tracking_uri, login=login_of("reader", deployment))
-        for team, deployment in deployments
-    ]
-
-
-def _team_of(name: str) -> str | None:
-    from mlops_provider.deployment import tenant_of_name
-
-    return tenant_of_name(name)
-
-
 async def _registry(name: Name, airflow: AirflowDep) -> AsyncIterator[Registry]:
     """:raises Problem: where there is no such model that the asker may read"""
-    (where,) = await asyncio.to_thread(lambda: _where([_team_of(name)]))
-    async with Registry.open(where.uri, where.login) as registry:
-        pipeline = await _pipeline_of(name, where.team, registry)
+    async with Registry.open(*await of_name(name, Mlflow.of_reader)) as registry:
+        pipeline = await _pipeline_of(name, registry)
         if pipeline is None or await airflow.found(f"/dags/{pipeline}", hides=True) is None:
             raise Problem(404, f"there is no model {name!r}: see GET /models")
         yield registry
@@ -74,8 +45,8 @@ async def _registry(name: Name, airflow: AirflowDep) -> AsyncIterator[Registry]:
 RegistryDep = Annotated[Registry, Depends(_registry)]
 
 
-async def _pipeline_of(model: str, team: str | None, registry: Registry) -> str | None:
-    """The pipeline whose model it is; None where it is none's, or another team's."""
+async def _pipeline_of(model: str, registry: Registry) -> str | None:
+    """The pipeline whose model it is; None where it is none's, or another team's than its name says."""
     if not re.fullmatch(NAME_PATTERN, model):
         return None
     newest = await registry.versions(model, 1)
@@ -83,8 +54,7 @@ async def _pipeline_of(model: str, team: str | None, registry: Registry) -> str 
     # Whoever may write to MLflow may have set the tag, to anything.
     if pipeline is None or not re.fullmatch(NAME_PATTERN, pipeline):
         return None
-    is_theirs = await asyncio.to_thread(lambda: _team_of(model) == _team_of(pipeline) == team)
-    return pipeline if is_theirs else None
+    return pipeline if tenant_of_name(model) == tenant_of_name(pipeline) else None
 
 
 @router.get("/models")
@@ -92,11 +62,10 @@ async def models(airflow: AirflowDep) -> Models:
     """List the models of the pipelines that the asker may read."""
     readable = await readable_dags(airflow)
     found: list[Model] = []
-    for where in await asyncio.to_thread(lambda: _where({_team_of(name) for name in readable})):
-        async with Registry.open(where.uri, where.login) as registry:
-            registered = await registry.models()
-            names = [each["name"] for each in registered]
-            pipelines = await gather(partial(_pipeline_of, team=where.team, registry=registry), names)
+    for team, mlflow in (await by_team(readable, Mlflow.of_reader)).items():
+        async with Registry.open(*mlflow) as registry:
+            registered = [each for each in await registry.models() if tenant_of_name(each["name"]) == team]
+            pipelines = await gather(partial(_pipeline_of, registry=registry), [each["name"] for each in registered])
         found += [
             Model(name=each["name"], pipeline=pipeline, aliases=_aliases(each))
             for each, pipeline in zip(registered, pipelines, strict=True)

@@ -23,8 +23,12 @@ class Problem(Exception):
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
-        # Airflow answers 403 to a token of before it was set up anew, which no right would help.
-        self.status = 401 if status == 403 and "JWT" in detail else status
+        self.status = status
+
+    @classmethod
+    def of_airflow(cls, status: int, detail: str) -> Problem:
+        """What Airflow refuses. It answers 403 to a token of before it was set up anew, which no right would help."""
+        return cls(401 if status == 403 and "JWT" in detail else status, detail)
 
 
 DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
@@ -59,7 +63,8 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        return _details(Problem(error.status_code, str(error.detail)).status, str(error.detail), error.headers)
+        said = Problem.of_airflow(error.status_code, str(error.detail))
+        return _details(said.status, str(said), error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -34,12 +34,12 @@ from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.exceptions import StepLostError
 from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.names import dag_id_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
-from mlops_provider.local.client import run_place
+from mlops_provider.local.client import PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
@@ -77,7 +77,7 @@ async def submit(
             return _same(before, asked)
     await _check(asked, dag_id, airflow)
     waiting = await airflow.request(
-        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": MOST_RUNS}
+        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
     )
     line = [
         Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"])) for each in waiting["dag_runs"]
@@ -221,14 +221,19 @@ async def logs(
 
 
 async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflow: Airflow) -> str:
-    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
-    found = (await airflow.request("GET", place, params={"limit": MOST_RUNS}))["task_instances"]
+    found = await _instances(run, airflow)
     indices = sorted(each["map_index"] for each in found if each["task_id"] == task)
     if indices:
         known = f"map_index {map_index}: it has {indices[0]} to {indices[-1]}"
     else:
         known = f"its tasks are {', '.join(sorted({each['task_id'] for each in found}))}"
     return f"task {task!r} of {run['dag_id']}@{run['dag_run_id']}: {known}"
+
+
+async def _instances(run: Mapping[str, Any], airflow: Airflow) -> list[dict[str, Any]]:
+    """The tasks of a run."""
+    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
+    return list((await airflow.request("GET", place, params={"limit": PAGE}))["task_instances"])
 
 
 def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:
@@ -240,7 +245,7 @@ def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:
         yield f"{error['exc_type']}: {error['exc_value']}"
 
 
-async def find_run(run: RunId, airflow: Airflow) -> Mapping[str, Any]:
+async def find_run(run: RunId, airflow: AirflowDep) -> Mapping[str, Any]:
     """
     Find a run of Airflow, as its API has it.
 
@@ -274,17 +279,14 @@ def _summary(run: Mapping[str, Any]) -> RunSummary:
 
 async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     summary = _summary(run)
-    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
-    instances = (await airflow.request("GET", place, params={"limit": MOST_RUNS}))["task_instances"]
-
+    instances = await _instances(run, airflow)
     failure = None
     for each in instances:
         if failure is None and each["state"] == "failed":
             told = await xcom(run, each["task_id"], FAILURE_KEY, airflow, each["map_index"])
-            # A process that is ended leaves no word of its own; then who has ended it says more.
-            said = told if isinstance(told, dict) else {}
-            is_lost = said.get("type", StepLostError.__name__) == StepLostError.__name__
-            failure = (cancelled_by(run["note"]) if is_lost else None) or said.get("message")
+            said = told.get("message") if isinstance(told, dict) else None
+            # Who has ended a process says more than its end.
+            failure = (cancelled_by(run["note"]) if is_lost(told) else None) or said
     steps, result = None, None
     if summary.kind == "experiment":
         steps = await _said(_STEPS, run, STEPS_KEY, airflow)

@@ -182,9 +182,7 @@ class Request:
 
     def _refuse_templates(self, pipeline: Pipeline) -> None:
         """Airflow fills them in, with what only a run of its own has."""
-        for keys, value in leaves(
-            pipeline.model_dump(mode="json", by_alias=True, include={*EXPERIMENT_STEPS, "validate_"})
-        ):
+        for keys, value in _settings(pipeline):
             if isinstance(value, str) and ("{{" in value or "{%" in value):
                 raise SpecError(
                     f"{'.'.join(keys)} is a template, {value!r}, which a night of Airflow fills in: give it a value by "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mlops.client import pages
 from mlops.contract import rest
@@ -92,13 +91,4 @@ class Curves(list[rest.Curve]):
 
         :param values: as a stream tells them: each curve's by steps
         """
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for value in values:
-            curve = found.setdefault(
-                (value.run, value.metric),
-                {"run": value.run, "name": value.name, "metric": value.metric, "steps": [], "values": [], "at": []},
-            )
-            curve["steps"].append(value.step)
-            curve["values"].append(value.value)
-            curve["at"].append(value.at)
-        return cls(rest.Curve(**curve) for curve in found.values())
+        return cls(rest.Curves.of(values).curves)

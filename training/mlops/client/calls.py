@@ -47,7 +47,7 @@ class Call(Generic[T]):
 
     method: str
     path: str
-    """Below :data:`mlops.contract.rest.API_PREFIX`."""
+    """Below :data:`mlops.contract.addresses.API_PREFIX`."""
     read: Callable[[httpx.Response], T]
     """Of an answer without an error."""
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -237,6 +237,16 @@ def check(response: httpx.Response) -> None:
     """
     :raises RefusedError: with the server's own words, where the answer is an error
     """
+    check_place(response)
+    if not response.is_error:
+        return
+    said = f"{response.request.method} {response.request.url} answered {response.status_code}: "
+    detail = problem_of(response) or said + response.text[:_MOST_QUOTED]
+    raise RefusedError(response.status_code, detail)
+
+
+def check_place(response: httpx.Response) -> None:
+    """:raises RefusedError: where what was asked for is elsewhere"""
     if response.has_redirect_location:
         address = response.headers["Location"]
         raise RefusedError(
@@ -244,11 +254,6 @@ def check(response: httpx.Response) -> None:
             f"{response.request.url} is at {address} now: give the address that leads there, or log in at the proxy "
             "between",
         )
-    if not response.is_error:
-        return
-    said = f"{response.request.method} {response.request.url} answered {response.status_code}: "
-    detail = problem_of(response) or said + response.text[:_MOST_QUOTED]
-    raise RefusedError(response.status_code, detail)
 
 
 def problem_of(response: httpx.Response) -> str | None:

@@ -9,7 +9,7 @@ import httpx
 import tenacity
 from tenacity.retry import retry_base
 
-from mlops.client.calls import REQUEST_SECONDS, Call, Page, as_header, check, problem_of
+from mlops.client.calls import REQUEST_SECONDS, Call, Page, as_header, check, check_place, problem_of
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
 from mlops.contract.addresses import API_PREFIX
 
@@ -60,7 +60,7 @@ class Session:
         """Whether there is a server: one that has never answered is not waited for."""
         self._is_given = token is not None
 
-    def exchange(self, call: Call[T]) -> Generator[httpx.Request, httpx.Response, T]:
+    def exchange(self, call: Call[T]) -> Exchange[T]:
         """
         Yield the requests of a call, each to be answered; log in first where that is due.
 
@@ -74,9 +74,7 @@ class Session:
         check(response)
         return call.read(response)
 
-    def listing(
-        self, page: Callable[[str], Call[Page[T]]], most: int
-    ) -> Generator[httpx.Request, httpx.Response, list[T]]:
+    def listing(self, page: Callable[[str], Call[Page[T]]], most: int) -> Exchange[list[T]]:
         """
         Yield the requests of a list, page by page.
 
@@ -92,7 +90,7 @@ class Session:
             cursor = answer.next
         return found[:most]
 
-    def _log_in(self) -> Generator[httpx.Request, httpx.Response, None]:
+    def _log_in(self) -> Exchange[None]:
         """
         Yield the request of a token, where there is none.
 
@@ -109,13 +107,12 @@ class Session:
         except (ValueError, KeyError, TypeError):
             token = None
         if not isinstance(token, str):
+            check_place(response)
             raise self._not_let_in(response)
         self._token = as_header("token", token)
 
     def _not_let_in(self, response: httpx.Response) -> ClientError:
         address, status = response.request.url, response.status_code
-        if response.has_redirect_location:
-            return ClientError(f"{address} is at {response.headers['Location']} now: give the address that leads there")
         is_json = "json" in response.headers.get("content-type", "")
         if response.is_success or status == httpx.codes.NOT_FOUND or (status in _NOT_LET_IN and not is_json):
             return ClientError(f"{address} gives no token: is {self.url} the address of an Airflow?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -15,7 +16,7 @@ from mlops.contract.step import EXPERIMENT_STEPS
 PROBLEM_TYPE: Final = "application/problem+json"
 """Media type of an error."""
 MOST_RUNS: Final = 100
-"""In one answer; Airflow gives no more at once."""
+"""In one answer."""
 MOST_SEEDS: Final = 1000
 MOST_POINTS: Final = 2500
 """Of a curve in one answer: MLflow gives no more, and leaves out points in between."""
@@ -149,12 +150,6 @@ class Curve(BaseModel):
     """Unix time in milliseconds."""
 
 
-class Curves(BaseModel):
-    """Of the trainings of a run."""
-
-    curves: list[Curve]
-
-
 class Value(BaseModel):
     """A point of a curve, as the stream tells it."""
 
@@ -164,6 +159,29 @@ class Value(BaseModel):
     step: int
     value: float | None
     at: int
+
+
+class Curves(BaseModel):
+    """Of the trainings of a run."""
+
+    curves: list[Curve]
+
+    @classmethod
+    def of(cls, values: Iterable[Value]) -> Curves:
+        """
+        Draw up the curves of points.
+
+        :param values: of each curve by steps
+        """
+        found: dict[tuple[str, str], Curve] = {}
+        for value in values:
+            name = (value.run, value.metric)
+            if name not in found:
+                found[name] = Curve(run=value.run, name=value.name, metric=value.metric, steps=[], values=[], at=[])
+            found[name].steps.append(value.step)
+            found[name].values.append(value.value)
+            found[name].at.append(value.at)
+        return cls(curves=list(found.values()))
 
 
 class Dataset(BaseModel):
