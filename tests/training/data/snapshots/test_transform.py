@@ -31,7 +31,7 @@ def sources(request: pytest.FixtureRequest) -> dict[str, SourceTable]:
     def source(piece: Any) -> SourceTable:
         rows = nw.from_native(piece()) if request.param == "polars" else on_spark([piece], spark_session())
         columns = tuple(piece().collect_schema())
-        return SourceTable(rows=rows, columns=columns, provenance={}, finish=lambda: None)
+        return SourceTable(rows=rows, columns=columns, provenance={"num_rows": 1}, finish=lambda: None)
 
     return {"visits": source(visits), "users": source(users)}
 
