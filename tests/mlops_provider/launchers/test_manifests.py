@@ -173,7 +173,7 @@ spec:
     pod = pod_of(job)
     proxy, step = pod["containers"]
     assert (proxy["name"], pod["terminationGracePeriodSeconds"]) == ("proxy", 7)
-    assert step["command"][:3] == ["python", "-m", "mlops.steps.pod"], "what runs is not the template's to say"
+    assert step["command"][:3] == ["python", "-m", "mlops.container"], "what runs is not the template's to say"
     assert step["args"] == []
     assert step["resources"]["requests"] == {"cpu": "3", "memory": "5Gi"}
     assert {"name": "OMP_NUM_THREADS", "value": "4"} in step["env"]

@@ -1,5 +1,5 @@
 """
-``python -m mlops.steps.pod COMMAND...``: the first process of a step's container.
+What the first process of a step's container does (:mod:`mlops.container`).
 
 It runs the command, forwards signals to it, and writes the failure to where the launcher finds it after the pod is
 gone: to the store, and to the container's termination message. A ref is in the store already: that is the commit.
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -54,14 +54,15 @@ class Container:
         self._environment = os.environ | {RESULT_PATH_VARIABLE: str(result)}
         self._child: subprocess.Popen[bytes] | None = None
         self.told_to_end = False
-        # The first process of a PID namespace gets only signals that it has a handler for.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hand_on)
 
     def run(self) -> int:
-        """Run the command, and return its exit code, as a shell gives it."""
+        """Run the command, unless it is to end by now, and return its exit code, as a shell gives it."""
+        if self.told_to_end:
+            return INTERRUPTED
         self._child = child = subprocess.Popen(self._command, env=self._environment)
-        if self.told_to_end:  # between two commands
+        if self.told_to_end:  # since then
             os.kill(child.pid, signal.SIGTERM)
         # What the command leaves behind when it ends becomes this process's child: a zombie unless it is waited for.
         while (ended := os.wait())[0] != child.pid:
@@ -77,11 +78,14 @@ class Container:
             os.kill(self._child.pid, number)
 
 
-def main() -> int:
+def main(command: Sequence[str], told_to_end: Callable[[], bool]) -> int:
+    """
+    :param told_to_end: says whether this process was, before it handed signals on
+    """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    command = sys.argv[1:]
     result = Path(tempfile.mkdtemp(prefix="step-"), "result.json")
     container = Container(command, result)
+    container.told_to_end |= told_to_end()
     while True:
         code = container.run()
         outcome = read_result(result)
@@ -115,7 +119,3 @@ def _shortened(failure: Failure) -> bytes:
     while len(document := json.dumps(fields | {"message": message}).encode()) > _MOST_BYTES:
         message = message[: len(message) * 9 // 10]
     return document
-
-
-if __name__ == "__main__":
-    sys.exit(main())

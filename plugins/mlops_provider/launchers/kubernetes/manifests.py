@@ -246,7 +246,7 @@ class StepJob:
             "name": CONTAINER,
             "image": self.image,
             "imagePullPolicy": pods.image_pull_policy,
-            "command": ["python", "-m", "mlops.steps.pod", *self._command()],
+            "command": ["python", "-m", "mlops.container", *self._command()],
             "args": [],  # a template's would follow the command
             "env": self._variables(),
             "envFrom": [

@@ -1,0 +1,66 @@
+"""The first process of a step's container."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from project import REPOSITORY
+
+from mlops.contract.step import INTERRUPTED
+
+SECONDS = 60.0
+
+SLOW = """
+import sys, time
+from pathlib import Path
+
+here = Path(__file__).parent
+(here / "begun").touch()
+while not (here / "told").exists():
+    time.sleep(0.01)
+sys.path.remove(str(here))
+del sys.modules["obstore"]
+import obstore
+"""
+"""Stands for a library whose import takes its time."""
+
+
+def environment(folder: Path, python_path: str) -> dict[str, str]:
+    """With a folder for what lies in a container's own ``/tmp``, and goes with it."""
+    return {**os.environ, "PYTHONPATH": python_path, "TMPDIR": str(folder)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_told_to_end_while_it_starts_ends(tmp_path: Path, number: signal.Signals) -> None:
+    """Broken: a cancelled run's pod would work on until its grace period is over, for Kubernetes says it once."""
+    (tmp_path / "obstore.py").write_text(SLOW)
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY / "training")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlops.container", *command], env=environment(tmp_path, path), cwd=tmp_path
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(number)
+        (tmp_path / "told").touch()
+        assert process.wait(SECONDS) == INTERRUPTED
+    finally:
+        process.kill()
+    assert not (tmp_path / "ran").exists(), "nothing was begun"
+
+
+def test_a_command_has_its_own_exit_code(tmp_path: Path) -> None:
+    own = environment(tmp_path, str(REPOSITORY / "training"))
+    for code in (0, 137):
+        command = [sys.executable, "-m", "mlops.container", sys.executable, "-c", f"raise SystemExit({code})"]
+        assert subprocess.run(command, env=own, cwd=tmp_path, check=False, timeout=SECONDS).returncode == code
