@@ -92,7 +92,7 @@ services: ## Install the servers that the tests start (PostgreSQL, Redis, Java, 
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(strip $(SERVICES)); \
 	fi
 
-DEVELOPMENT := .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready
+DEVELOPMENT := .venv/airflow/.dev .venv/training/.dev .venv/training/.spark .venv/validation/.dev .venv/tfdv/.ready .venv/schemathesis/.ready
 SUITES = PYTHONPATH=tests .venv/airflow/bin/python -m suites
 
 .PHONY: test
@@ -116,7 +116,7 @@ CHAOS_INTERLEAVINGS ?= 100000
 chaos: export CHAOS_ROUNDS := $(CHAOS_ROUNDS)
 
 .PHONY: chaos
-chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights, and while CHAOS_EXPERIMENTS experiments run; evict pods; replay spot availability
+chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.ready .venv/schemathesis/.ready ## Strike every step of a real Airflow CHAOS_ROUNDS times each way, the data steps CHAOS_KILLS times; kill what comes after them CHAOS_LIFECYCLE times; kill daemons for CHAOS_NIGHTS nights, and while CHAOS_EXPERIMENTS experiments run; evict pods; replay spot availability
 	CHAOS_KILLS=$(CHAOS_KILLS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_data_crashes.py -s
 	.venv/airflow/bin/python -m pytest tests/end_to_end/test_crashes.py tests/end_to_end/test_promotion.py tests/end_to_end/test_tuning.py
 	.venv/training/bin/python -m pytest tests/training/steps tests/training/trainer/test_matrix.py tests/training/trainer/test_health.py tests/training/trainer/test_strategies.py tests/training/test_rendezvous.py tests/training/tuning/test_study.py tests/training/serving --ignore tests/training/steps/test_validate.py --ignore tests/training/steps/test_lifecycle_kills.py
@@ -124,6 +124,7 @@ chaos: services venv data .venv/airflow/.dev .venv/training/.dev .venv/fab/.read
 	CHAOS_PEERS=$(CHAOS_PEERS) .venv/training/bin/python -m pytest tests/training/trainer/test_peer_memory.py -s --timeout 7200
 	CHAOS_NIGHTS=$(CHAOS_NIGHTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_daemons.py -s
 	CHAOS_EXPERIMENTS=$(CHAOS_EXPERIMENTS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_many_experiments.py -s
+	API_EXAMPLES=100 .venv/airflow/bin/python -m pytest tests/end_to_end/test_experiments.py -k defect
 	FAB_VENV=$(CURDIR)/.venv/fab .venv/airflow/bin/python -m pytest tests/security/test_approvals.py tests/security/test_fab.py
 	CHAOS_EVICTIONS=$(CHAOS_EVICTIONS) .venv/airflow/bin/python -m pytest tests/end_to_end/test_pods.py tests/mlops_provider/launchers/test_pod.py
 	.venv/airflow/bin/python -m pytest tests/end_to_end/test_engines.py tests/end_to_end/test_language_model.py tests/end_to_end/test_outages.py tests/security/test_tenants.py
@@ -161,6 +162,7 @@ lock: $(UV) ## Resolve the lock files of the three runtimes and of the developme
 	$(COMPILE) --upgrade --group spark -c training/requirements.txt -o training/requirements-spark.txt
 	$(COMPILE) --upgrade --group validation -o training/requirements-validation.txt
 	cd tests/tfdv && $(CURDIR)/$(COMPILE) --upgrade pyproject.toml -o requirements.txt
+	cd tests/schemathesis && $(CURDIR)/$(COMPILE) --upgrade pyproject.toml -o requirements.txt
 	cd tests/fab && $(CURDIR)/$(COMPILE) --upgrade -c ../../requirements.txt pyproject.toml -o requirements.txt
 	cd benchmarks/peers && $(CURDIR)/$(COMPILE) --upgrade --no-emit-package torch $(LOCK_TORCH) -c ../../training/requirements.txt pyproject.toml -o requirements.txt
 	$(COMPILE) --upgrade --group dev -c requirements.txt -c training/requirements.txt -o tests/requirements.txt
@@ -195,6 +197,12 @@ venv: .venv/airflow/.ready .venv/training/.ready .venv/validation/.ready .venv/b
 .venv/tfdv/.ready: tests/tfdv/requirements.txt | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) .venv/tfdv
 	$(UV) pip install --quiet --python .venv/tfdv --no-deps -r tests/tfdv/requirements.txt
+	touch $@
+
+# What makes requests up from the REST API's document.
+.venv/schemathesis/.ready: tests/schemathesis/requirements.txt | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) .venv/schemathesis
+	$(UV) pip install --quiet --python .venv/schemathesis --no-deps -r tests/schemathesis/requirements.txt
 	touch $@
 
 # Airflow with FAB's users, roles and login, for the tests of approvals.

@@ -35,10 +35,11 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def write_events(path: Path, *, rows_of_last_day: int | None = None) -> None:
+def write_events(path: Path, *, rows_of_last_day: int | None = None, first_day: int = 1) -> None:
     """
     Search results of 14 days: what was shown for a query, and how relevant it turned out (0 to 4).
 
+    :param first_day: of January 2024
     :param rows_of_last_day: as many rows on the last day; the usual 100 if None
     """
     chance = random.Random(7)
@@ -50,7 +51,7 @@ def write_events(path: Path, *, rows_of_last_day: int | None = None) -> None:
             if day == NUM_DAYS - 1 and rows_of_last_day is not None:
                 rows = rows[:rows_of_last_day]
             for position, (query, item) in enumerate(rows):
-                at = FIRST_DAY + timedelta(days=day, minutes=position)
+                at = FIRST_DAY + timedelta(days=day + first_day - 1, minutes=position)
                 rating = chance.gauss(0, 1)
                 relevance = min(4, max(0, round(2 + 1.5 * rating + chance.gauss(0, 0.3))))
                 price = f"{chance.uniform(1, 9):.2f}" if chance.random() > 0.05 else "NA"

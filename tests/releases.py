@@ -53,7 +53,7 @@ registry = ModelRegistry(client=connect(tracking_uri), name="events")
 run = registry.client.create_run("0").info
 found = registry.client.create_logged_model("0", name="events", source_run_id=run.run_id)
 model = StoredModel(model_id=found.model_id, uri=found.artifact_location)  # nothing is there, and nothing needs it
-tags = {REF_TAG: report, VERSION_TAG: "1.0.0"}
+tags = {REF_TAG: report, VERSION_TAG: "1.0.0", "mlops.dataset": "events"}
 version = registry.create(model=model, run_id=run.run_id, tags=tags, description="Good.")
 entry = Promotion.of(registry, Store(store)).stage(version, Author(who="a night", why="Good."), report="reports/1.html")
 sign_entry(Store(store), entry, load_key(key), "a night", [])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import obstore
 from obstore.store import ObjectStore
 
-from mlops.contract.refs import CheckpointRef
+from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENTS
 from mlops_provider.committed import folders, read_committed
@@ -21,70 +22,113 @@ from mlops_provider.operators.adopted import PARAM, pipeline_of
 from mlops_provider.patience import store_errors
 
 
+class NobodyApprovesError(SpecError):
+    """A pipeline judges no experiments, for it may put models into production without anybody's yes."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
-    """The run that judges a training."""
+    """The run that judges a training. It is the same run whenever, and by whomever, it is asked for."""
 
     training: str
+    """Its place."""
     dag_id: str
     run_id: str
-    is_paused: bool
-    """Whether the DAG is: the run then waits until somebody unpauses it."""
 
-    def told(self) -> str:
+    @classmethod
+    def of(cls, place: str, committed: Ref | None) -> Adoption:
+        """
+        :param committed: what lies at the place
+        :raises SpecError: where it is no training of an experiment, or one that is not whole
+        """
+        dag_id = pipeline_of(place)
+        if dag_id is None:
+            raise SpecError(f"{place} is the pipeline's own, which its run has judged: see mlops why")
+        if not isinstance(committed, CheckpointRef):
+            raise SpecError(
+                f"{place} is not trained to its end, or was removed: the same experiment, tried out again, goes on "
+                "with it"
+            )
+        _, user, experiment, _, key = place.split("/")
+        return cls(training=place, dag_id=dag_id, run_id=f"experiment__{user}__{experiment}__{key}")
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """What the run is triggered with."""
+        return {PARAM: self.training}
+
+    def check(self, dag: Mapping[str, Any] | None) -> None:
+        """
+        :param dag: with its parameters, as Airflow's API has it; None where it has none
+        :raises SpecError: where there is none
+        :raises NobodyApprovesError: where it takes no experiments
+        """
+        if dag is None:
+            raise SpecError(f"Airflow has no DAG {self.dag_id!r}: mlops lint says why, or deploy it")
+        if PARAM not in dag["params"]:
+            raise NobodyApprovesError(
+                f"{self.dag_id} takes no experiments, for it can put models into production without anybody's yes: "
+                "give it promote.approval, with on_timeout: reject, or put the experiment's settings into its file"
+            )
+
+    def told(self, dag: Mapping[str, Any]) -> str:
         """For people."""
-        waits = f"; it begins when the DAG is unpaused: airflow dags unpause {self.dag_id}" if self.is_paused else ""
+        waits = f"; it begins when {unpaused}" if (unpaused := unpausing(dag)) else ""
         return (
             f"run {self.run_id} of {self.dag_id} judges {self.training}, and registers it if it passes{waits}\n"
             f"how it goes: mlops why {self.dag_id} {self.run_id}"
         )
 
 
-def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> Adoption:
+def unpausing(dag: Mapping[str, Any]) -> str | None:
+    """Return what a run waits for, where somebody has paused its DAG."""
+    return f"the DAG is unpaused: airflow dags unpause {dag['dag_id']}" if dag["is_paused"] else None
+
+
+def is_named(training: str, place: str) -> bool:
+    """
+    :param training: its place, or the last part of it
+    """
+    return training in (place, place.rpartition("/")[2])
+
+
+def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> str:
     """
     Start the run.
 
     :param deployment: whose store holds the experiments
     :param training: its place, or the last part of it, as ``mlops runs list`` shows it
+    :return: which run it is, for people
     :raises SpecError: where there is no such training, several, or one that is not whole yet
     :raises SpecError: where Airflow has no DAG of that pipeline, or has such a run already
     """
     with store_errors(deployment.store, "the experiments cannot be read"):
         store = store_of(deployment)
         place = _place(store, training)
-        committed = asyncio.run(read_committed(store, place))
-    dag_id = pipeline_of(place)
-    assert dag_id is not None, "it was found as a place of an experiment"
-    if not isinstance(committed, CheckpointRef):
-        raise SpecError(f"{place} is not trained to its end: the same mlops run goes on with it")
-    _, user, experiment, _, key = place.split("/")
-    run_id = f"experiment__{user}__{experiment}__{key}"
+        found = Adoption.of(place, asyncio.run(read_committed(store, place)))
     try:
-        dag = airflow.request("GET", f"/dags/{dag_id}")
+        dag = airflow.request("GET", f"/dags/{found.dag_id}/details")
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.NOT_FOUND:
             raise
-        raise SpecError(f"Airflow at {airflow.url} has no DAG {dag_id!r}: mlops lint says why, or deploy it") from error
-    if PARAM not in airflow.request("GET", f"/dags/{dag_id}/details")["params"]:
-        raise SpecError(
-            f"{dag_id} takes no experiments, for it can put models into production without anybody's yes: give it "
-            "promote.approval, with on_timeout: reject, or put the experiment's settings into its file"
-        )
-    if airflow.run(dag_id, run_id) is not None:
-        raise SpecError(f"{place} was given to the run {run_id} of {dag_id}: see mlops why {dag_id} {run_id}")
-    airflow.trigger(dag_id, run_id, None, {PARAM: place})
-    return Adoption(training=place, dag_id=dag_id, run_id=run_id, is_paused=dag["is_paused"])
+        dag = None
+    found.check(dag)
+    if airflow.run(found.dag_id, found.run_id) is not None:
+        said = f"was given to the run {found.run_id} of {found.dag_id}: see mlops why {found.dag_id} {found.run_id}"
+        raise SpecError(f"{place} {said}")
+    airflow.trigger(found.dag_id, found.run_id, None, found.conf)
+    return found.told(dag)
 
 
 def _place(store: ObjectStore, training: str) -> str:
     known = list(_trainings(store))
-    found = [place for place in known if training in (place, place.rpartition("/")[2]) and _is_there(store, place)]
+    found = [place for place in known if is_named(training, place) and _is_there(store, place)]
     if len(found) == 1:
         return found[0]
     if found:
         raise SpecError(f"{training} is the name of several trainings; name the place: {', '.join(found)}")
-    if any(training in (place, place.rpartition("/")[2]) for place in _nights(store)):
-        raise SpecError(f"{training} is the pipeline's own, which its run has judged: see mlops why")
+    if night := next((place for place in _nights(store) if is_named(training, place)), None):
+        return night
     raise SpecError(
         f"there is no training {training!r} of an experiment; "
         + (f"there are {', '.join(known[-3:])}: see mlops runs list" if known else "try one out: mlops run PIPELINE")

@@ -337,8 +337,8 @@ def _why(options: argparse.Namespace, console: Console) -> int:
 def _register(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.adoption import adopt
 
-    found = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
-    console.print(found.told(), markup=False, soft_wrap=True)
+    said = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
+    console.print(said, markup=False, soft_wrap=True)
     return 0
 
 

@@ -27,6 +27,10 @@ _S3_KEYS: Final = {
 _S3_SETTINGS: Final = {"AWS_ENDPOINT_URL": "endpoint", "AWS_REGION": "region"}
 
 
+DAMAGED: Final = (ValueError, TypeError, KeyError, AttributeError)
+"""What reading a ref raises where what lies there is none."""
+
+
 def open_store(uri: str, credentials: Mapping[str, str] = MappingProxyType({}), *, retry: bool = True) -> ObjectStore:
     """
     :param uri: ``file:///folder`` or ``s3://bucket/prefix``

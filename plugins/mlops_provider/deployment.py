@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -72,6 +72,9 @@ class Deployment:
     """Whether the process launcher forks steps from a process that has the libraries of their runtime imported."""
     warm_idle_seconds: float = 600.0
     """Such a process ends when no step ran for so long."""
+    experiment_sources: Sequence[str] = ()
+    """Folders and prefixes that an experiment in Airflow may read in place of its pipeline's own: whoever may start one
+    names them, and they are read with the rights of the deployment."""
     infrastructure_patience: timedelta = timedelta(hours=6)
     """How long a try of a task waits for MLflow, the store or the Kubernetes API, in all; 0 turns it off."""
 
@@ -143,6 +146,7 @@ class Deployment:
                 if (connection := conf.get(SECTION, f"{login}_login", fallback=""))
             },
             pod_defaults=home / defaults if defaults else None,
+            experiment_sources=conf.get(SECTION, "experiment_sources", fallback="").split(),
             infrastructure_patience=_duration(conf.get(SECTION, "infrastructure_patience", fallback="6h")),
             warm_runtimes=conf.getboolean(SECTION, "warm_runtimes", fallback=True),
             warm_idle_seconds=conf.getfloat(SECTION, "warm_idle_seconds", fallback=600.0),
@@ -173,6 +177,7 @@ class Deployment:
             release_key=_key(self.home, team.release_key),
             release_public_keys=self.home / team.release_public_keys if team.release_public_keys else None,
             run_as_user=team.run_as_user,
+            experiment_sources=team.experiment_sources,
         )
 
 

@@ -24,7 +24,7 @@ from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
-from mlops_provider.operators.rollback import RollbackOperator
+from mlops_provider.operators.rollback import ROLLBACK, RollbackOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -139,7 +139,7 @@ def build_rollback_dags(file: Path) -> dict[str, DAG]:
 
 def _rollback_dag(team: str | None, names: str) -> DAG:
     with DAG(
-        dag_id=f"{names}rollback",
+        dag_id=f"{names}{ROLLBACK}",
         description="Put the former champion of a model into production again",
         schedule=None,
         catchup=False,
@@ -153,9 +153,21 @@ def _rollback_dag(team: str | None, names: str) -> DAG:
                 description=f"Registered model, e.g. {names}flight_ranking",
             ),
             "why": Param(type="string", minLength=1, description="For the audit trail"),
+            "champion": Param(
+                None,
+                type=["null", "string"],
+                description="Version to take back: nothing happens where another one is in production by then; "
+                "the one that is in production when the run begins, if empty",
+            ),
         },
     ) as dag:
-        RollbackOperator(task_id="rollback", team=team, model="{{ params.model }}", why="{{ params.why }}")
+        RollbackOperator(
+            task_id=ROLLBACK,
+            team=team,
+            model="{{ params.model }}",
+            why="{{ params.why }}",
+            champion="{{ params.champion or '' }}",
+        )
     return dag
 
 

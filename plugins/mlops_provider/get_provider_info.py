@@ -79,6 +79,11 @@ def get_provider_info() -> dict[str, Any]:
                         "trail is kept too",
                         "s3://mlops-anchors/production",
                     ),
+                    "experiment_sources": _option(
+                        "Folders and prefixes that experiments in Airflow may read in place of what their pipeline "
+                        "reads, between spaces; none by default",
+                        "s3://data/fraud/ /srv/deliveries",
+                    ),
                     "infrastructure_patience": _option(
                         "How long a try of a task waits for MLflow, the store or the Kubernetes API", "90m", "6h"
                     ),

@@ -33,6 +33,7 @@ def submit(options: argparse.Namespace, console: Console) -> int:
             options.pipeline.rpartition("/")[2].removesuffix(SUFFIX),
             settings={".".join(keys): _json(".".join(keys), text) for keys, text in changes_of(options.set).items()},
             as_of=options.as_of,
+            dataset=options.dataset,
             until=options.until,
             seeds=options.seeds,
             sample=None if options.sample is None else _number(options.sample),

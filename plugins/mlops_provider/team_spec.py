@@ -74,6 +74,9 @@ class Team(Section):
     """Login of Airflow's look-ups."""
     allowed_connections: list[Text] = []
     """Airflow connections that its pipelines may name: what they hold is handed to code of its recipes."""
+    experiment_sources: list[Text] = []
+    """Folders and prefixes that experiments in Airflow may read in place of what its pipelines read, such as
+    ``s3://data/search/``."""
     kubernetes_namespace: ObjectName | None = None
     """Namespace of the team's pods, and of nobody else's. None: it has no pods."""
     service_account: ObjectName | None = None

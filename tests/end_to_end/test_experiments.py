@@ -19,6 +19,7 @@ import pytest
 from httpx_sse import EventSource
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
+from turns import SEED
 
 from mlops.client import AsyncClient, Client, Curve, Curves, RefusedError, Value
 from mlops_provider.handed_over import PASSWORD_VARIABLE
@@ -27,12 +28,16 @@ from mlops_provider.local.client import AirflowClient
 from mlops_provider.why import explain
 
 SECONDS = 600
+DELIVERIES = "data/deliveries"
 SHORT = {"pipeline": "events", "as_of": "2024-01-10", "settings": {"train.epochs": 1}}
 
 
 @pytest.fixture(scope="module")
 def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
-    found = new_airflow(with_login=True, users=["ana", "vera"], roles={"vera": "viewer"})
+    found = new_airflow(
+        with_login=True, users=["ana", "vera"], roles={"vera": "viewer"},
+        settings={"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": DELIVERIES},
+    )  # fmt: skip
     found.client.wait_for_dag("events.experiments")
     return found
 
@@ -304,6 +309,227 @@ def test_curves_come_live_and_go_on_where_they_were_cut(airflow: LiveAirflow, an
     assert ana.http.get("/runs/events.experiments@none/metrics/stream").status_code == 404
 
 
+def test_an_experiment_starts_from_a_snapshot_by_its_version(
+    airflow: LiveAirflow, ana: Person, tried: dict[str, Any]
+) -> None:
+    """Broken: what was tried out on a snapshot could not be tried out on the same one tomorrow."""
+    version = _version(airflow, tried)
+    run = ana.ended(ana.submit({"pipeline": "events", "dataset": version[:8], "settings": {"train.epochs": 2}})["id"])
+    assert run["state"] == "success", run["failure"]
+    assert run["steps"][:3] == tried["steps"][:3], "the snapshot, and what was made of it"
+    assert run["result"]["interval"] == tried["result"]["interval"]
+
+
+def test_requests_of_another_platform_are_runs(airflow: LiveAirflow, ana: Person, tried: dict[str, Any]) -> None:
+    """Broken: programs that speak so already would have to be written anew."""
+    delivered = airflow.home / DELIVERIES / "2024"
+    delivered.mkdir(parents=True)
+    write_events(delivered / "events.csv", first_day=6)
+    body = {
+        "pipeline_id": "events",
+        "config": {
+            "data_source": f"{DELIVERIES}/2024/",
+            "model_type": "lightgbm",
+            "hyperparams": {"lr": 0.01, "depth": 8},
+            "resources": {"gpus": 4, "memory": "64Gi"},
+        },
+    }
+    asked = ana.http.post("/pipelines/runs", json=body, headers={"Idempotency-Key": "as written"})
+    assert asked.status_code == 201, asked.text
+    started = asked.json()
+    again = ana.http.post("/pipelines/runs", json=body, headers={"Idempotency-Key": "as written"})
+    assert (again.status_code, again.json()["run_id"]) == (200, started["run_id"])
+    assert str(asked.url.join(asked.headers["Location"])).endswith(f"/mlops/api/v1/runs/{started['run_id']}")
+    run = ana.ended(started["run_id"])
+    assert run["state"] == "success", run["failure"]
+    assert run["result"]["interval"] == ["2024-01-19T00:00:00Z", "2024-01-20T00:00:00Z"], "the pipeline's end_date"
+    (source,) = _artifact(airflow, run["steps"][0], "manifest")["sources"].values()
+    assert source["position"]["path"] == f"{DELIVERIES}/2024/events.csv"
+    told = _artifact(airflow, run["steps"][3], "input")["config"]
+    assert (told["learner"], told["model"], told["processes"]) == ("lightgbm", None, 1)
+    assert (told["learner_settings"]["learning_rate"], told["learner_settings"]["max_depth"]) == (0.01, 8)
+    by_experiment = f"/experiments/{started['experiment_id']}/runs"
+    for name in (started["run_id"], started["run_id"].partition("@")[2]):
+        assert ana.http.get(f"{by_experiment}/{name}").json() == run
+    for path in (
+        f"{by_experiment}/none",
+        f"{by_experiment}/digits@x",
+        "/experiments/../runs/x",
+        "/experiments/x/runs/y",
+    ):
+        assert ana.http.get(path).status_code == 404, path
+
+    training = {
+        "model": {"type": "torch"},
+        "dataset": {"kind": "dataset", "name": "events", "version": _version(airflow, tried), "num_rows": 700},
+        "hyperparameters": {"epochs": 2, "lr": 0.02, "batch_size": 8},
+        "resources": {"cpu": 1},
+    }
+    asked = ana.http.post("/training-runs", json=training)
+    assert asked.status_code == 201, asked.text
+    run_id = asked.json()["run_id"]
+    with ana.http.stream("GET", f"/training-runs/{run_id}/metrics", timeout=SECONDS) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+    run = ana.ended(run_id)
+    assert run["state"] == "success", run["failure"]
+    assert run["steps"][:3] == tried["steps"][:3]
+    wanted = {"train.epochs": 2, "train.learning_rate": 0.02, "train.global_batch": 8, "pods.train.cpu": 1}
+    assert run["asked"]["settings"] == wanted
+
+
+def test_a_search_tells_its_trials_and_what_it_has_found(airflow: LiveAirflow, ana: Person) -> None:
+    asked = {
+        "pipeline": "events", "as_of": "2024-01-10", "settings": {"train.epochs": 1},
+        "space": {"learning_rate": {"low": 0.01, "high": 0.1, "log": True}},
+        "trials": 2, "parallel": 2, "sampler": "random",
+    }  # fmt: skip
+    answer = ana.http.post("/studies", json=asked)
+    assert answer.status_code == 201, answer.text
+    study_id = answer.json()["id"]
+    assert answer.headers["Location"] == f"studies/{study_id}"
+    run = ana.ended(study_id)
+    assert run["state"] == "success", run["failure"]
+    trials = ana.http.get(f"/studies/{study_id}/trials").raise_for_status().json()["trials"]
+    assert [(trial["number"], trial["state"]) for trial in trials] == [(0, "complete"), (1, "complete")]
+    assert all(0.01 <= trial["parameters"]["learning_rate"] <= 0.1 for trial in trials)
+    study = ana.http.get(f"/studies/{study_id}").json()
+    assert study["trials"] == {"complete": 2, "pruned": 0, "failed": 0, "not begun": 0}
+    best = max(trials, key=lambda trial: (trial["value"], -trial["number"]))
+    found = (study["best_trial"], study["best_value"], study["best_parameters"])
+    assert found == (best["number"], best["value"], best["parameters"])
+    with Client(airflow.stack.airflow_url, "ana", "the-password-of-ana") as client:
+        same = client.search(
+            "events", asked["space"], trials=2, parallel=2, sampler="random", as_of="2024-01-10",
+            settings={"train.epochs": 1},
+        )  # fmt: skip
+        assert client.study(client.wait(same)).best_value == study["best_value"], "the trials are found"
+        assert [trial.model_dump() for trial in client.trials(study_id)] == trials
+        assert client.study(study_id).airflow == client.run(study_id).airflow
+    # As other platforms ask for it.
+    body = {
+        "pipeline": "events", "search_space": {"lr": {"type": "loguniform", "min": 0.01, "max": 0.1}}, "n_trials": 2,
+        "objective": {"metric": "ndcg@10", "direction": "maximize"}, "sampler": "random",
+    }  # fmt: skip
+    again = ana.http.post("/hpo/studies", json=body)
+    assert again.status_code == 201, again.text
+    assert ana.http.get(str(again.url.join(again.headers["Location"]))).status_code == 200
+    wanted = {
+        "tune.space": {"learning_rate": asked["space"]["learning_rate"]},
+        "tune.sampler": "random",
+        "tune.trials": 2,
+    }
+    assert again.json()["asked"]["settings"] == wanted | {"train.metric": "ndcg@10"}
+    ana.http.delete(f"/runs/{again.json()['run_id']}")
+    for path in ("/studies/events.experiments@none", "/studies/events@x/trials"):
+        assert ana.http.get(path).status_code == 404, path
+
+
+def test_a_run_without_a_search_is_no_study(ana: Person) -> None:
+    run_id = ana.submit(SHORT | {"until": "ingest"})["id"]
+    answer = ana.http.get(f"/studies/{run_id}")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        404, f"there is no study '{run_id}': an id is that of a run which searches, see POST /studies"
+    )  # fmt: skip
+    ana.ended(run_id)
+
+
+def _version(airflow: LiveAirflow, run: dict[str, Any]) -> str:
+    """Of the snapshot that a run has taken."""
+    return str(_ref(airflow, run["steps"][0])["version"])
+
+
+def _artifact(airflow: LiveAirflow, step: dict[str, Any], name: str) -> dict[str, Any]:
+    key = _ref(airflow, step)["artifacts"][name]["key"]
+    return dict(json.loads((airflow.stack.store / key).read_text()))
+
+
+def _ref(airflow: LiveAirflow, step: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads((airflow.stack.store / step["place"] / "ref.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "detail"),
+    [
+        ("/pipelines/runs", {"pipeline_id": "event"}, 404, "did you mean events?"),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"data_source": "s3://others/"}},
+            422,
+            "s3://others/ev",
+        ),
+        ("/pipelines/runs", {"pipeline_id": "events", "config": {"model_type": "forest"}}, 422, "forest"),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"model_type": "os:system"}},
+            422,
+            "runs code of recipes only",
+        ),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"hyperparams": {"depth": 8}}},
+            422,
+            "hyperparams.depth",
+        ),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"hyperparams": {"lr": -1}}},
+            422,
+            "must be > 0, got -1",
+        ),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"resources": {"tpus": 1}}},
+            422,
+            "config.resources.tpus",
+        ),
+        (
+            "/pipelines/runs",
+            {"pipeline_id": "events", "config": {"resources": {"memory": "lots"}}},
+            422,
+            "such as 500m",
+        ),
+        ("/studies", {"pipeline": "events", "space": {}}, 422, "space: "),
+        (
+            "/studies",
+            {"pipeline": "events", "space": {"epochs": {"choices": [1]}}, "trials": 3, "settings": {"tune.trials": 5}},
+            422,
+            "settings tune.trials: trials says it already; keep one of the two",
+        ),
+        (
+            "/studies",
+            {"pipeline": "events", "space": {"lr": {"low": 1, "high": 2}}},
+            422,
+            "tune.space.lr must be a",
+        ),
+        ("/studies", {"pipeline": "events", "space": {"epochs": {"low": 2, "high": 1}}}, 422, "low must be < high"),
+        (
+            "/hpo/studies",
+            {"pipeline": "events", "search_space": {"depth": {"choices": [1]}}},
+            422,
+            "search_space.depth",
+        ),
+        (
+            "/hpo/studies",
+            {
+                "pipeline": "events",
+                "search_space": {"lr": {"choices": [0.1]}},
+                "objective": {"metric": "ndcg@10", "direction": "minimize"},
+            },
+            422,
+            "objective.direction minimize: of ndcg@10 it is maximize; leave it out",
+        ),
+        ("/training-runs", {}, 422, "model.pipeline: name the pipeline"),
+        ("/training-runs", {"dataset": "events"}, 422, "dataset.version"),
+        ("/training-runs", {"model": {"pipeline": "digits"}, "dataset": "events@abcdef"}, 422, "dataset.name events"),
+    ],
+)
+def test_their_mistakes_are_named_too(ana: Person, path: str, body: dict[str, Any], status: int, detail: str) -> None:
+    answer = ana.http.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert detail in answer.json()["detail"]
+
+
 def test_a_program_asks_by_the_client(airflow: LiveAirflow, ana: Person) -> None:
     settings = {"train.epochs": 3}
 
@@ -342,6 +568,13 @@ def _key(curve: Curve) -> tuple[str, str]:
     return curve.run, curve.metric
 
 
+def nested(levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"x": found}
+    return found
+
+
 def watched(person: Person, run_id: str, most: int | None = None, after: str | None = None) -> list[dict[str, Any]]:
     """
     What the stream says, opened again wherever it ends before the run.
@@ -378,7 +611,12 @@ def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         ({"settings": {"train.epoch": 1}}, 422, "settings train.epoch=1: unknown key 'train.epoch'; did you mean"),
         ({"settings": {"train.epochs": 0}}, 422, "settings train.epochs=0: train.epochs must be >= 1, got 0"),
         ({"settings": {"promote.approval": None}}, 422, "'promote' is no step of an experiment; these are ingest, "),
-        ({"settings": {"ingest.sources.events.path": "/etc/passwd"}}, 422, "an experiment reads what its pipeline"),
+        ({"settings": {"ingest.sources.events.path": "/etc/passwd"}}, 422, f"what lies below {DELIVERIES}: these are"),
+        ({"settings": {"ingest.sources.events.path": f"{DELIVERIES}/../x.csv"}}, 422, f"what lies below {DELIVERIES}"),
+        ({"settings": {"ingest.sources.more.path": f"{DELIVERIES}/x.csv"}}, 422, "reads what its pipeline reads"),
+        ({"dataset": "abcdef"}, 422, "as_of 2024-01-10: dataset abcdef is of an interval of its own; keep one"),
+        ({"dataset": "abcdef", "as_of": None}, 422, "dataset abcdef: events has no such snapshot; "),
+        ({"dataset": "latest"}, 422, "dataset: String should match pattern"),
         ({"settings": {"train.loss": "os:system"}}, 422, "in Airflow an experiment runs code of recipes only"),
         ({"settings": {"train.model_args": {"a": "{{ conn.x }}"}}}, 422, "train.model_args.a is a template"),
         ({"as_of": "2030-01-01"}, 422, "as_of 2030-01-01 is yet to come"),
@@ -393,6 +631,7 @@ def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         ({"seeds": 10**30}, 422, "seeds: Input should be less than or equal to 1000"),
         ({"as_of": "0001-01-01"}, 422, "as_of 0001-01-01: there is no data interval before it"),
         ({"settings": {"train.model_args.x": "x" * 60_000}}, 422, "more than 50000 characters as JSON"),
+        ({"settings": {"train.model_args.x": nested(400)}}, 422, "more than 20 levels of settings within settings"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(ana: Person, change: dict[str, Any], status: int, detail: str) -> None:
@@ -435,7 +674,47 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/models",
         "/models/{name}/versions",
         "/models/{name}/versions/{version}",
+        "/models/{name}/versions/{version}/stage",
+        "/models/{name}/rollback",
+        "/studies",
+        "/studies/{study}",
+        "/studies/{study}/trials",
+        "/pipelines/runs",
+        "/hpo/studies",
+        "/training-runs",
+        "/training-runs/{run}/metrics",
+        "/experiments/{experiment_id}/runs/{run_id}",
     }
+
+
+def test_what_nobody_approves_takes_no_experiment(ana: Person, tried: dict[str, Any]) -> None:
+    """Broken: what nobody has reviewed would go live by a request."""
+    answer = ana.http.post("/models/events/versions", json={"run": tried["id"]})
+    assert answer.status_code == 409, answer.text
+    assert "events takes no experiments, for it can put models into production" in answer.json()["detail"]
+    assert ana.http.get("/runs", params={"pipeline": "events", "kind": "night"}).json()["runs"] == []
+
+
+def test_no_request_that_its_document_leads_to_finds_a_defect(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: an odd request would be answered by a stack trace, or in a form that no client knows."""
+    checks = ["not_a_server_error", "status_code_conformance", "content_type_conformance"]
+    checks += ["response_headers_conformance", "response_schema_conformance"]
+    command = [
+        REPOSITORY / ".venv/schemathesis/bin/st", "run", f"{airflow.stack.airflow_url}/mlops/api/v1/openapi.json",
+        "--header", f"Authorization: {ana.http.headers['Authorization']}",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", os.environ.get("API_EXAMPLES", "3"),
+        "--checks", ",".join(checks), "--seed", str(SEED), "--no-shrink", "--continue-on-failure",
+        "--request-timeout", str(SECONDS), "--warnings", "off",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=airflow.home,
+        env=os.environ | {
+            "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(REPOSITORY / "tests/schemathesis"),
+            "SCHEMATHESIS_HOOKS": "hooks",
+        },
+        capture_output=True, text=True, check=False, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
 def test_a_mistake_in_airflows_own_form_is_told_in_the_log(airflow: LiveAirflow, ana: Person) -> None:

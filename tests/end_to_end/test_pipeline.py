@@ -17,6 +17,7 @@ import pytest
 import yaml
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
+from releases import answer, form
 
 from mlops.client import Client, RefusedError
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
@@ -30,7 +31,7 @@ NIGHT_SECONDS = 600
 @pytest.fixture(scope="module")
 def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
     """With a login, unlike `make up` on one's own machine; MLflow has one too, as under `make up`."""
-    return new_airflow(with_login=True, mlflow_login=True)
+    return new_airflow(with_login=True, mlflow_login=True, users=["vera"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,9 +243,10 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
 
 
 def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None:
-    """The very training is registered, by the pipeline's own gate, and waits for approval; nothing is made again."""
+    """The very training is registered, by the pipeline's own gate, and goes live by an approver's yes, not before."""
     assert airflow.login is not None
     user, password = airflow.login
+    client = Client(airflow.stack.airflow_url, user, password)
     spec = yaml.safe_load((airflow.home / "dags/events.pipeline.yaml").read_text())
     spec |= {"pipeline": "judging", "promote": {"approval": {"approvers": ["vera"]}}, "schedule": None}
     for step in ("evaluate", "register"):
@@ -252,9 +254,15 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None
     path = airflow.home / "dags/judging.pipeline.yaml"
     path.write_text(yaml.safe_dump(spec, sort_keys=False))
     try:
-        tried = mlops(airflow, "run", "judging", "--json", "--as-of", "2024-01-10", "--set", "train.epochs=2")
-        assert tried.returncode == 0, tried.stderr
-        training = json.loads(tried.stdout)["trainings"][0]["checkpoint"]
+        airflow.client.wait_for_dag("judging.experiments")
+        tried = client.submit("judging", as_of="2024-01-10", settings={"train.epochs": 2}, seeds=2)
+        done = client.wait(tried, NIGHT_SECONDS)
+        assert done.result is not None, done.failure
+        training, other = (each.checkpoint for each in done.result.trainings)
+        with pytest.raises(RefusedError, match=f"has several; name one of {training}, {other}"):
+            client.register("judging", tried)
+        with pytest.raises(RefusedError, match="model 'events': judging registers its versions as 'judging'"):
+            client.register("events", tried, training=training)
         airflow.client.wait_for_dag("judging")
         airflow.client.unpause("judging")
         key, login = training.rpartition("/")[2], {"MLOPS_AIRFLOW_PASSWORD": password}
@@ -279,10 +287,42 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None
         again = mlops(airflow, "register", training, "--user", user, **login)
         assert again.returncode == 1
         assert f"was given to the run {run_id} of judging" in again.stdout
+        assert client.register("judging", tried, training=training).id == f"judging@{run_id}", "it is the same one"
+        # One at a time: the other begins when this has ended.
+        second = client.register("judging", tried, training=other)
+        assert (second.state, second.asked) == ("queued", {"judged_experiment": other})
+        client.cancel(second)
         stays = mlops(airflow, "runs", "remove", "/".join(training.split("/")[1:3]), "--delete")
         assert f"stays: {version.parent.place} judged a training of it" in stays.stderr
         assert "IDENTICAL" in mlops(airflow, "reproduce", f"judging/{version.version}").stdout
+
+        waiting = client.ask_stage("judging", version.version)
+        assert (waiting.stage, waiting.is_done, waiting.approvers) == ("staging", False, ["vera"])
+        assert (waiting.run, waiting.waits_for) == (
+            f"judging@{run_id}", f"an answer to: {form(airflow, run_id, 'judging')['subject']}",
+        )  # fmt: skip
+        assert waiting.question == f"{waiting.airflow}/tasks/approve/required_actions"
+        assert airflow.aliases("judging") == {"staging": version.version}, "asking moves nothing"
+        with pytest.raises(RefusedError, match="is in staging: answer it with Reject at /dags/judging/runs/"):
+            client.ask_stage("judging", version.version, "archived")
+        # The run's signature says which run it was, and what is told to be done does it.
+        client.cancel(f"judging@{run_id}")
+        with pytest.raises(RefusedError, match=f"run judging@{run_id} has ended as failed.* clear "):
+            client.ask_stage("judging", version.version)
+        cleared: dict[str, Any] = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": ["approve"],
+            "include_downstream": True,
+        }
+        cleared |= {"only_failed": False, "reset_dag_runs": True}
+        airflow.client.request("POST", "/dags/judging/clearTaskInstances", json=cleared)
+        form(airflow, run_id, "judging")
+        answer(airflow, "vera", run_id, "Approve", "ship it", "judging")
+        assert airflow.client.wait("judging", run_id, NIGHT_SECONDS) == "success"
+        assert client.ask_stage("judging", version.version).is_done
     finally:
+        client.close()
         path.unlink()
 
 

@@ -17,6 +17,7 @@ from releases import RUN_SECONDS, answer, form, history, mlops, register, releas
 from served_metrics import Served
 from services import kms_server
 
+from mlops.client import Client, RefusedError
 from mlops.contract.refs import ModelVersionRef
 from mlops.signing.keys import load_key
 from mlops_provider.locked_anchors import LockedAnchors
@@ -54,10 +55,12 @@ def airflow(
         "AIRFLOW__MLOPS__ANCHOR_BUCKET": BUCKET,
         "AIRFLOW__MLOPS__RELEASE_PUBLIC_KEYS": str(trusted),
     }
-    airflow = new_airflow(with_login=True, users=["vera", "otto"], dags=dags, settings=settings)
+    users = {"users": ["vera", "otto", "greta"], "roles": {"greta": "viewer"}}
+    airflow = new_airflow(with_login=True, **users, dags=dags, settings=settings)
     for dag_id in ("releasing", "releasing_late", "releasing_canary", "releasing_watched", "rollback", "serving"):
         airflow.client.wait_for_dag(dag_id, timeout_seconds=120)
         airflow.client.unpause(dag_id)
+    airflow.client.wait_for_dag("events", timeout_seconds=120)  # whose model REST takes it for
     return airflow
 
 
@@ -118,6 +121,10 @@ def test_nobodys_answer_is_a_rejection(airflow: LiveAirflow, approved: str) -> N
     assert airflow.aliases()["champion"] == champion
 
 
+def client_of(airflow: LiveAirflow, user: str) -> Client:
+    return Client(airflow.stack.airflow_url, user, f"the-password-of-{user}")
+
+
 def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, approved: str) -> None:
     """Broken: taking a bad model back would need somebody who knows MLflow, or servers would keep the bad one."""
     with pytest.raises(httpx.HTTPStatusError, match="400"):
@@ -128,16 +135,35 @@ def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, 
     answer(airflow, "vera", run_id, "Approve", "better")
     assert airflow.client.wait("releasing", run_id, RUN_SECONDS) == "success"
     assert airflow.aliases()["champion"] == second.version
-    airflow.client.trigger("rollback", "back", None, {"model": "events", "why": "complaints"})
-    assert airflow.client.wait("rollback", "back", RUN_SECONDS) == "success", airflow.states("back", "rollback")
+    otto = client_of(airflow, "otto")
+    with pytest.raises(RefusedError) as refused:
+        client_of(airflow, "greta").rollback("events", "complaints")
+    assert refused.value.status == 403
+    with pytest.raises(RefusedError, match=f"version {second.version} of events is in production, not version {first}"):
+        otto.rollback("events", "complaints", champion=first)
+    run = otto.rollback("events", "complaints", champion=second.version, idempotency_key="one")
+    assert otto.rollback("events", "complaints", champion=second.version, idempotency_key="one").id == run.id
+    done = otto.wait(run, RUN_SECONDS)
+    assert (done.state, done.kind, done.pipeline, done.user) == ("success", "rollback", None, "otto"), done.failure
     assert airflow.aliases()["champion"] == first
-    newest = history(airflow)[-1]
+    newest, back = history(airflow)[-1], run.id.partition("@")[2]
     assert (newest["action"], newest["why"], newest["who"]) == (
         "rollback",
         "complaints",
-        "admin by rollback/back/rollback",
+        f"otto by rollback/{back}/rollback",
     )
-    assert ModelVersionRef.from_wire(airflow.client.xcom("rollback", "back", "rollback")).version == first
+    assert ModelVersionRef.from_wire(airflow.client.xcom("rollback", back, "rollback")).version == first
+    # By Airflow's own form, which checks nothing before.
+    airflow.client.trigger("rollback", "late", None, {"model": "events", "why": "x", "champion": second.version})
+    late = otto.wait("rollback@late", RUN_SECONDS)
+    assert (late.state, [task.try_number for task in late.tasks]) == ("failed", [1])
+    assert f"version {first} of events is in production, not version {second.version}" in str(late.failure)
+    assert history(airflow)[-1] == newest
+    assert otto.ask_stage("events", "champion").is_done
+    with pytest.raises(RefusedError, match=f"version {second.version} of events is archived: mlops models history"):
+        otto.ask_stage("events", second.version)
+    assert {run.id for run in otto.runs(kind="rollback")} == {"rollback@late", f"rollback@{back}"}
+    assert "rollback" in otto.logs(run)
     told: list[str] = []
     deadline = time.monotonic() + RUN_SECONDS
     while told[-1:] != [first] or second.version not in told:
@@ -146,9 +172,9 @@ def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, 
         runs = airflow.client.request("GET", "/dags/serving/dagRuns", params={"order_by": "run_after"})["dag_runs"]
         told = [version for run in runs for version in airflow.client.xcom("serving", run["dag_run_id"], "serve") or []]
     # Cleared, it is executed again, and takes nothing more back.
-    airflow.client.clear_run("rollback", "back")
+    airflow.client.clear_run("rollback", back)
     time.sleep(1)
-    assert airflow.client.wait("rollback", "back", RUN_SECONDS) == "success"
+    assert airflow.client.wait("rollback", back, RUN_SECONDS) == "success"
     # Cleared, the promotion that was taken back since is not made again, and nobody is told of it.
     airflow.client.clear_task("releasing", run_id, "promote")
     time.sleep(1)

@@ -22,7 +22,7 @@ from other_users import OTHER_USER, USER, open_folder
 from tenants import PEOPLE, World, pipeline_of, world
 from turns import on_turn
 
-from mlops.client import Client
+from mlops.client import Client, RefusedError
 from mlops.contract.refs import CheckpointRef, DatasetRef, ValidationRef
 from mlops.signing.seals import entry_key
 
@@ -129,6 +129,9 @@ def test_programs_find_each_team_in_its_own_place(tenants: World) -> None:
         (model,) = [each for each in before if each.name == ADS]
         assert (model.pipeline, model.aliases["champion"]) == (ADS, "1")
         assert client.model_version(ADS).dataset_version == ref.version
+        assert client.ask_stage(ADS, 1).is_done
+        with pytest.raises(RefusedError, match=f"no former champion of {ADS} to go back to, version 1 is the first"):
+            client.rollback(ADS, "mine")
         assert [each.version for each in client.snapshots(ADS)] == [ref.version]
         assert client.snapshot(ADS, ref.version).place == ref.place
         assert ADS in {each.name for each in client.datasets()}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from mlops_provider import __version__
-from mlops_provider.api import datasets, metrics, models, runs
+from mlops_provider.api import datasets, metrics, models, releases, runs, studies, translations
 from mlops_provider.api.problems import answer_problems
 
 app = FastAPI(
     title="MLOps pipelines",
     version=__version__,
-    description="Try pipelines out, follow what runs, and see snapshots and models. Who asks logs in as at Airflow's "
-    "own API, by its token (`Authorization: Bearer`), and may do what Airflow lets them do with the pipeline's DAGs.",
+    description="Try pipelines out, follow what runs, see snapshots and models, and ask for releases. Who asks logs in "
+    "as at Airflow's own API, by its token (`Authorization: Bearer`), and may do what Airflow lets them do with the "
+    "pipeline's DAGs.",
     docs_url=None,
     redoc_url=None,
 )
@@ -20,4 +21,7 @@ app.include_router(runs.router)
 app.include_router(metrics.router)
 app.include_router(datasets.router)
 app.include_router(models.router)
+app.include_router(releases.router)
+app.include_router(studies.router)
+app.include_router(translations.router)
 answer_problems(app)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from obstore.store import ObjectStore
 
 from mlops.contract.manifest import Manifest, compare_columns, differing_periods
-from mlops.contract.refs import MANIFEST, DatasetRef, RefError
+from mlops.contract.refs import MANIFEST, SHORTEST_VERSION, VERSION_PATTERN, DatasetRef, RefError
 from mlops.contract.rest import (
     Dataset,
     Datasets,
@@ -32,7 +32,7 @@ from mlops.contract.step import deprecation_key
 from mlops_provider.api.airflow import AirflowDep, readable_dags
 from mlops_provider.api.deployments import by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.committed import Committed, committed_below, read_bytes, read_committed, read_json
+from mlops_provider.committed import DAMAGED, Committed, committed_below, read_bytes, read_committed, read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
@@ -43,9 +43,6 @@ MOST_SNAPSHOTS: Final = 100
 """In one answer."""
 _AT_ONCE: Final = 100
 """Snapshots that are looked at before the older ones."""
-_SHORTEST: Final = 6
-"""Characters of a version."""
-_VERSION: Final = re.compile(rf"[0-9a-f]{{{_SHORTEST},64}}")
 
 Name = Annotated[str, Path(pattern=NAME_PATTERN, description="The pipeline's")]
 
@@ -81,8 +78,8 @@ class Shelf:
         :raises Problem: where none or several are meant, or where it is damaged
         """
         for version in versions:
-            if not _VERSION.fullmatch(version):
-                raise Problem(422, f"version {version!r}: give at least {_SHORTEST} of its hexadecimal digits")
+            if not re.fullmatch(VERSION_PATTERN, version):
+                raise Problem(422, f"version {version!r}: give at least {SHORTEST_VERSION} of its hexadecimal digits")
         every: list[SnapshotSummary] = []
         damaged: list[str] = []
         committed = await self.committed()
@@ -124,7 +121,7 @@ class Shelf:
                 committed_at=committed.at,
                 deprecated=None if mark is None else Deprecation.model_validate(mark),
             )
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except DAMAGED:
             return None
 
     async def _ref(self, place: str) -> DatasetRef:

@@ -50,7 +50,7 @@ async def _pipeline_of(model: str, registry: Registry) -> str | None:
     if not re.fullmatch(NAME_PATTERN, model):
         return None
     newest = await registry.versions(model, 1)
-    pipeline = _tags(newest[0])[PIPELINE_TAG] if newest else None
+    pipeline = tags_of(newest[0])[PIPELINE_TAG] if newest else None
     # Whoever may write to MLflow may have set the tag, to anything.
     if pipeline is None or not re.fullmatch(NAME_PATTERN, pipeline):
         return None
@@ -67,7 +67,7 @@ async def models(airflow: AirflowDep) -> Models:
             registered = [each for each in await registry.models() if tenant_of_name(each["name"]) == team]
             pipelines = await gather(partial(_pipeline_of, registry=registry), [each["name"] for each in registered])
         found += [
-            Model(name=each["name"], pipeline=pipeline, aliases=_aliases(each))
+            Model(name=each["name"], pipeline=pipeline, aliases=aliases_of(each))
             for each, pipeline in zip(registered, pipelines, strict=True)
             if pipeline is not None and pipeline in readable
         ]
@@ -83,36 +83,45 @@ async def versions(
 ) -> ModelVersionPage:
     """List the versions of a model that pipelines have registered, the newest first."""
     page = await registry.versions(name, limit + 1, below=int(cursor) if cursor else None)
-    found = [_summary(each) for each in page[:limit]]
+    found = [version_summary(each) for each in page[:limit]]
     return ModelVersionPage(versions=found, next=found[-1].version if len(page) > limit else None)
 
 
 @router.get("/models/{name}/versions/{version}")
 async def version(name: Name, version: str, registry: RegistryDep) -> ModelVersion:
     """A version, by its number or an alias such as `champion`: its lineage back to the snapshot."""
-    number = version if version.isascii() and version.isdecimal() else None
-    if number is None:
-        number = _aliases(await registry.model(name)).get(version)
-    page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
-    if not page or str(page[0]["version"]) != str(int(number or "")):
-        raise Problem(404, f"there is no version {version!r} of {name!r}: see GET /models/{name}/versions")
-    report = _report(page[0])
-    if report is None:
-        raise Problem(500, f"tag {REF_TAG} of version {number} of {name!r} is no lineage: somebody has changed it")
+    found = await find_version(name, version, registry)
+    report = report_of(found)
     lineage = [ref.to_wire() for ref in report.lineage()][::-1]
     digests = {a["key"]: a["sha256"] for link in lineage for a in link.pop("artifacts").values()}
     for link in lineage:
         link.pop("parent", None)
     return ModelVersion(
-        **_summary(page[0]).model_dump(),
-        git_commit=_tags(page[0]).get("mlops.git_commit"),
+        **version_summary(found).model_dump(),
+        git_commit=tags_of(found).get("mlops.git_commit"),
         artifact_sha256=digests,
         lineage=lineage,
     )
 
 
-def _summary(found: Mapping[str, Any]) -> ModelVersionSummary:
-    tags, report = _tags(found), _report(found)
+async def find_version(name: str, version: str, registry: Registry) -> Mapping[str, Any]:
+    """
+    Find a version, as MLflow has it.
+
+    :param version: its number or an alias
+    :raises Problem: where there is none that a pipeline has registered
+    """
+    number = version if version.isascii() and version.isdecimal() else None
+    if number is None:
+        number = aliases_of(await registry.model(name)).get(version)
+    page = [] if number is None else await registry.versions(name, 1, below=int(number[:18]) + 1)
+    if not page or str(page[0]["version"]) != str(int(number or "")):
+        raise Problem(404, f"there is no version {version!r} of {name!r}: see GET /models/{name}/versions")
+    return page[0]
+
+
+def version_summary(found: Mapping[str, Any]) -> ModelVersionSummary:
+    tags, report = tags_of(found), _report(found)
     return ModelVersionSummary(
         name=found["name"],
         version=str(found["version"]),
@@ -127,17 +136,26 @@ def _summary(found: Mapping[str, Any]) -> ModelVersionSummary:
     )
 
 
+def report_of(found: Mapping[str, Any]) -> ReportRef:
+    """:raises Problem: where it cannot be read"""
+    report = _report(found)
+    if report is None:
+        name, number = found["name"], found["version"]
+        raise Problem(500, f"tag {REF_TAG} of version {number} of {name!r} is no lineage: somebody has changed it")
+    return report
+
+
 def _report(found: Mapping[str, Any]) -> ReportRef | None:
     """The lineage of a version; None where its tag is none."""
     try:
-        return ReportRef.from_wire(json.loads(_tags(found)[REF_TAG]))
+        return ReportRef.from_wire(json.loads(tags_of(found)[REF_TAG]))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _tags(found: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(found: Mapping[str, Any]) -> dict[str, str]:
     return {tag["key"]: tag["value"] for tag in found.get("tags", [])}
 
 
-def _aliases(registered: Mapping[str, Any]) -> dict[str, str]:
+def aliases_of(registered: Mapping[str, Any]) -> dict[str, str]:
     return {each["alias"]: str(each["version"]) for each in registered.get("aliases", [])}

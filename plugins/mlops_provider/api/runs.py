@@ -8,14 +8,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mlops.contract.rest import (
     FINISHED,
@@ -23,6 +22,7 @@ from mlops.contract.rest import (
     EndedStep,
     NewRun,
     Run,
+    RunKind,
     Runs,
     RunSummary,
     Task,
@@ -32,13 +32,18 @@ from mlops.contract.rest import (
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags
+from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
+from mlops_provider.api.idempotency import IdempotencyKey, RunOnce
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
-from mlops_provider.experiments.names import dag_id_of, tried_out
+from mlops_provider.experiments.inputs import snapshot
+from mlops_provider.experiments.names import dag_id_of, person_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
 from mlops_provider.local.client import PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operators.rollback import ROLLBACK, is_rollback
 from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
@@ -46,80 +51,115 @@ router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 _PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
+_ONLY_TASK: Final[Mapping[str, str]] = {"experiment": TASK, "rollback": ROLLBACK}
+"""By kind."""
 _STEPS: Final = TypeAdapter(list[EndedStep])
 _RESULT: Final[TypeAdapter[ExperimentResult]] = TypeAdapter(ExperimentResult)
 T = TypeVar("T")
+AskedT = TypeVar("AskedT", bound=BaseModel)
 RunId = str
 """``DAG@RUN``."""
 
 
-@router.post("/runs", status_code=201, responses={200: {"model": RunSummary, "description": "It was asked for before"}})
-async def submit(
-    asked: NewRun,
-    airflow: AirflowDep,
-    user: GetUserDep,
-    response: Response,
-    idempotency_key: Annotated[
-        str | None,
-        Header(min_length=1, max_length=255, description="A pipeline's requests with one key of a user are one run"),
-    ] = None,
-) -> RunSummary:
-    """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
-    dag_id = dag_id_of(asked.pipeline)
-    if idempotency_key is None:
-        run_id = f"{_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{token_hex(4)}"
-    else:
-        digest = hashlib.sha256(f"{user.get_name()}\n{idempotency_key}".encode()).hexdigest()
-        run_id = f"{_PREFIX}{digest[:32]}"
+ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": RunSummary, "description": "It was asked for before"}
+}
+
+
+class Submission:
+    """A request that starts an experiment, once however often it is sent with one key."""
+
+    def __init__(
+        self, airflow: AirflowDep, user: GetUserDep, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> None:
+        self.airflow = airflow
+        self._user = user.get_name()
+        self._response = response
+        self._key = idempotency_key
+
+    async def start(self, asked: NewRun, place: str = "runs") -> RunSummary:
+        """
+        :param place: where its address lies, seen from the request's
+        :raises SpecError: naming the setting and the fix, before anything costs time
+        """
+        dag_id = dag_id_of(asked.pipeline)
+        once = RunOnce.of_key(dag_id, _PREFIX, asked.conf(), self._user, self._key)
         # Not checked again: the pipeline's file may have changed since.
-        if (before := await airflow.found(run_place(dag_id, run_id))) is not None:
-            response.status_code = 200
-            return _same(before, asked)
-    await _check(asked, dag_id, airflow)
-    waiting = await airflow.request(
-        "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
-    )
-    line = [
-        Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"])) for each in waiting["dag_runs"]
-    ]
-    at = run_after(line, user.get_name(), datetime.now(UTC))
-    body = {"dag_run_id": run_id, "logical_date": None, "run_after": at.isoformat(), "conf": asked.conf()}
+        found, is_new = await once.before(self.airflow), False
+        if found is None:
+            await _check(asked, self._user, self.airflow)
+            waiting = await self.airflow.request(
+                "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
+            )
+            line = [
+                Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"]))
+                for each in waiting["dag_runs"]
+            ]
+            found, is_new = await once.trigger(self.airflow, run_after(line, self._user, datetime.now(UTC)))
+        return self._answered(found, is_new, place)
+
+    async def before(self, pipeline: str, place: str = "runs") -> RunSummary | None:
+        """Return the run of a pipeline that was asked for with this key, whatever was asked."""
+        once = RunOnce.of_key(dag_id_of(pipeline), _PREFIX, {}, self._user, self._key)
+        found = await self.airflow.found(run_place(once.dag_id, once.run_id)) if once.is_repeatable else None
+        return None if found is None else self._answered(found, False, place)
+
+    def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
+        if not is_new:
+            self._response.status_code = 200
+        summary = summary_of(run)
+        self._response.headers["Location"] = f"{place}/{summary.id}"
+        return summary
+
+
+SubmissionDep = Annotated[Submission, Depends(Submission)]
+
+
+@router.post("/runs", status_code=201, responses=ASKED_BEFORE)
+async def submit(asked: NewRun, submission: SubmissionDep) -> RunSummary:
+    """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
+    return await submission.start(asked)
+
+
+def made(kind: type[AskedT], **fields: Any) -> AskedT:
+    """
+    Return a request that another one is translated into.
+
+    :raises SpecError: where it cannot be one
+    """
     try:
-        found = _summary(await airflow.request("POST", f"/dags/{dag_id}/dagRuns", json=body))
-    except Problem as error:
-        if idempotency_key is None or error.status != 409:
-            raise
-        # Another request with the key has come first, a moment ago.
-        found = _same(await airflow.request("GET", run_place(dag_id, run_id)), asked)
-        response.status_code = 200
-    response.headers["Location"] = f"runs/{found.id}"
-    return found
+        return kind(**fields)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise SpecError("\n".join(lines)) from None
 
 
-def _same(run: Mapping[str, Any], asked: NewRun) -> RunSummary:
-    """:raises Problem: where another thing was asked for"""
-    if run["conf"] != asked.conf():
-        raise Problem(
-            422, f"the Idempotency-Key was given with another request, of {run['dag_run_id']}: give a new one"
-        )
-    return _summary(run)
+async def text_of_pipeline(pipeline: str, airflow: Airflow) -> str:
+    """
+    Return the text of a pipeline's file.
+
+    :raises Problem: where there is none that the asker may read
+    """
+    task = await airflow.found(f"/dags/{dag_id_of(pipeline)}/tasks/{TASK}")
+    if task is None or not task["doc_md"]:
+        names = sorted(filter(None, map(tried_out, await readable_dags(airflow))))
+        near = difflib.get_close_matches(pipeline, names, n=1)
+        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}, those in YAML"
+        raise Problem(404, f"there is no pipeline {pipeline!r} that may be tried out: {known}")
+    return text_of(task["doc_md"])
 
 
-async def _check(asked: NewRun, dag_id: str, airflow: Airflow) -> None:
+async def _check(asked: NewRun, user: str, airflow: Airflow) -> None:
     """
     Check what is asked for by the pipeline's file, before anything costs time.
 
     :raises SpecError: naming the setting and the fix
     """
-    task = await airflow.found(f"/dags/{dag_id}/tasks/{TASK}")
-    if task is None or not task["doc_md"]:
-        names = sorted(filter(None, map(tried_out, await readable_dags(airflow))))
-        near = difflib.get_close_matches(asked.pipeline, names, n=1)
-        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}, those in YAML"
-        raise Problem(404, f"there is no pipeline {asked.pipeline!r} that may be tried out: {known}")
-    text = text_of(task["doc_md"])
     # It imports all steps, and reads YAML: nothing for the event loop.
-    await asyncio.to_thread(_check_settings, asked, text)
+    await asyncio.to_thread(_check_settings, asked, await text_of_pipeline(asked.pipeline, airflow))
+    if asked.dataset is not None:
+        store = await of_name(asked.pipeline, store_of)
+        await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(user), asked.dataset)
 
 
 def _check_settings(asked: NewRun, text: str) -> None:
@@ -137,9 +177,7 @@ def _check_settings(asked: NewRun, text: str) -> None:
 async def runs(
     airflow: AirflowDep,
     pipeline: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
-    kind: Annotated[
-        Literal["experiment", "night"], Query(description="Nights are those of one pipeline")
-    ] = "experiment",
+    kind: Annotated[RunKind, Query(description="Nights are those of one pipeline")] = "experiment",
     user: Annotated[str | None, Query(description="Who asked for them")] = None,
     state: Annotated[Literal["queued", "running", "success", "failed"] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = MOST_RUNS,
@@ -148,6 +186,8 @@ async def runs(
     """List runs, the newest first."""
     if kind == "night" and pipeline is None:
         raise SpecError("kind night: name the pipeline, such as ?kind=night&pipeline=flight_ranking")
+    if kind == "rollback" and pipeline is not None:
+        raise SpecError(f"kind rollback: it is no pipeline's; leave pipeline={pipeline} out")
     params: dict[str, Any] = {"order_by": "-run_after", "limit": limit, "cursor": cursor}
     if state is not None:
         params["state"] = state
@@ -155,12 +195,13 @@ async def runs(
         params["triggering_user_name_prefix_pattern"] = user
     dag_id = "~" if pipeline is None else dag_id_of(pipeline) if kind == "experiment" else pipeline
     if pipeline is None:
-        params["dag_id_pattern"] = dag_id_of("%")
+        params["dag_id_pattern"] = dag_id_of("%") if kind == "experiment" else f"%{ROLLBACK}"
     page = await airflow.request("GET", f"/dags/{dag_id}/dagRuns", params=params)
     found = [
-        _summary(run)
+        summary_of(run)
         for run in page["dag_runs"]
-        if (user is None or run["triggering_user_name"] == user) and (pipeline is not None or tried_out(run["dag_id"]))
+        if (user is None or run["triggering_user_name"] == user)
+        and (pipeline is not None or _kind(run["dag_id"]) == kind)
     ]
     return Runs(runs=found, next=page["next_cursor"])
 
@@ -170,7 +211,7 @@ async def run(
     run: RunId, airflow: AirflowDep, response: Response, if_none_match: Annotated[str | None, Header()] = None
 ) -> Any:
     """One run, and what has come out of it so far."""
-    found = await _whole(await find_run(run, airflow), airflow)
+    found = await whole_run(await find_run(run, airflow), airflow)
     tag = f'"{hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:32]}"'
     known = {each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")}
     if known & {tag, "*"}:
@@ -186,7 +227,7 @@ async def cancel(run: RunId, airflow: AirflowDep, user: GetUserDep) -> RunSummar
     if found["state"] in FINISHED:
         raise Problem(409, f"{run} has ended already, as {found['state']}")
     body = {"state": "failed", "note": with_cancellation(found["note"], user.get_name())}
-    return _summary(await airflow.request("PATCH", run_place(found["dag_id"], found["dag_run_id"]), json=body))
+    return summary_of(await airflow.request("PATCH", run_place(found["dag_id"], found["dag_run_id"]), json=body))
 
 
 @router.get("/runs/{run}/logs", response_class=PlainTextResponse)
@@ -199,7 +240,7 @@ async def logs(
 ) -> str:
     """What a task has written so far."""
     found = await find_run(run, airflow)
-    task = task or (TASK if tried_out(found["dag_id"]) else None)
+    task = task or _ONLY_TASK.get(_kind(found["dag_id"]))
     if task is None:
         raise SpecError("task: name one of the night's tasks, such as train")
     place = f"{run_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
@@ -259,13 +300,13 @@ async def find_run(run: RunId, airflow: AirflowDep) -> Mapping[str, Any]:
     return dict(found)
 
 
-def _summary(run: Mapping[str, Any]) -> RunSummary:
+def summary_of(run: Mapping[str, Any]) -> RunSummary:
     dag_id, run_id = run["dag_id"], run["dag_run_id"]
-    pipeline = tried_out(dag_id)
+    kind = _kind(dag_id)
     return RunSummary(
         id=f"{dag_id}@{run_id}",
-        kind="experiment" if pipeline else "night",
-        pipeline=pipeline or dag_id,
+        kind=kind,
+        pipeline=None if kind == "rollback" else tried_out(dag_id) or dag_id,
         state=run["state"],
         user=run["triggering_user_name"],
         asked=run["conf"] or {},
@@ -277,8 +318,14 @@ def _summary(run: Mapping[str, Any]) -> RunSummary:
     )
 
 
-async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
-    summary = _summary(run)
+def _kind(dag_id: str) -> RunKind:
+    if tried_out(dag_id):
+        return "experiment"
+    return "rollback" if is_rollback(dag_id) else "night"
+
+
+async def whole_run(run: Mapping[str, Any], airflow: Airflow) -> Run:
+    summary = summary_of(run)
     instances = await _instances(run, airflow)
     failure = None
     for each in instances:
@@ -291,7 +338,7 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
     if summary.kind == "experiment":
         steps = await _said(_STEPS, run, STEPS_KEY, airflow)
     if summary.kind == "experiment" and run["state"] == "success":
-        result = await _said(_RESULT, run, "return_value", airflow)
+        result = await result_of(run, airflow)
     return Run(
         **summary.model_dump(),
         tasks=[Task.model_validate(each, from_attributes=False) for each in instances],
@@ -299,6 +346,11 @@ async def _whole(run: Mapping[str, Any], airflow: Airflow) -> Run:
         result=result,
         failure=failure,
     )
+
+
+async def result_of(run: Mapping[str, Any], airflow: Airflow) -> ExperimentResult | None:
+    """Return what came out of an experiment that has ended well; None where the asker may not read it."""
+    return await _said(_RESULT, run, "return_value", airflow)
 
 
 async def _said(kind: TypeAdapter[T], run: Mapping[str, Any], key: str, airflow: Airflow) -> T | None:

@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from mlops.contract.refs import SHORTEST_VERSION, VERSION_PATTERN
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.spec_file import SUFFIX, pipeline_files
@@ -42,6 +43,13 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATE",
         help="of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601, in the "
         "pipeline's timezone where it names none (default: now, or the pipeline's end_date where that is over)",
+    )
+    parser.add_argument(
+        "--dataset",
+        metavar="VERSION",
+        type=_version,
+        help="start from this snapshot of the pipeline, or of your experiments with it, in place of one of --as-of: "
+        f"its version, or the beginning, {SHORTEST_VERSION} digits at least (mlops datasets list)",
     )
     parser.add_argument(
         "--until", choices=EXPERIMENT_STEPS, default=EXPERIMENT_STEPS[-1], help="the last step (default: %(default)s)"
@@ -115,6 +123,12 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, got {text!r}")
     return int(text)
+
+
+def _version(text: str) -> str:
+    if not re.fullmatch(VERSION_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"must be {SHORTEST_VERSION} to 64 hexadecimal digits, got {text!r}")
+    return text
 
 
 def _name(text: str) -> str:

@@ -6,17 +6,22 @@ import difflib
 import getpass
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from airflow.sdk import DAG
 
+from mlops.contract.refs import Ref
 from mlops.contract.section import SpecError
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.inputs import snapshot
 from mlops_provider.experiments.names import experiment_name, person_of
 from mlops_provider.experiments.request import Request
 from mlops_provider.factory import build_dag
 from mlops_provider.launcher_names import LAUNCHERS
+from mlops_provider.patience import store_errors
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files
 
@@ -35,6 +40,10 @@ class Experiment:
     """The last step, of :data:`mlops_provider.experiments.arguments.STEPS`."""
     seeds: Sequence[int]
     """Of the trainings, one after the other; none: the one of the settings."""
+    dataset: str | None = None
+    """Version of the snapshot to start from, or its beginning, as it was asked for."""
+    snapshot: Ref | None = None
+    """The same, once it is found; None: the pipeline takes one, or finds it."""
 
     @classmethod
     def of(cls, path: Path, request: Request, person: str, now: datetime) -> Experiment:
@@ -54,9 +63,24 @@ class Experiment:
             dag=dag,
             name=experiment_name(person, pipeline.pipeline, request.name),
             interval=request.interval(pipeline, now),
+            dataset=request.dataset,
             until=request.until,
             seeds=range(first, first + number) if number > 1 else [],
         )
+
+    def with_snapshot(self, deployment: Deployment) -> Experiment:
+        """
+        Return the same, with the snapshot that it starts from where it was asked to start from one.
+
+        :raises SpecError: where the pipeline has no such snapshot, nor a person's experiments with it
+        :raises StepRetryableError: where the store does not answer
+        """
+        if self.dataset is None:
+            return self
+        person = self.name.partition("/")[0]
+        with store_errors(deployment.store, f"dataset {self.dataset} cannot be looked up"):
+            found = snapshot(store_of(deployment), self.pipeline.pipeline, person, self.dataset)
+        return replace(self, snapshot=found.ref, interval=found.interval)
 
 
 def _launched_by(name: str, pipeline: Pipeline) -> Pipeline:

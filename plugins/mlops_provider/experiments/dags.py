@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import DAG, Param
 
+from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest import MOST_SEEDS
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
@@ -47,7 +48,6 @@ def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
 
 def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
     """The parameters of a run, as :class:`mlops_provider.experiments.request.Request` reads them."""
-    steps = [step for step in EXPERIMENT_STEPS if step != "tune" or pipeline.tune is not None]
     return {
         "settings": Param(
             {}, type="object", description='Other values for settings: {"train.learning_rate": 0.0003, "tune": null}'
@@ -57,7 +57,13 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
             type=["null", "string"],
             description="Of the data: the newest interval that had ended by then, such as 2013-02-09; now if empty",
         ),
-        "until": Param(EXPERIMENT_STEPS[-1], enum=steps, description="The last step"),
+        "dataset": Param(
+            None,
+            type=["null", "string"],
+            pattern=VERSION_PATTERN,
+            description="Start from this snapshot, by the beginning of its version, in place of one of as_of",
+        ),
+        "until": Param(EXPERIMENT_STEPS[-1], enum=list(EXPERIMENT_STEPS), description="The last step"),
         "seeds": Param(
             1, type="integer", minimum=1, maximum=MOST_SEEDS, description="Train and evaluate with so many seeds"
         ),

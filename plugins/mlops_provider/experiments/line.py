@@ -83,10 +83,15 @@ class Line:
 
     def _prepare(self) -> Ref:
         """Run the steps before the training, or as many as are asked for, and return what the last of them made."""
-        ref: Ref | None = None
+        ref = self.experiment.snapshot
+        if ref is not None:
+            self.listener.begins("ingest")
+            self.listener.ended("ingest", ref)
         before = EXPERIMENT_STEPS[: EXPERIMENT_STEPS.index("train")]
         for step in before[: EXPERIMENT_STEPS.index(self.experiment.until) + 1]:
             if step == "tune" and self.experiment.pipeline.tune is None:
+                continue
+            if step == "ingest" and ref is not None:  # it is given what that would take
                 continue
             if step == "tune":
                 assert ref is not None, "it is not the first"

@@ -70,9 +70,13 @@ class ExperimentOperator(BaseOperator):
             except SpecError as error:
                 raise StepFailedError(str(error)) from error
 
-            def work() -> Results:
+            def work() -> tuple[Experiment, Results]:
+                try:
+                    settled = experiment.with_snapshot(deployment)
+                except SpecError as error:
+                    raise StepFailedError(str(error)) from error
                 self._line = Line(
-                    experiment=experiment,
+                    experiment=settled,
                     deployment=deployment,
                     listener=_Told(self, context),
                     run_id=context["run_id"],
@@ -81,9 +85,9 @@ class ExperimentOperator(BaseOperator):
                 )
                 if self._is_killed:  # before there was a line to stop
                     self._line.stop()
-                return self._line.run()
+                return settled, self._line.run()
 
-            results = Patience(deployment, self.log.warning, waiting_shown(context)).with_work(work)
+            settled, results = Patience(deployment, self.log.warning, waiting_shown(context)).with_work(work)
         except (StepFailedError, StepRetryableError, StepLostError) as error:
             may_pass = not isinstance(error, StepFailedError)
             failure = Failure(type=type(error).__name__, message=str(error), retryable=may_pass, details={})
@@ -95,7 +99,7 @@ class ExperimentOperator(BaseOperator):
             if (report := training.report) is not None:
                 self.log.info("%s%s: %s", seed, verdict(report.passed), report.reason)
             self.links[TrackingLink.name] = run_url(deployment, training.checkpoint.tracking_run)
-        return results.document(experiment, deployment, in_airflow=True)
+        return results.document(settled, deployment, in_airflow=True)
 
     def on_kill(self) -> None:
         self._is_killed = True

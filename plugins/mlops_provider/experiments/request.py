@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from typing import Any, Final
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import pendulum
@@ -18,16 +19,20 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.section import SpecError, leaves
 from mlops.contract.step import EXPERIMENT_STEPS
+from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.arguments import SPIN
 from mlops_provider.operators.runs import interval_before
 from mlops_provider.pod_spec import ALL
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
+from mlops_provider.team_spec import inside
 
 _READ: Final = frozenset({("ingest", "sources"), ("train", "initialise")})
 """First keys of settings that say what is read with the rights of the deployment."""
+_PLACE_OF_SOURCE: Final = 4
+"""Keys of ``ingest.sources.NAME.path``."""
 _OUTWARD: Final = frozenset({"connection", "path", "schema_path", "url"})
-"""Last keys of others."""
+"""Keys of others."""
 _RESOURCES: Final = frozenset({"cpu", "ephemeral_storage", "gpu_type", "gpus", "memory", "scratch", "shared_memory"})
 """Of pods: what they ask the cluster for, and nothing of what they may read."""
 _CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]")
@@ -42,6 +47,8 @@ class Request:
     """Values that take the place of the file's, as YAML."""
     as_of: str | None = None
     """The newest data interval that had ended by then: a date or an instant of ISO 8601; None: now."""
+    dataset: str | None = None
+    """Version of the snapshot to start from, or its beginning; None: one is taken, or found."""
     until: str = EXPERIMENT_STEPS[-1]
     """The last step."""
     seeds: int = 1
@@ -63,6 +70,7 @@ class Request:
         return cls(
             changes=changes_of([*options.set, *sample]),
             as_of=options.as_of,
+            dataset=options.dataset,
             until=options.until,
             seeds=options.seeds,
             name=options.name,
@@ -80,6 +88,7 @@ class Request:
         return cls(
             changes=_unique(given),
             as_of=params["as_of"],
+            dataset=params["dataset"],
             until=params["until"],
             seeds=params["seeds"],
             name=params["name"],
@@ -101,12 +110,14 @@ class Request:
         """
         pipeline = read(self.changes)
         if self.is_remote:
-            self._refuse_reach(read({}), pipeline)
+            self._refuse_reach(read({}), pipeline, Deployment.load(pipeline.team).experiment_sources)
         self._refuse_templates(pipeline)
         if self.is_remote and self.name == SPIN:
             raise SpecError(f"{self.option('name')} {SPIN}: there mlops spin puts what it makes; take another name")
         if self.name != SPIN:  # which may have the search's result as input, or not
             self._refuse_searched(pipeline)
+        if self.dataset is not None:
+            self._refuse_vain(self.dataset)
         if self.until == "tune" and pipeline.tune is None:
             raise SpecError(
                 f"{self.option('until')} tune: {pipeline.pipeline} has no search; leave it out, or say "
@@ -117,24 +128,48 @@ class Request:
             raise SpecError(f"{self.option('seeds')}: with {until} nothing is trained; leave one of the two out")
         return pipeline
 
-    def _refuse_reach(self, before: Pipeline, after: Pipeline) -> None:
+    def _refuse_vain(self, dataset: str) -> None:
+        """:raises SpecError: where something else is asked for that a given snapshot has already settled"""
+        given = f"{self.option('dataset')} {dataset}"
+        if self.as_of is not None:
+            raise SpecError(f"{self.option('as_of')} {self.as_of}: {given} is of an interval of its own; keep one")
+        if self.until == "ingest":
+            raise SpecError(f"{self.option('until')} ingest: with {given} nothing is left to do; leave one of them out")
+        for step, *keys in self.changes:
+            if step == "ingest":
+                name = ".".join((step, *keys))
+                raise SpecError(f"{self.option('settings')} {name}: {given} is as it was taken; leave one of them out")
+
+    def _refuse_reach(self, before: Pipeline, after: Pipeline, readable: Sequence[str]) -> None:
         """
         Check that the deployment, which does it for the person, reads and runs what it would for the pipeline.
 
         :param before: as the file says
         :param after: with the changes
+        :param readable: what may be read beside that
         :raises SpecError: naming the setting and the way out
         """
         known, found = dict(_settings(before)), dict(_settings(after))
         for keys in sorted({*known, *found}):
             value = found.get(keys)
-            if known.get(keys) == value:
+            of_source = keys[:2] == ("ingest", "sources")
+            # What is taken away reads nothing; of a source it may be the login by which it was read.
+            if known.get(keys) == value or (keys not in found and not of_source):
                 continue
             name = ".".join(keys)
-            if keys[:2] in _READ or keys[-1] in _OUTWARD:
+            is_place = of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path"
+            if is_place and keys in known and isinstance(value, str) and readable:
+                if not _is_below(value, readable):
+                    raise SpecError(
+                        f"{self.option('settings')} {name}={value}: experiments may read what lies below "
+                        f"{', '.join(readable)}: these are experiment_sources, which whoever runs the deployment sets"
+                    )
+                continue
+            if keys[:2] in _READ or _OUTWARD & {*name.split(".")}:
+                others = ", or have it named in [mlops] experiment_sources of the deployment" if is_place else ""
                 raise SpecError(
                     f"{self.option('settings')} {name}: in Airflow an experiment reads what its pipeline reads; change "
-                    "the pipeline's file, or try it out by mlops run"
+                    f"the pipeline's file, or try it out by mlops run{others}"
                 )
             if isinstance(value, str) and _CODE.match(value.strip()) and not is_of_recipe(value):
                 raise SpecError(
@@ -188,6 +223,16 @@ class Request:
                     f"{'.'.join(keys)} is a template, {value!r}, which a night of Airflow fills in: give it a value by "
                     f"{self.option('settings')} {'.'.join(keys)}=VALUE"
                 )
+
+
+def _is_below(place: str, prefixes: Sequence[str]) -> bool:
+    """
+    Whether a place is one of these, or below it, however it is read: what reads an object store takes it for a URL, in
+    which ``%2e`` is a dot, a backslash a slash, and tabs and outer spaces are nothing.
+    """
+    read = unquote(place)
+    parts = {part.strip() for part in re.split(r"[/\\?#]", read)}
+    return read.isprintable() and not {".", ".."} & parts and any(inside(place, each) for each in prefixes)
 
 
 def changes_of(given: Sequence[str]) -> Mapping[KeyPath, str]:

@@ -39,9 +39,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     deployment = deployment_of(options, experiment.pipeline.team)
     for runtime in RUNTIMES if options.launcher == "process" else ():
         python_of(deployment, runtime)
-    console.print(_what(experiment), markup=False, soft_wrap=True)
-    line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
     try:
+        experiment = experiment.with_snapshot(deployment)
+        console.print(_what(experiment), markup=False, soft_wrap=True)
+        line = Line(experiment=experiment, deployment=deployment, listener=Transcript(console, deployment))
         check_tracking(experiment, deployment)
         results = line.run()
     except (StepFailedError, StepRetryableError, StepLostError) as error:

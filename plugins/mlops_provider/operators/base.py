@@ -151,6 +151,7 @@ class StepOperator(BaseOperator):
         self.links: dict[str, str] = {}
         self._launcher: Launcher | None = None
         self._patience: Patience | None = None
+        self._is_told = False
 
     @classmethod
     def produces(cls) -> type[Ref]:
@@ -383,9 +384,15 @@ class StepOperator(BaseOperator):
             self.links[ReportLink.name] = report_url(report)
         if failure.outage is not None:
             return StepOutageError(failure.message, failure.outage)
-        context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
+        self.tell(failure, context)
         kind = StepRetryableError if failure.retryable else StepFailedError
         return kind(failure.message)
+
+    def tell(self, failure: Failure, context: Context) -> None:
+        """Say why the task fails, for programs: the first one that is told stays."""
+        if not self._is_told:
+            context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
+            self._is_told = True
 
     def _link_report(self, ref: Ref) -> None:
         if (report := ref.artifacts.get("report")) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlops.contract.refs import CheckpointRef, ModelVersionRef, ValidationRef
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ValidationRef
 from mlops.contract.sections.release import Approval
 from mlops.contract.step import EXPERIMENTS
 from mlops.signing.decision import Decision, Question, binding
@@ -84,15 +84,23 @@ class Asked:
 def question_about(version: ModelVersionRef, approval: Approval, asked_by: str) -> Question:
     """:param asked_by: the task instance, see :attr:`Question.asked_by`"""
     bound = binding(version)
-    # The answer names what it is about: the form of an earlier question cannot approve another version.
-    named = f"version {version.version} ({bound['lineage_sha256'][:16]})"
     return Question(
         **bound,
-        subject=f"Put version {version.version} of {version.name} into production?",
+        subject=subject_about(version.name, version.version),
         body=summary(version, approval),
-        options=(f"Approve {named}", f"Reject {named}"),
+        options=options_about(version.version, bound["lineage_sha256"]),
         asked_by=asked_by,
     )
+
+
+def subject_about(model: str, version: str) -> str:
+    return f"Put version {version} of {model} into production?"
+
+
+def options_about(version: str, lineage_sha256: str) -> tuple[str, str]:
+    # The answer names what it is about: the form of an earlier question cannot approve another version.
+    named = f"version {version} ({lineage_sha256[:16]})"
+    return f"Approve {named}", f"Reject {named}"
 
 
 def assignees(people: Collection[str], auth_manager: str) -> list[str]:
@@ -127,6 +135,11 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
         lines.append(
             f"**It is of an experiment of {training.split('/')[1]}**, `{training}`: its code and settings are what was "
             "tried out, not what the pipeline's file says (the report shows them).\n"
+        )
+    if version.ancestor(DatasetRef).place.startswith(f"{EXPERIMENTS}/"):
+        lines.append(
+            "**So are its data**, those that it is judged on included: the snapshot was taken by the experiment, and "
+            "not by a run of the pipeline.\n"
         )
     if (page := report.artifacts.get("report")) is not None:
         lines.append(f"[The whole report]({report_url(page.key)}), SHA-256 {page.sha256}")

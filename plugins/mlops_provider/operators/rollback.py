@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import AssetAlias
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.section import Section
+from mlops.contract.step import Failure
+from mlops.signing.seals import ENTRY
 from mlops_provider.assets import model_asset
-from mlops_provider.deployment import Deployment
+from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.approve import everybody_is_admin
@@ -20,6 +22,8 @@ from mlops_provider.registry import NotOursError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+ROLLBACK: Final = "rollback"
+"""The DAG that takes the deployment's own models back, and its task; a team's DAG has the team's prefix before it."""
 TAKEN_BACK = "taken_back"
 """In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
 
@@ -34,21 +38,31 @@ class RollbackOperator(TransitionOperator):
 
     :param model: registered model (templated)
     :param why: for the audit trail (templated)
+    :param champion: number of the version to take back (templated): where another one is in production by then, nothing
+        happens and the task fails. Empty: the one that is in production when the task begins.
     """
 
     step = "promote"
     section = Section
-    template_fields: Sequence[str] = (*TransitionOperator.template_fields, "model", "why")
+    template_fields: Sequence[str] = (*TransitionOperator.template_fields, "model", "why", "champion")
     operator_extra_links = (ModelLink(),)
 
-    def __init__(self, *, model: str, why: str, **kwargs: Any) -> None:
+    def __init__(self, *, model: str, why: str, champion: str = "", **kwargs: Any) -> None:
         super().__init__(upstream="", **kwargs)
         self.model = model
         self.why = why
+        self.champion = champion
         self.asset = AssetAlias("rolled_back_models")  # which model it is, is known when the task runs
         self.outlets = [*self.outlets, self.asset]
 
     def execute(self, context: Context) -> dict[str, Any]:
+        try:
+            return self._take_back(context)
+        except StepFailedError as error:
+            self.tell(Failure(type=type(error).__name__, message=str(error), retryable=False, details={}), context)
+            raise
+
+    def _take_back(self, context: Context) -> dict[str, Any]:
         if not self.why.strip():
             raise StepFailedError(f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why= is empty")
         self._check_person(context["dag_run"].triggering_user_name or "", self._deployment())
@@ -74,6 +88,10 @@ class RollbackOperator(TransitionOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
+        if self.champion and ENTRY not in ref.artifacts:  # between the look-up and the step
+            raise StepFailedError(
+                f"task {self.task_id!r}: {other_champion(self.model, self.champion, version.version)}"
+            )
         skip_unless_champion(version, deployment)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 
@@ -84,4 +102,28 @@ class RollbackOperator(TransitionOperator):
             raise StepFailedError(f"{error}; take it back by: mlops models rollback {self.model} --why ...") from error
         if champion is None:
             raise StepFailedError(f"no version of {self.model!r} is in production: there is nothing to take back")
+        if self.champion not in ("", champion.version):
+            raise StepFailedError(
+                f"task {self.task_id!r}: {other_champion(self.model, self.champion, champion.version)}"
+            )
         return champion
+
+
+def other_champion(model: str, asked: str, champion: str) -> str:
+    """Say why nothing is taken back, where another version is in production than the one to be taken back."""
+    return (
+        f"version {champion} of {model} is in production, not version {asked}, which was to be taken back: nothing is "
+        f"done. Who changed it, and why: mlops models history {model}"
+    )
+
+
+def rollback_dag_id(model: str) -> str:
+    """The DAG that takes a model back."""
+    team = tenant_of_name(model)
+    return f"{'' if team is None else all_teams()[team].names}{ROLLBACK}"
+
+
+def is_rollback(dag_id: str) -> bool:
+    """Whether a DAG takes models back."""
+    prefixes = {"", *(team.names for team in all_teams().values())}
+    return dag_id.endswith(ROLLBACK) and dag_id.removesuffix(ROLLBACK) in prefixes

@@ -89,6 +89,18 @@ def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
         (["digits", "--as-of", "2030-01-01"], "--as-of 2030-01-01 is yet to come"),
         (["digits", "--until", "tune"], "--until tune: digits has no search"),
         (["digits", "--seeds", "2", "--until", "features"], "--seeds: with --until features nothing is trained"),
+        (
+            ["digits", "--dataset", "abcdef", "--as-of", "2020-01-01"],
+            "--as-of 2020-01-01: --dataset abcdef is of an int",
+        ),
+        (
+            ["digits", "--dataset", "abcdef", "--until", "ingest"],
+            "--until ingest: with --dataset abcdef nothing is left",
+        ),
+        (
+            ["digits", "--dataset", "abcdef", "--set", "ingest.window=1"],
+            "--set ingest.window: --dataset abcdef is as it",
+        ),
         (["digits", "--set", "train.epochs"], "--set train.epochs: write STEP.KEY=VALUE"),
         (["digits", "--set", "epochs=3"], "--set epochs=3: 'epochs' is no step of an experiment; these are ingest, "),
         (["digits", "--set", "promote.approval=null"], "'promote' is no step of an experiment"),
@@ -120,7 +132,9 @@ def test_mistakes_are_named_with_their_fix(arguments: Sequence[str], message: st
         asked(*arguments)
 
 
-ASKED = {"settings": {}, "sample": None, "as_of": None, "until": "evaluate", "seeds": 1, "name": None}
+ASKED = {
+    "settings": {}, "sample": None, "as_of": None, "dataset": None, "until": "evaluate", "seeds": 1, "name": None
+}  # fmt: skip
 
 
 def in_airflow(pipeline: str, **params: Any) -> Experiment:
@@ -164,6 +178,41 @@ def test_airflows_rights_are_not_for_everything(settings: dict[str, Any], messag
     """Broken: whoever may try a pipeline out could read what Airflow may read, or run any code as its steps do."""
     with pytest.raises(SpecError, match=message):
         in_airflow("flight_ranking", settings={"tune": None} | settings)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_below"),
+    [
+        ("s3://data/fraud/2024/rows.parquet", True),
+        ("s3://data/fraud", True),
+        ("/srv/deliveries/a/*.csv", True),
+        ("s3://data/fraudulent/rows.parquet", False),
+        ("s3://data/fraud/../secret/rows.parquet", False),
+        ("s3://data/fraud/%2e%2e/secret/rows.parquet", False),
+        ("s3://data/fraud/.\t./secret/rows.parquet", False),
+        ("s3://data/fraud/.. /*/*.csv", False),
+        ("s3://data/fraud/..#/rows.parquet", False),
+        ("file:///srv/deliveries/x\\..\\..\\secret/rows.csv", False),
+        ("/srv/deliveries/./x.csv", False),
+        ("/srv/x.csv", False),
+    ],
+)
+def test_sources_may_be_those_that_the_deployment_names(
+    path: str, is_below: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: an experiment could read any bucket that the deployment can."""
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_SOURCES", "s3://data/fraud/ /srv/deliveries")
+    settings = {"tune": None, "ingest.sources.flights.path": path}
+    if is_below:
+        sources = in_airflow("flight_ranking", settings=settings).pipeline.ingest.sources
+        assert sources["flights"].model_dump()["path"] == path
+        return
+    with pytest.raises(SpecError, match=r"what lies below s3://data/fraud/, /srv/deliveries: these are experiment_so"):
+        in_airflow("flight_ranking", settings=settings)
+    # Nothing else of what is read is theirs to name.
+    for other in ({"ingest.sources.flights": {"path": path}}, {"validate.schema_path": "/srv/deliveries/x"}):
+        with pytest.raises(SpecError):
+            in_airflow("flight_ranking", settings={"tune": None} | other)
 
 
 def test_airflow_runs_no_class_of_any_package() -> None:

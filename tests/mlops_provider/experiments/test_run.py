@@ -96,6 +96,14 @@ def test_a_pipeline_runs_to_its_verdict_and_what_is_done_is_found(project: Proje
     assert project.experiments()[own("events.first")] == 1
     assert "events" not in project.experiments()
 
+    version = begun["last"]["parent"]["parent"]["version"]
+    given = project.run("events", "--dataset", version[:6], "--name", "first", "--json")
+    assert given.returncode == 0, given.stderr
+    assert json.loads(given.stdout)["trainings"] == first["trainings"], "it is of that snapshot's interval"
+    unknown = project.run("events", "--dataset", "0123456789")
+    assert unknown.returncode == 1
+    assert f"dataset 0123456789: events has no such snapshot; the newest are {version[:12]}" in unknown.stdout
+
     again = project.json("--name", "first")
     assert again["trainings"] == first["trainings"]
     assert project.experiments()[own("events.first")] == 1, "nothing was trained again"

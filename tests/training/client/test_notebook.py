@@ -21,6 +21,8 @@ from mlops.client import (
     RunSummary,
     Snapshot,
     SnapshotDifference,
+    StageAnswer,
+    StartedRun,
     Value,
 )
 from mlops.client.notebook import Picture
@@ -70,6 +72,14 @@ def test_what_people_write_is_text(shown: Any) -> None:
     links = [link.get("href") for link in parsed(html).iter("a")]
     assert links
     assert all(link and link.startswith("http://") for link in links)
+
+
+def test_a_release_shows_what_it_waits_for() -> None:
+    run = StartedRun(**{**ENDED, "kind": "rollback", "pipeline": None, "waits_for": ODD})
+    assert {"rollback", "waits for", ODD} <= set(texts(run._repr_html_()))
+    way = {"model": "events", "version": "3", "stage": None, "wanted": "production", "run": None, "airflow": None}
+    answer = StageAnswer(**way, is_done=False, waits_for=ODD, question="http://airflow/x", approvers=["vera", "otto"])
+    assert {"events", "production", ODD, "http://airflow/x", "vera, otto"} <= set(texts(answer._repr_html_()))
 
 
 def test_a_run_shows_its_verdict_beside_the_champion() -> None:

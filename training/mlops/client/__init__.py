@@ -26,11 +26,25 @@ from mlops.client.answers import (
     Snapshot,
     SnapshotDifference,
     Snapshots,
+    StageAnswer,
+    StartedRun,
+    Study,
+    Trials,
 )
 from mlops.client.awaited import AsyncClient
 from mlops.client.blocking import Client
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
-from mlops.contract.rest import Curve, Dataset, EndedStep, Model, ModelVersionSummary, SnapshotSummary, Task, Value
+from mlops.contract.rest import (
+    Curve,
+    Dataset,
+    EndedStep,
+    Model,
+    ModelVersionSummary,
+    SnapshotSummary,
+    Task,
+    Trial,
+    Value,
+)
 
 __all__ = [
     "AsyncClient",
@@ -54,7 +68,12 @@ __all__ = [
     "SnapshotDifference",
     "SnapshotSummary",
     "Snapshots",
+    "StageAnswer",
+    "StartedRun",
+    "Study",
     "Task",
+    "Trial",
+    "Trials",
     "UnreachableError",
     "Value",
 ]

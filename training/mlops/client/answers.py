@@ -22,11 +22,32 @@ class Run(rest.Run):
         return pages.of_run(self)
 
 
+class StartedRun(rest.StartedRun):
+    """A run that changes the registry, or may; ``airflow`` is the whole address of its page."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_started(self)
+
+
 class Runs(list[RunSummary]):
     """Runs, the newest first."""
 
     def _repr_html_(self) -> str:
         return pages.of_runs(self)
+
+
+class Study(rest.Study):
+    """A search, and what it has found so far; ``airflow`` is the whole address of its page."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_study(self)
+
+
+class Trials(list[rest.Trial]):
+    """The trials of a search that have ended, by their numbers."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_trials(self)
 
 
 class Datasets(list[rest.Dataset]):
@@ -62,6 +83,13 @@ class ModelVersion(rest.ModelVersion):
 
     def _repr_html_(self) -> str:
         return pages.of_version(self)
+
+
+class StageAnswer(rest.StageAnswer):
+    """How far a version is on its way into production; ``question`` and ``airflow`` are whole addresses."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_stage(self)
 
 
 class Models(list[rest.Model]):

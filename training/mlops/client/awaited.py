@@ -26,13 +26,17 @@ from mlops.client.answers import (
     Snapshot,
     SnapshotDifference,
     Snapshots,
+    StageAnswer,
+    StartedRun,
+    Study,
+    Trials,
 )
 from mlops.client.calls import AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
 from mlops.client.notebook import Picture
-from mlops.client.session import Exchange, Kind, Session, State
-from mlops.contract.rest import FINISHED, Value
-from mlops.contract.stages import CHAMPION
+from mlops.client.session import Exchange, Session, State
+from mlops.contract.rest import FINISHED, RunKind, Value
+from mlops.contract.stages import CHAMPION, PRODUCTION
 
 T = TypeVar("T")
 
@@ -69,6 +73,7 @@ class AsyncClient:
         *,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
+        dataset: str | None = None,
         until: str | None = None,
         seeds: int | None = None,
         sample: float | None = None,
@@ -76,7 +81,38 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """See :meth:`Client.submit`."""
-        return await self._do(calls.submit(pipeline, settings, as_of, until, seeds, sample, name, idempotency_key))
+        return await self._do(
+            calls.submit(pipeline, settings, as_of, dataset, until, seeds, sample, name, idempotency_key)
+        )
+
+    async def search(
+        self,
+        pipeline: str,
+        space: Mapping[str, Mapping[str, Any]],
+        *,
+        metric: str | None = None,
+        trials: int | None = None,
+        parallel: int | None = None,
+        sampler: str | None = None,
+        pruner: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        as_of: str | date | None = None,
+        dataset: str | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        """See :meth:`Client.search`."""
+        asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
+        named = {"dataset": dataset, "name": name}
+        return await self._do(calls.search(pipeline, space, settings, as_of, idempotency_key, **asked, **named))
+
+    async def study(self, run: AnyRun) -> Study:
+        """See :meth:`Client.study`."""
+        return await self._do(calls.study(run))
+
+    async def trials(self, run: AnyRun) -> Trials:
+        """See :meth:`Client.trials`."""
+        return await self._do(calls.trials(run))
 
     async def run(self, run: AnyRun) -> Run:
         """See :meth:`Client.run`."""
@@ -86,7 +122,7 @@ class AsyncClient:
         self,
         pipeline: str | None = None,
         *,
-        kind: Kind = "experiment",
+        kind: RunKind = "experiment",
         user: str | None = None,
         state: State | None = None,
         most: int = 100,
@@ -175,6 +211,20 @@ class AsyncClient:
     async def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
         """See :meth:`Client.model_version`."""
         return await self._do(calls.model_version(model, version))
+
+    async def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
+        """See :meth:`Client.register`."""
+        return await self._do(calls.register(model, run, training))
+
+    async def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
+        """See :meth:`Client.ask_stage`."""
+        return await self._do(calls.ask_stage(model, version, stage))
+
+    async def rollback(
+        self, model: str, why: str, *, champion: str | int | None = None, idempotency_key: str | None = None
+    ) -> StartedRun:
+        """See :meth:`Client.rollback`."""
+        return await self._do(calls.rollback(model, why, champion, idempotency_key))
 
     async def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
         """See :meth:`Client.show`."""

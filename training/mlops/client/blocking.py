@@ -26,13 +26,17 @@ from mlops.client.answers import (
     Snapshot,
     SnapshotDifference,
     Snapshots,
+    StageAnswer,
+    StartedRun,
+    Study,
+    Trials,
 )
 from mlops.client.calls import AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
 from mlops.client.notebook import Picture
-from mlops.client.session import Exchange, Kind, Session, State
-from mlops.contract.rest import FINISHED, Value
-from mlops.contract.stages import CHAMPION
+from mlops.client.session import Exchange, Session, State
+from mlops.contract.rest import FINISHED, RunKind, Value
+from mlops.contract.stages import CHAMPION, PRODUCTION
 
 T = TypeVar("T")
 
@@ -70,6 +74,7 @@ class Client:
         *,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
+        dataset: str | None = None,
         until: str | None = None,
         seeds: int | None = None,
         sample: float | None = None,
@@ -83,13 +88,53 @@ class Client:
         :param settings: other values for settings, by their name in the pipeline's file: ``train.learning_rate``
         :param as_of: of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601;
             now, if not given
+        :param dataset: start from this snapshot of the pipeline, or of your experiments with it, in place of one of
+            ``as_of``: its version, or the beginning, of six characters at least
         :param until: the last step; ``evaluate``, if not given
         :param seeds: train and evaluate with so many seeds
         :param sample: train on a share of the samples, such as 0.1
         :param name: keeps the results apart from those of other names
         :param idempotency_key: your requests of a pipeline with one key are one run; if not given, each call is one
         """
-        return self._do(calls.submit(pipeline, settings, as_of, until, seeds, sample, name, idempotency_key))
+        return self._do(calls.submit(pipeline, settings, as_of, dataset, until, seeds, sample, name, idempotency_key))
+
+    def search(
+        self,
+        pipeline: str,
+        space: Mapping[str, Mapping[str, Any]],
+        *,
+        metric: str | None = None,
+        trials: int | None = None,
+        parallel: int | None = None,
+        sampler: str | None = None,
+        pruner: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        as_of: str | date | None = None,
+        dataset: str | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        """
+        Have Airflow search for the settings of a training, by trials; :meth:`wait` and the like are for it too.
+
+        :param space: by the setting of ``train`` a range, ``{"low": 1e-4, "high": 1e-2, "log": True}``, or
+            ``{"choices": [32, 64]}``
+        :param metric: that is searched by; the pipeline's, if not given. So are those that follow
+        :param trials: at most so many
+        :param parallel: trials at once
+        :param settings: see :meth:`submit`, as all that follow
+        """
+        asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
+        named = {"dataset": dataset, "name": name}
+        return self._do(calls.search(pipeline, space, settings, as_of, idempotency_key, **asked, **named))
+
+    def study(self, run: AnyRun) -> Study:
+        """Return a search, and what it has found so far."""
+        return self._do(calls.study(run))
+
+    def trials(self, run: AnyRun) -> Trials:
+        """Return the trials of a search that have ended, by their numbers."""
+        return self._do(calls.trials(run))
 
     def run(self, run: AnyRun) -> Run:
         """Return a run, and what has come out of it so far."""
@@ -99,7 +144,7 @@ class Client:
         self,
         pipeline: str | None = None,
         *,
-        kind: Kind = "experiment",
+        kind: RunKind = "experiment",
         user: str | None = None,
         state: State | None = None,
         most: int = 100,
@@ -221,6 +266,40 @@ class Client:
         :param version: its number or an alias; the one in production, if not given
         """
         return self._do(calls.model_version(model, version))
+
+    def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
+        """
+        Have a pipeline judge a training of an experiment: a run of its own evaluates it, registers it if it passes, and
+        asks the approvers. The same training is the same run, however often it is asked for.
+
+        :param model: that the pipeline registers
+        :param run: the experiment, which has ended well
+        :param training: its place, or the last part of it, where the experiment had several
+        """
+        return self._do(calls.register(model, run, training))
+
+    def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
+        """
+        Ask for a version to be in a stage. It moves nothing: the people whom the pipeline names decide, in Airflow's
+        form, whose address comes back.
+
+        :param version: its number or an alias
+        :param stage: ``production``; what leads to others is said by the error
+        """
+        return self._do(calls.ask_stage(model, version, stage))
+
+    def rollback(
+        self, model: str, why: str, *, champion: str | int | None = None, idempotency_key: str | None = None
+    ) -> StartedRun:
+        """
+        Have Airflow put the former champion of a model into production again, and archive the present one.
+
+        :param why: for the audit trail
+        :param champion: the version to take back: nothing happens where another one is in production by then; the one
+            that is in production when the run begins, if not given
+        :param idempotency_key: your requests with one key are one run; if not given, each call is one
+        """
+        return self._do(calls.rollback(model, why, champion, idempotency_key))
 
     def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
         """

@@ -23,6 +23,10 @@ from mlops.client.answers import (
     RunSummary,
     Snapshot,
     SnapshotDifference,
+    StageAnswer,
+    StartedRun,
+    Study,
+    Trials,
 )
 from mlops.client.errors import ClientError, RefusedError
 from mlops.contract import rest
@@ -31,7 +35,7 @@ from mlops.contract.rest import PROBLEM_TYPE
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
-AnyRun = str | rest.RunSummary
+AnyRun = str | rest.RunSummary | rest.Study
 """A run, or its id."""
 AnySnapshot = str | rest.SnapshotSummary
 """A snapshot, or its version."""
@@ -70,27 +74,74 @@ def submit(
     pipeline: str,
     settings: Mapping[str, Any] | None,
     as_of: str | date | None,
+    dataset: str | None,
     until: str | None,
     seeds: int | None,
     sample: float | None,
     name: str | None,
     idempotency_key: str | None,
 ) -> Call[RunSummary]:
+    data = {"as_of": _instant(as_of), "dataset": dataset}
+    asked = {**data, "until": until, "seeds": seeds, "sample": sample, "name": name}
+    return _start("/runs", pipeline, settings, asked, idempotency_key)
+
+
+def search(
+    pipeline: str,
+    space: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
+    as_of: str | date | None,
+    idempotency_key: str | None,
+    **asked: Any,
+) -> Call[RunSummary]:
+    """:param asked: as ``POST /studies`` has them; what is None is left out"""
+    if not isinstance(space, Mapping):
+        said = "give it by settings, such as {'learning_rate': {'low': 0.001, 'high': 0.1}}"
+        raise ClientError(f"space={space!r}: {said}")
+    asked = {"space": dict(space), "as_of": _instant(as_of), **asked}
+    return _start("/studies", pipeline, settings, asked, idempotency_key)
+
+
+def study(of: AnyRun) -> Call[Study]:
+    return Call(
+        method="GET",
+        path=_study(of),
+        read=lambda response: _with_address(_document(Study, response), response),
+    )
+
+
+def trials(of: AnyRun) -> Call[Trials]:
+    return Call(
+        method="GET",
+        path=f"{_study(of)}/trials",
+        read=lambda response: Trials(_document(rest.Trials, response).trials),
+    )
+
+
+def _start(
+    path: str,
+    pipeline: str,
+    settings: Mapping[str, Any] | None,
+    asked: Mapping[str, Any],
+    idempotency_key: str | None,
+) -> Call[RunSummary]:
     # Checked by the server, and not here: it may have come to take what an old client does not know.
     if settings is not None and not isinstance(settings, Mapping):
         raise ClientError(f'settings={settings!r}: give them by their names, such as {{"train.epochs": 6}}')
-    instant = as_of.isoformat() if isinstance(as_of, date) else as_of
-    asked = {"settings": settings, "as_of": instant, "until": until, "seeds": seeds, "sample": sample, "name": name}
     for key, value in [*asked.items(), *(settings or {}).items()]:
-        if value is not settings:
-            _check_json(key, value)
+        _check_json(key, value)
+    body = {"pipeline": pipeline, "settings": settings, **asked}
     return Call(
         method="POST",
-        path="/runs",
-        body={"pipeline": pipeline, **{key: value for key, value in asked.items() if value is not None}},
+        path=path,
+        body={key: value for key, value in body.items() if value is not None},
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
         read=lambda response: _with_address(_document(RunSummary, response), response),
     )
+
+
+def _instant(of: str | date | None) -> str | None:
+    return of.isoformat() if isinstance(of, date) else of
 
 
 def _check_json(name: str, value: Any) -> None:
@@ -210,6 +261,35 @@ def model_version(name: str, version: str | int) -> Call[ModelVersion]:
     return Call(method="GET", path=path, read=lambda response: _document(ModelVersion, response))
 
 
+def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
+    return Call(
+        method="POST",
+        path=f"{_model(model)}/versions",
+        body={"run": _id(run), "training": training},
+        read=lambda response: _with_address(_document(StartedRun, response), response),
+    )
+
+
+def ask_stage(model: str, version: str | int, stage: str) -> Call[StageAnswer]:
+    def read(response: httpx.Response) -> StageAnswer:
+        found, root = _document(StageAnswer, response), _root(response)
+        addresses = {"question": found.question, "airflow": found.airflow}
+        return found.model_copy(update={name: at and root + at for name, at in addresses.items()})
+
+    path = f"{_model(model)}/versions/{quote(str(version), safe='')}/stage"
+    return Call(method="PUT", path=path, body={"stage": stage}, read=read)
+
+
+def rollback(model: str, why: str, champion: str | int | None, idempotency_key: str | None) -> Call[StartedRun]:
+    return Call(
+        method="POST",
+        path=f"{_model(model)}/rollback",
+        body={"why": why, "champion": None if champion is None else str(champion)},
+        headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
+        read=lambda response: _with_address(_document(StartedRun, response), response),
+    )
+
+
 def _version(of: AnySnapshot) -> str:
     return of if isinstance(of, str) else of.version
 
@@ -229,8 +309,15 @@ def names_of(metrics: Sequence[str] | str) -> list[str]:
 
 def place(of: AnyRun) -> str:
     """Where the API has a run."""
-    run_id = of if isinstance(of, str) else of.id
-    return f"/runs/{quote(run_id, safe='@')}"
+    return f"/runs/{quote(_id(of), safe='@')}"
+
+
+def _study(of: AnyRun) -> str:
+    return f"/studies/{quote(_id(of), safe='@')}"
+
+
+def _id(of: AnyRun) -> str:
+    return of if isinstance(of, str) else of.id
 
 
 def check(response: httpx.Response) -> None:
@@ -283,9 +370,12 @@ def _misread(what: str, response: httpx.Response, why: str) -> ClientError:
     )
 
 
-SummaryT = TypeVar("SummaryT", bound=rest.RunSummary)
+def _with_address(found: ModelT, response: httpx.Response) -> ModelT:
+    """:param found: with the address of a page, as ``airflow``"""
+    page = found.model_dump(include={"airflow"})["airflow"]
+    return found.model_copy(update={"airflow": _root(response) + page})
 
 
-def _with_address(found: SummaryT, response: httpx.Response) -> SummaryT:
-    url = str(response.request.url).partition(API_PREFIX)[0]
-    return found.model_copy(update={"airflow": url + found.airflow})
+def _root(response: httpx.Response) -> str:
+    """Airflow's address."""
+    return str(response.request.url).partition(API_PREFIX)[0]

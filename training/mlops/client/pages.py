@@ -27,6 +27,12 @@ def of_summary(run: RunSummary) -> str:
     return _part("summary", run)
 
 
+def of_started(run: rest.StartedRun) -> str:
+    """Return the same, and what it waits for."""
+    waits = "" if run.waits_for is None else _part("facts", [("waits for", run.waits_for)])
+    return of_summary(run) + waits
+
+
 def of_run(run: Run) -> str:
     """Return a run, and what has come out of it so far."""
     return _part("whole", run)
@@ -35,6 +41,29 @@ def of_run(run: Run) -> str:
 def of_runs(runs: Sequence[RunSummary]) -> str:
     """Return a table with a row for each."""
     return _part("several", runs)
+
+
+def of_study(study: rest.Study) -> str:
+    """Return how a search stands, and the best settings where it has ended."""
+    best = [[name, _said(value)] for name, value in (study.best_parameters or {}).items()]
+    facts = [
+        ("state", study.state),
+        ("trials", ", ".join(f"{number} {state}" for state, number in study.trials.items() if number)),
+        ("best", None if study.best_value is None else f"trial {study.best_trial}, {_number(study.best_value)}"),
+        ("failure", study.failure),
+        ("run", study.airflow),
+    ]
+    return _part("thing", study.pipeline, study.id, facts, [(["setting", "of the best trial"], best)] if best else [])
+
+
+def of_trials(trials: Sequence[rest.Trial]) -> str:
+    """Return a table with a row for each, and a column for each setting that was searched."""
+    searched = list(dict.fromkeys(name for trial in trials for name in trial.parameters))
+    rows = [
+        [str(each.number), each.state, _number(each.value), *(_said(each.parameters.get(name)) for name in searched)]
+        for each in trials
+    ]
+    return _part("rows", ["trial", "state", "value", *searched], rows)
 
 
 def of_table(items: Sequence[BaseModel], columns: Sequence[str]) -> str:
@@ -87,6 +116,19 @@ def of_version(version: rest.ModelVersion) -> str:
     return _part(
         "thing", version.name, "", facts, [(["metric", "this model"], metrics), (["what led to it", "place"], lineage)]
     )
+
+
+def of_stage(answer: rest.StageAnswer) -> str:
+    """Return where a version is, what it waits for, and who answers."""
+    facts = [
+        ("stage", answer.stage),
+        ("wanted", None if answer.is_done else answer.wanted),
+        ("waits for", answer.waits_for),
+        ("asked at", answer.question),
+        ("approvers", ", ".join(answer.approvers)),
+        ("run", answer.airflow),
+    ]
+    return _part("thing", answer.model, answer.version, facts, [])
 
 
 def of_curves(curves: Sequence[Curve]) -> str:
@@ -201,6 +243,8 @@ def _said(value: Any) -> str:
             return f"{value:%Y-%m-%d %H:%M}"
         case int() if not isinstance(value, bool):
             return f"{value:,}"
+        case float():
+            return _number(value)
         case rest.Deprecation():
             return value.reason
         case _:

@@ -16,7 +16,6 @@ from mlops.contract.addresses import API_PREFIX
 T = TypeVar("T")
 Exchange = Generator[httpx.Request, httpx.Response, T]
 """Requests, each to be answered, and what they come to."""
-Kind = Literal["experiment", "night"]
 State = Literal["queued", "running", "success", "failed"]
 
 _CONNECT_SECONDS: Final = 10.0

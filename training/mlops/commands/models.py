@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
-from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG
+from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG, reason_of
 from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditError, AuditTrail, Entry
 from mlops.registry.promotion import Promotion
@@ -77,10 +77,10 @@ def _reason(text: str) -> str:
 
     :raises argparse.ArgumentTypeError: if it is empty
     """
-    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    if not words:
-        raise argparse.ArgumentTypeError("it is empty: say why, for those who read the audit trail")
-    return words
+    try:
+        return reason_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _list(options: argparse.Namespace, places: Places, console: Console) -> int:

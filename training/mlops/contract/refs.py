@@ -20,6 +20,9 @@ from typing import Any, ClassVar, Self, TypeVar
 
 INPUT = "input"
 """Artifact of every ref: the input document of the step that made it."""
+SHORTEST_VERSION = 6
+"""Characters by which a snapshot may be named: the beginning of its version that no other one has."""
+VERSION_PATTERN = rf"^[0-9a-f]{{{SHORTEST_VERSION},64}}$"
 MANIFEST = "manifest"
 """Artifact of snapshots and features: JSON that names the objects they consist of, see :func:`named_in`."""
 

@@ -16,3 +16,15 @@ ALIASES: Final[Mapping[str, str]] = {PRODUCTION: CHAMPION, CANARY: "canary", STA
 """Alias of the newest version in each stage. Production comes first, for readers wait for it."""
 STAGE_TAG: Final = "mlops.stage"
 """Tag of a version that has ever been in a stage."""
+
+
+def reason_of(text: str) -> str:
+    """
+    Return what a person gives as the reason of a move, as one printable line.
+
+    :raises ValueError: if it is empty
+    """
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    if not words:
+        raise ValueError("it is empty: say why, for those who read the audit trail")
+    return words

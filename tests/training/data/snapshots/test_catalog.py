@@ -85,8 +85,8 @@ def test_a_mistake_is_answered_with_what_there_is(
 
 def test_a_beginning_that_two_versions_share_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking one of them would be a guess about which data to compare or deprecate."""
-    monkeypatch.setattr("mlops.data.snapshots.catalog.SHORTEST_PREFIX", 1)
-    monkeypatch.setattr("mlops.data.snapshots.catalog._VERSION", re.compile("[0-9a-f]+"))
+    monkeypatch.setattr("mlops.data.snapshots.catalog.SHORTEST_VERSION", 1)
+    monkeypatch.setattr("mlops.data.snapshots.catalog.VERSION_PATTERN", "^[0-9a-f]+$")
     refs = [commit_snapshot(store, visits(1, per_day=n), last_day=1, key=f"{n:012d}") for n in range(1, 18)]
     beginnings = [ref.version[0] for ref in refs]
     shared = next(letter for letter in beginnings if beginnings.count(letter) > 1)

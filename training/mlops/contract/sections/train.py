@@ -205,6 +205,12 @@ class Train(TunedSection):
     def exact(self) -> bool:
         return self.elastic == "exact"
 
+    def without_torch(self) -> dict[str, Any]:
+        """What is not as usual of torch's own settings, as it must be where another learner trains."""
+        usual = {name: _of_torch(name, field) for name, field in type(self).model_fields.items()}
+        found = {n: value for n, value in usual.items() if n not in OF_EVERY_LEARNER and getattr(self, n) != value}
+        return {n: value.model_dump(mode="json") if isinstance(value, Section) else value for n, value in found.items()}
+
     def why_untunable(self) -> str | None:
         if self.initialise and not self.initialise.is_fixed:
             return (
@@ -271,7 +277,7 @@ class Train(TunedSection):
                 raise ValueError("complete: learner: torch needs model, an import path of build_model(config)")
             return self
         for name, field in type(self).model_fields.items():
-            if name not in _OF_EVERY_LEARNER and getattr(self, name) != _of_torch(name, field):
+            if name not in OF_EVERY_LEARNER and getattr(self, name) != _of_torch(name, field):
                 raise ValueError(
                     f"consistent: {name} is of learner: torch; remove it, or see learner_settings of {self.learner}"
                 )
@@ -371,7 +377,7 @@ class Train(TunedSection):
         return self
 
 
-_OF_EVERY_LEARNER: Final = frozenset(
+OF_EVERY_LEARNER: Final = frozenset(
     {"learner", "learner_settings", "objective", "objective_settings", "metric", "metrics", "epochs"}
     | {"early_stopping", "checkpoint", "seed"}
 )

@@ -13,17 +13,15 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from mlops.contract.manifest import Manifest
-from mlops.contract.refs import Artifact, DatasetRef
+from mlops.contract.refs import SHORTEST_VERSION, VERSION_PATTERN, Artifact, DatasetRef
 from mlops.contract.step import BadConfigError, deprecation_key
 from mlops.data.snapshots.deprecation import Deprecation, find_deprecation
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.store import REF_FILE, Store, Stored
 from mlops.store_errors import DamagedObjectError
 
-SHORTEST_PREFIX: Final = 6
 _REQUESTS: Final = 16
 _PERIOD: Final = re.compile(r"\d{4}-(W?\d\d)(-\d\d(T\d\d:\d\dZ)?)?")
-_VERSION: Final = re.compile(rf"[0-9a-f]{{{SHORTEST_PREFIX},64}}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,10 +131,10 @@ def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
     """
     name, at, which = text.partition("@")
     catalog = read_catalog(store, name)
-    if at and not _PERIOD.fullmatch(which) and not _VERSION.fullmatch(which):
+    if at and not _PERIOD.fullmatch(which) and not re.fullmatch(VERSION_PATTERN, which):
         raise BadConfigError(
             f"{which!r} in {text!r} is neither a period (such as 2013-02-08) nor the beginning of a version (at least "
-            f"{SHORTEST_PREFIX} of its hexadecimal digits); {_newest(catalog)}"
+            f"{SHORTEST_VERSION} of its hexadecimal digits); {_newest(catalog)}"
         )
     found = [
         item

@@ -1,0 +1,80 @@
+"""Runs that are triggered once, however often they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Annotated, Any, Self
+
+from fastapi import Header
+
+from mlops_provider.api.airflow import Airflow
+from mlops_provider.api.problems import Problem
+from mlops_provider.local.client import run_place
+
+IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=255, description="Requests with one key of a user are one run")
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOnce:
+    """A run that is asked for. ``before`` comes first; where it finds none, ``trigger``."""
+
+    dag_id: str
+    run_id: str
+    """The same for each request of this run; or one that no other request has."""
+    conf: Mapping[str, Any]
+    is_repeatable: bool = True
+    """Whether another request may have asked for the same run."""
+    mismatch: str = "it was triggered with other parameters"
+    """What is wrong where the run has other parameters."""
+
+    @classmethod
+    def of_key(cls, dag_id: str, prefix: str, conf: Mapping[str, Any], user: str, key: str | None) -> Self:
+        """
+        :param prefix: begins the run's id
+        :param user: whose key it is
+        :param key: None: each request is a run of its own
+        """
+        if key is None:
+            own = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{token_hex(4)}"
+            return cls(dag_id=dag_id, run_id=f"{prefix}{own}", conf=conf, is_repeatable=False)
+        digest = hashlib.sha256(f"{user}\n{key}".encode()).hexdigest()[:32]
+        mismatch = "the Idempotency-Key was given with another request: give a new one"
+        return cls(dag_id=dag_id, run_id=f"{prefix}{digest}", conf=conf, mismatch=mismatch)
+
+    async def before(self, airflow: Airflow) -> Mapping[str, Any] | None:
+        """
+        Return the run, where it was asked for before.
+
+        :raises Problem: where it has other parameters
+        """
+        found = await airflow.found(run_place(self.dag_id, self.run_id)) if self.is_repeatable else None
+        return None if found is None else self._same(found)
+
+    async def trigger(self, airflow: Airflow, run_after: datetime | None = None) -> tuple[Mapping[str, Any], bool]:
+        """
+        Return the run, and whether this request has triggered it.
+
+        :param run_after: None: now
+        :raises Problem: where Airflow refuses
+        """
+        body: dict[str, Any] = {"dag_run_id": self.run_id, "logical_date": None, "conf": dict(self.conf)}
+        if run_after is not None:
+            body["run_after"] = run_after.isoformat()
+        try:
+            return await airflow.request("POST", f"/dags/{self.dag_id}/dagRuns", json=body), True
+        except Problem as error:
+            if not self.is_repeatable or error.status != 409:
+                raise
+            # Another request for it has come first, a moment ago.
+            return self._same(await airflow.request("GET", run_place(self.dag_id, self.run_id))), False
+
+    def _same(self, run: Mapping[str, Any]) -> Mapping[str, Any]:
+        if (run["conf"] or {}) != self.conf:
+            raise Problem(422, f"{self.dag_id}@{self.run_id}: {self.mismatch}")
+        return run

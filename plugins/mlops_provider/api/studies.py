@@ -1,0 +1,99 @@
+"""``/studies``: searches for the settings of a training, which are experiments that end with the step ``tune``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from mlops.contract.refs import StudyRef, TrialRef
+from mlops.contract.rest import NewRun, NewStudy, Run, RunSummary, Study, Trial, Trials
+from mlops.contract.step import EXPERIMENT_STEPS, EXPERIMENTS
+from mlops_provider.api.airflow import AirflowDep
+from mlops_provider.api.deployments import of_name
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.runs import ASKED_BEFORE, SubmissionDep, find_run, made, whole_run
+from mlops_provider.committed import DAMAGED, read_committed
+from mlops_provider.connections import store_of
+from mlops_provider.experiments.names import experiment_name, person_of
+from mlops_provider.gathering import gather
+
+router = APIRouter(tags=["studies"], responses=DOCUMENTED)
+
+
+@router.post("/studies", status_code=201, responses=ASKED_BEFORE)
+async def start(asked: NewStudy, submission: SubmissionDep) -> RunSummary:
+    """Have Airflow search for the settings of a training, by trials; the run's id is the study's."""
+    return await submission.start(made(NewRun, **asked.run()), "studies")
+
+
+async def _find(study: str, airflow: AirflowDep) -> Run:
+    """:raises Problem: where there is no such run, or it has no search"""
+    run = await whole_run(await find_run(study, airflow), airflow)
+    is_before = run.asked.get("until") in EXPERIMENT_STEPS[: EXPERIMENT_STEPS.index("tune")]
+    has_none = run.state == "success" and not any(each.step == "tune" for each in run.steps)
+    if run.kind != "experiment" or is_before or has_none:
+        raise Problem(404, f"there is no study {study!r}: an id is that of a run which searches, see POST /studies")
+    return run
+
+
+RunDep = Annotated[Run, Depends(_find)]
+
+
+@router.get("/studies/{study}")
+async def study(run: RunDep) -> Study:
+    """A search, and what it has found so far."""
+    found, concluded = await _trials(run)
+    assert run.pipeline is not None, "it is an experiment"
+    return Study(
+        id=run.id,
+        pipeline=run.pipeline,
+        state=run.state,
+        user=run.user,
+        trials=dict(Counter(trial.state for trial in found) if concluded is None else concluded.trials),
+        best_trial=None if concluded is None else concluded.best_trial,
+        best_value=None if concluded is None else concluded.best_value,
+        best_parameters=None if concluded is None else dict(concluded.parameters),
+        failure=run.failure,
+        airflow=run.airflow,
+    )
+
+
+@router.get("/studies/{study}/trials")
+async def trials(run: RunDep) -> Trials:
+    """The trials that have ended, by their numbers."""
+    return Trials(trials=(await _trials(run))[0])
+
+
+async def _trials(run: Run) -> tuple[list[Trial], StudyRef | None]:
+    """Read the trials that have ended, and what the search found where it has ended."""
+    assert run.pipeline is not None, "it is an experiment"
+    store = await of_name(run.pipeline, store_of)
+    own = experiment_name(person_of(run.user), run.pipeline, run.asked.get("name"))
+    # What Airflow keeps of a run can be edited: it may lead to no other place.
+    folders = (f"{EXPERIMENTS}/{own}/", f"pipelines/{run.pipeline}/")
+    places = [each.place for each in run.steps if each.step == "tune" or each.step.startswith("trial ")]
+
+    async def read(place: str) -> TrialRef | StudyRef | None:
+        is_own = place.startswith(folders) and not {"", ".", ".."} & {*place.split("/")}
+        try:
+            ref = await read_committed(store, place) if is_own else None
+        except DAMAGED:
+            return None
+        return ref if isinstance(ref, TrialRef | StudyRef) else None
+
+    refs = await gather(read, places)
+    by_number = {
+        ref.number: Trial(
+            number=ref.number,
+            state=ref.state,
+            value=ref.value,
+            parameters=dict(ref.parameters),
+            tracking_run=ref.tracking_run,
+        )
+        for ref in refs
+        if isinstance(ref, TrialRef)
+    }
+    concluded = next((ref for ref in refs if isinstance(ref, StudyRef)), None)
+    return [by_number[number] for number in sorted(by_number)], concluded

@@ -1,0 +1,254 @@
+"""
+Requests as other platforms have them, for programs that speak so already. Each is translated into a request of
+``/runs``, which checks it and does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import httpx
+from fastapi import APIRouter, Header, Response
+from fastapi.sse import EventSourceResponse
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mlops.contract.refs import VERSION_PATTERN
+from mlops.contract.rest import NewRun, NewStudy, Run, RunSummary
+from mlops.contract.section import EXTENSION_PATTERN, NAME_PATTERN, SpecError
+from mlops_provider.api.airflow import AirflowDep
+from mlops_provider.api.metrics import stream
+from mlops_provider.api.other_words import (
+    dimension_of,
+    keys_of,
+    metric_of,
+    named,
+    resource_settings,
+    source_settings,
+    training_settings,
+)
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.runs import Submission, SubmissionDep, made, run, text_of_pipeline
+from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.names import dag_id_of
+from mlops_provider.spec_file import changed_pipeline
+
+router = APIRouter(tags=["other forms"], responses=DOCUMENTED)
+
+PipelineName = Annotated[str, Field(pattern=NAME_PATTERN)]
+Learner = Annotated[
+    str, Field(pattern=EXTENSION_PATTERN, description="What trains: `torch`, `lightgbm`, `sklearn` or another learner")
+]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Resources(_Asked):
+    """Of each pod of the training, where the steps run as pods."""
+
+    gpus: int | None = Field(default=None, ge=0, description="A process of torch for each of them")
+    cpu: str | int | float | None = None
+    memory: str | int | None = Field(default=None, examples=["64Gi"])
+
+    def asked(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class PipelineConfig(_Asked):
+    """What is not as the pipeline's file says."""
+
+    data_source: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What the pipeline's one source of files reads; a folder ends with `/`, and its files are named as "
+        "those of the pipeline. It must lie below one of the deployment's `experiment_sources`",
+    )
+    model_type: Learner | None = None
+    hyperparams: dict[str, Any] = Field(default={}, description="By the learner's names, or `lr`, `depth` and the like")
+    resources: Resources = Resources()
+
+
+class PipelineRun(_Asked):
+    """A run of a pipeline."""
+
+    pipeline_id: PipelineName
+    config: PipelineConfig = PipelineConfig()
+
+
+class ModelConfig(_Asked):
+    """The model that is trained."""
+
+    pipeline: PipelineName | None = Field(default=None, description="The dataset's, if not given")
+    type: Learner | None = None
+    args: dict[str, Any] = Field(default={}, description="Of `build_model`, where torch trains")
+
+
+class DatasetName(BaseModel):
+    """A snapshot: a DatasetRef, of which more than these may be given."""
+
+    name: PipelineName
+    version: str = Field(pattern=VERSION_PATTERN)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            name, _, version = value.partition("@")
+            return {"name": name, "version": version}
+        return value
+
+
+class TrainingRun(_Asked):
+    """A training."""
+
+    model: ModelConfig = ModelConfig()
+    dataset: DatasetName | None = Field(default=None, description="A DatasetRef, or `NAME@VERSION`")
+    hyperparameters: dict[str, Any] = {}
+    resources: Resources = Resources()
+
+
+class Objective(_Asked):
+    """What is searched for."""
+
+    metric: str
+    direction: Literal["maximize", "minimize"] | None = Field(
+        default=None, description="The metric's own, if not given"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        return {"metric": value} if isinstance(value, str) else value
+
+
+class Search(_Asked):
+    """A search for hyperparameters."""
+
+    pipeline: PipelineName
+    search_space: dict[str, dict[str, Any] | list[Any]] = Field(
+        min_length=1,
+        description="By hyperparameter: a range, by `low` and `high` or `min` and `max`; or choices, also as a list",
+        examples=[{"lr": {"type": "loguniform", "min": 0.0001, "max": 0.01}, "hidden": [32, 64]}],
+    )
+    objective: Objective | None = Field(default=None, description="Or the metric's name; the pipeline's, if not given")
+    n_trials: int | None = Field(default=None, ge=1)
+    sampler: str | None = None
+
+
+class NamedRun(RunSummary):
+    """A run, with its names in the addresses of these requests."""
+
+    run_id: str
+    experiment_id: str
+
+
+_ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": NamedRun, "description": "It was asked for before"}
+}
+
+
+async def _start(pipeline: str, translate: Callable[[str], NewRun], submission: Submission, place: str) -> NamedRun:
+    """
+    :param translate: makes the request of the pipeline's file
+    :param place: see :meth:`Submission.start`
+    """
+    try:
+        asked = await asyncio.to_thread(translate, await text_of_pipeline(pipeline, submission.airflow))
+    except (SpecError, Problem):
+        # As it is now: the run may have been asked for before, by the file as it was then.
+        if (found := await submission.before(pipeline, place)) is None:
+            raise
+    else:
+        found = await submission.start(asked, place)
+    return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(pipeline))
+
+
+@router.post("/pipelines/runs", status_code=201, responses=_ASKED_BEFORE)
+async def start_pipeline(asked: PipelineRun, submission: SubmissionDep) -> NamedRun:
+    """`POST /runs`, with another source, learner, hyperparameters and resources for this run."""
+    name, config = asked.pipeline_id, asked.config
+
+    def translate(text: str) -> NewRun:
+        pipeline = changed_pipeline(text, name, {}, "settings")
+        deployment = Deployment.load(pipeline.team)
+        settings = {
+            **(source_settings(pipeline, config.data_source, deployment) if config.data_source else {}),
+            **training_settings(pipeline, config.model_type, config.hyperparams, "config.hyperparams"),
+            **resource_settings(pipeline, config.resources.asked(), config.model_type, deployment),
+        }
+        return made(NewRun, pipeline=name, settings=settings)
+
+    return await _start(name, translate, submission, "../runs")
+
+
+@router.post("/training-runs", status_code=201, responses=_ASKED_BEFORE)
+async def start_training(asked: TrainingRun, submission: SubmissionDep) -> NamedRun:
+    """`POST /runs`, by model, dataset, hyperparameters and resources."""
+    dataset, learner = asked.dataset, asked.model.type
+    name = asked.model.pipeline or (dataset.name if dataset else None)
+    if name is None:
+        raise SpecError("model.pipeline: name the pipeline whose model is trained, or give a dataset, which is one's")
+    if dataset and dataset.name != name:
+        raise SpecError(f"dataset.name {dataset.name}: the model is of {name}, which learns from snapshots of its own")
+
+    def translate(text: str) -> NewRun:
+        pipeline = changed_pipeline(text, name, {}, "settings")
+        settings = {
+            **training_settings(pipeline, learner, asked.hyperparameters, "hyperparameters", asked.model.args),
+            **resource_settings(pipeline, asked.resources.asked(), learner, Deployment.load(pipeline.team)),
+        }
+        return made(NewRun, pipeline=name, settings=settings, dataset=dataset.version if dataset else None)
+
+    return await _start(name, translate, submission, "runs")
+
+
+@router.post("/hpo/studies", status_code=201, responses=_ASKED_BEFORE)
+async def start_search(asked: Search, submission: SubmissionDep) -> NamedRun:
+    """`POST /studies`, by search space and objective."""
+
+    def translate(text: str) -> NewRun:
+        pipeline = changed_pipeline(text, asked.pipeline, {}, "settings")
+        learner, objective, before = pipeline.train.learner, asked.objective, pipeline.tune
+        is_other_sampler = asked.sampler is not None and before is not None and before.sampler != asked.sampler
+        words = asked.search_space
+        study = made(
+            NewStudy,
+            pipeline=asked.pipeline,
+            space=named(words, lambda name: keys_of(pipeline, learner, name, "search_space"), dimension_of),
+            metric=metric_of(objective.metric, objective.direction) if objective else None,
+            sampler=asked.sampler,
+            sampler_settings={} if is_other_sampler else None,
+            trials=asked.n_trials,
+        )
+        return made(NewRun, **study.run())
+
+    return await _start(asked.pipeline, translate, submission, "../studies")
+
+
+router.get("/training-runs/{run}/metrics", response_class=EventSourceResponse)(stream)
+
+
+@router.get("/experiments/{experiment_id}/runs/{run_id}", response_model=Run)
+async def experiment_run(
+    experiment_id: str,
+    run_id: str,
+    airflow: AirflowDep,
+    response: Response,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Any:
+    """`GET /runs/{id}`: the experiment is `NAME.experiments`, or a pipeline's name."""
+    given, _, own = run_id.rpartition("@")
+    dags = [experiment_id] if "." in experiment_id else [dag_id_of(experiment_id), experiment_id]
+    refused = Problem(404, f"experiment {experiment_id!r} has no run {run_id!r}: see GET /runs")
+    for dag_id in dags if given in ("", *dags) else []:
+        try:
+            return await run(f"{dag_id}@{own}", airflow, response, if_none_match)
+        except Problem as error:
+            if error.status not in (httpx.codes.NOT_FOUND, httpx.codes.FORBIDDEN):
+                raise
+            if error.status == httpx.codes.FORBIDDEN:
+                refused = error
+    raise refused

@@ -1,0 +1,145 @@
+"""Models, as the REST API shows them, and what it takes that changes them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mlops.contract.rest.runs import RunSummary
+from mlops.contract.stages import ARCHIVED, CANARY, PRODUCTION, STAGING, reason_of
+
+
+class Model(BaseModel):
+    """A registered model."""
+
+    name: str
+    pipeline: str
+    """That has registered its newest version."""
+    aliases: dict[str, str]
+    """Version of each: ``champion`` is the one in production."""
+
+
+class Models(BaseModel):
+    """Of the pipelines that the asker may read."""
+
+    models: list[Model]
+
+
+class ModelVersionSummary(BaseModel):
+    """A version of a model, as lists have it."""
+
+    name: str
+    version: str
+    semantic_version: str | None
+    """Null for a moment after it was registered."""
+    pipeline: str
+    """That has registered it."""
+    stage: str | None
+    """``staging``, ``canary``, ``production`` or ``archived``; null where it was never in any."""
+    registered_at: datetime
+    reason: str
+    """Why the evaluation let it pass."""
+    metrics: dict[str, float] | None
+    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals. Null where somebody has
+    changed the version's tag with its lineage."""
+    dataset_version: str
+    """Of the snapshot that it was trained on."""
+    tracking_run: str
+    """Of MLflow."""
+
+
+class ModelVersionPage(BaseModel):
+    """A page of a model's versions."""
+
+    versions: list[ModelVersionSummary]
+    next: str | None
+    """The cursor of the next page; null on the last one."""
+
+
+class ModelVersion(ModelVersionSummary):
+    """A version of a model, and where it came from."""
+
+    git_commit: str | None
+    artifact_sha256: dict[str, str]
+    """Digest of each file that the steps committed, by its key in the store."""
+    lineage: list[dict[str, Any]]
+    """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
+
+
+class NewVersion(BaseModel):
+    """A training of an experiment that is to be registered."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str = Field(
+        description="The experiment's id, as `GET /runs` lists it",
+        examples=["flight_ranking.experiments@experiment__20130209T120000Z_1f2e3d4c"],
+    )
+    training: str | None = Field(
+        default=None,
+        description="Which one, where the experiment had several: its place, or the last part of it",
+        examples=["20130209T050000Z-1e89fd782e2c"],
+    )
+
+
+class StartedRun(RunSummary):
+    """A run that changes the registry, or may."""
+
+    waits_for: str | None
+    """What must happen before it begins, in a sentence; null where Airflow starts it by itself."""
+
+
+class NewStage(BaseModel):
+    """The stage that a version is wanted in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stage: Literal[STAGING, CANARY, PRODUCTION, ARCHIVED] = Field(examples=[PRODUCTION])  # type: ignore[valid-type]
+
+
+class StageAnswer(BaseModel):
+    """How far a version is on its way into production, and who decides."""
+
+    model: str
+    version: str
+    stage: str | None
+    """Where it is now; null where it was registered this moment."""
+    wanted: str
+    is_done: bool
+    """Whether it is in that stage."""
+    waits_for: str | None
+    """What comes next, in a sentence; null where it is done."""
+    question: str | None
+    """Address of the form that waits for an answer, relative to Airflow's; null where none does now."""
+    approvers: list[str]
+    """Who may answer the form, as the pipeline names them; empty where none waits."""
+    run: str | None
+    """Id of the run that decides; null where it is done."""
+    airflow: str | None
+    """Address of that run's page, relative to Airflow's."""
+
+
+class NewRollback(BaseModel):
+    """A model's champion that is to be taken back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    why: str = Field(max_length=1000, description="For the audit trail", examples=["complaints about late flights"])
+    champion: str | None = Field(
+        default=None,
+        pattern=r"^[1-9]\d{0,17}$",
+        description="The version to take back: nothing happens where another one is in production by then. If not "
+        "given, the one that is in production when the run begins",
+        examples=["7"],
+    )
+
+    @field_validator("why")
+    @classmethod
+    def _one_line(cls, why: str) -> str:
+        return reason_of(why)
+
+    def conf(self, model: str) -> dict[str, Any]:
+        """What the run of Airflow is triggered with."""
+        return {"model": model, **self.model_dump(exclude_none=True)}

@@ -1,0 +1,152 @@
+"""Runs, as the REST API has them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from mlops.contract.refs import VERSION_PATTERN
+from mlops.contract.results import ExperimentResult
+from mlops.contract.section import NAME_PATTERN
+from mlops.contract.step import EXPERIMENT_STEPS
+
+MOST_RUNS: Final = 100
+"""In one answer."""
+MOST_SEEDS: Final = 1000
+FINISHED: Final = frozenset({"success", "failed"})
+"""States of a run that has ended."""
+RunKind = Literal["experiment", "night", "rollback"]
+"""Pipelines tried out; pipelines' own runs, also those that judge an experiment; models taken back."""
+_MOST_CHARACTERS: Final = 50_000
+"""Of settings: a pipeline's file has a few thousand."""
+_DEEPEST: Final = 20
+"""Levels of settings within settings."""
+_CANCELLED: Final = "cancelled by "
+"""Begins a line of a run's note."""
+
+
+def cancelled_by(note: str | None) -> str | None:
+    """Return how a run was cancelled, in words, by its note; None where it was not by this API."""
+    lines = (note or "").splitlines()
+    return next((line for line in reversed(lines) if line.startswith(_CANCELLED)), None)
+
+
+def with_cancellation(note: str | None, user: str) -> str:
+    """Return the note of a run that a user cancels."""
+    return "\n".join(filter(None, [note, f"{_CANCELLED}{user}"]))
+
+
+def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
+    below: list[Any] = [settings]
+    for _ in range(_DEEPEST):
+        below = [
+            inner for each in below for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]  # fmt: skip
+    if below:
+        raise ValueError(f"more than {_DEEPEST} levels of settings within settings: give what is meant")
+    if len(json.dumps(settings)) > _MOST_CHARACTERS:
+        raise ValueError(f"more than {_MOST_CHARACTERS} characters as JSON: put them into the pipeline's file")
+    return settings
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_fitting)]
+
+
+class NewRun(BaseModel):
+    """An experiment that is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
+    settings: Settings = Field(
+        default_factory=dict,
+        description="Other values for settings, by their name in the pipeline's file; an entry of a list by its number",
+        examples=[{"train.learning_rate": 0.0003, "tune": None}],
+    )
+    as_of: str | None = Field(
+        default=None,
+        description="Of the data: the newest data interval that had ended by then, a date or an instant of ISO 8601",
+        examples=["2013-02-09"],
+    )
+    dataset: str | None = Field(
+        default=None,
+        pattern=VERSION_PATTERN,
+        description="Start from this snapshot of the pipeline, or of one's experiments with it, in place of one of "
+        "`as_of`: its version, or the beginning",
+        examples=["4f1f0c"],
+    )
+    until: Literal[EXPERIMENT_STEPS] = Field(default=EXPERIMENT_STEPS[-1], description="The last step")  # type: ignore[valid-type]
+    seeds: int = Field(default=1, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
+    sample: float | None = Field(default=None, gt=0, le=1, description="Train on a share of the samples")
+    name: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="Keeps the results apart from those of other names"
+    )
+
+    def conf(self) -> dict[str, Any]:
+        """What is not as usual, with which the run of Airflow is triggered."""
+        return self.model_dump(exclude={"pipeline"}, exclude_defaults=True)
+
+
+class Task(BaseModel):
+    """A task of a run."""
+
+    task_id: str
+    map_index: int
+    """-1 where there is one of them."""
+    state: str | None
+    try_number: int
+
+
+class EndedStep(BaseModel):
+    """A step of an experiment that has ended."""
+
+    step: str
+    place: str
+    """In the store."""
+
+
+class RunSummary(BaseModel):
+    """A run, as lists have it."""
+
+    id: str
+    """``DAG@RUN``."""
+    kind: RunKind
+    pipeline: str | None
+    """Null of a rollback, which is a model's: see ``asked``."""
+    state: str
+    """``queued``, ``running``, ``success`` or ``failed``."""
+    user: str | None
+    """Who asked for it; null where the schedule did."""
+    asked: dict[str, Any]
+    """The settings and the like that it was started with."""
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    note: str | None
+    """What somebody has noted at it in Airflow, also who cancelled it."""
+    airflow: str
+    """Address of its page, relative to Airflow's."""
+
+
+class Run(RunSummary):
+    """A run, and what has come out of it so far."""
+
+    tasks: list[Task]
+    steps: list[EndedStep]
+    """Of an experiment: what has ended so far."""
+    result: ExperimentResult | None
+    """Of an experiment that has ended well."""
+    failure: str | None
+    """Why it failed, in the step's own words; or who has cancelled it."""
+
+
+class Runs(BaseModel):
+    """A page of runs."""
+
+    runs: list[RunSummary]
+    next: str | None
+    """The cursor of the next page; null on the last one."""
