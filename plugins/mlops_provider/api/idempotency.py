@@ -47,13 +47,17 @@ class RunOnce:
         mismatch = "the Idempotency-Key was given with another request: give a new one"
         return cls(dag_id=dag_id, run_id=f"{prefix}{digest}", conf=conf, mismatch=mismatch)
 
+    async def found(self, airflow: Airflow) -> Mapping[str, Any] | None:
+        """Return the run, where one was asked for before, with whatever parameters."""
+        return await airflow.found(run_place(self.dag_id, self.run_id)) if self.is_repeatable else None
+
     async def before(self, airflow: Airflow) -> Mapping[str, Any] | None:
         """
         Return the run, where it was asked for before.
 
         :raises Problem: where it has other parameters
         """
-        found = await airflow.found(run_place(self.dag_id, self.run_id)) if self.is_repeatable else None
+        found = await self.found(airflow)
         return None if found is None else self._same(found)
 
     async def trigger(self, airflow: Airflow, run_after: datetime | None = None) -> tuple[Mapping[str, Any], bool]:

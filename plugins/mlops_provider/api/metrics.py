@@ -16,7 +16,6 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from mlops.contract.rest import FINISHED, MOST_POINTS, Curves, Value
-from mlops.contract.step import EXPERIMENTS
 from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
 from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
@@ -24,7 +23,7 @@ from mlops_provider.api.runs import find_run, xcom
 from mlops_provider.api.shared import SharedByName
 from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK
-from mlops_provider.experiments.names import experiment_name, person_of, tried_out
+from mlops_provider.experiments.names import place_of, tried_out
 from mlops_provider.mlflow_rest import MlflowError, RefusedError
 
 router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
@@ -175,8 +174,7 @@ async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
     dag_id: str = run["dag_id"]
     owner = dag_id
     if pipeline := tried_out(dag_id):
-        name = (run["conf"] or {}).get("name")
-        owner = f"{EXPERIMENTS}/{experiment_name(person_of(run['triggering_user_name']), pipeline, name)}"
+        owner = place_of(run["triggering_user_name"], pipeline, run["conf"] or {})
     return await tracking.runs_of(owner, dag_id, run["dag_run_id"])
 
 

@@ -41,9 +41,11 @@ from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.inputs import snapshot
 from mlops_provider.experiments.names import dag_id_of, person_of, tried_out
 from mlops_provider.experiments.operator import STEPS_KEY
+from mlops_provider.experiments.request import Request
 from mlops_provider.local.client import PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.rollback import ROLLBACK, is_rollback
+from mlops_provider.spec_file import changed_pipeline
 from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
@@ -77,9 +79,10 @@ class Submission:
         self._response = response
         self._key = idempotency_key
 
-    async def start(self, asked: NewRun, place: str = "runs") -> RunSummary:
+    async def start(self, asked: NewRun, place: str = "runs", text: str | None = None) -> RunSummary:
         """
         :param place: where its address lies, seen from the request's
+        :param text: of the pipeline's file, where it was read already
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
@@ -87,7 +90,12 @@ class Submission:
         # Not checked again: the pipeline's file may have changed since.
         found, is_new = await once.before(self.airflow), False
         if found is None:
-            await _check(asked, self._user, self.airflow)
+            text = text or await text_of_pipeline(asked.pipeline, self.airflow)
+            # It reads YAML: nothing for the event loop.
+            await asyncio.to_thread(_check_settings, asked, text)
+            if asked.dataset is not None:
+                store = await of_name(asked.pipeline, store_of)
+                await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
             waiting = await self.airflow.request(
                 "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
             )
@@ -101,7 +109,7 @@ class Submission:
     async def before(self, pipeline: str, place: str = "runs") -> RunSummary | None:
         """Return the run of a pipeline that was asked for with this key, whatever was asked."""
         once = RunOnce.of_key(dag_id_of(pipeline), _PREFIX, {}, self._user, self._key)
-        found = await self.airflow.found(run_place(once.dag_id, once.run_id)) if once.is_repeatable else None
+        found = await once.found(self.airflow)
         return None if found is None else self._answered(found, False, place)
 
     def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
@@ -149,23 +157,12 @@ async def text_of_pipeline(pipeline: str, airflow: Airflow) -> str:
     return text_of(task["doc_md"])
 
 
-async def _check(asked: NewRun, user: str, airflow: Airflow) -> None:
+def _check_settings(asked: NewRun, text: str) -> None:
     """
-    Check what is asked for by the pipeline's file, before anything costs time.
+    Check what is asked for by the pipeline's file.
 
     :raises SpecError: naming the setting and the fix
     """
-    # It imports all steps, and reads YAML: nothing for the event loop.
-    await asyncio.to_thread(_check_settings, asked, await text_of_pipeline(asked.pipeline, airflow))
-    if asked.dataset is not None:
-        store = await of_name(asked.pipeline, store_of)
-        await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(user), asked.dataset)
-
-
-def _check_settings(asked: NewRun, text: str) -> None:
-    from mlops_provider.experiments.request import Request
-    from mlops_provider.spec_file import changed_pipeline
-
     request = Request.of_params(asked.model_dump())
     pipeline = request.checked(
         lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"))

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends
 
 from mlops.contract.refs import StudyRef, TrialRef
 from mlops.contract.rest import NewRun, NewStudy, Run, RunSummary, Study, Trial, Trials
-from mlops.contract.step import EXPERIMENT_STEPS, EXPERIMENTS
+from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.runs import ASKED_BEFORE, SubmissionDep, find_run, made, whole_run
 from mlops_provider.committed import DAMAGED, read_committed
 from mlops_provider.connections import store_of
-from mlops_provider.experiments.names import experiment_name, person_of
+from mlops_provider.experiments.names import place_of
 from mlops_provider.gathering import gather
 
 router = APIRouter(tags=["studies"], responses=DOCUMENTED)
@@ -70,9 +70,8 @@ async def _trials(run: Run) -> tuple[list[Trial], StudyRef | None]:
     """Read the trials that have ended, and what the search found where it has ended."""
     assert run.pipeline is not None, "it is an experiment"
     store = await of_name(run.pipeline, store_of)
-    own = experiment_name(person_of(run.user), run.pipeline, run.asked.get("name"))
     # What Airflow keeps of a run can be edited: it may lead to no other place.
-    folders = (f"{EXPERIMENTS}/{own}/", f"pipelines/{run.pipeline}/")
+    folders = (f"{place_of(run.user, run.pipeline, run.asked)}/", f"pipelines/{run.pipeline}/")
     places = [each.place for each in run.steps if each.step == "tune" or each.step.startswith("trial ")]
 
     async def read(place: str) -> TrialRef | StudyRef | None:

@@ -156,13 +156,14 @@ async def _start(pipeline: str, translate: Callable[[str], NewRun], submission: 
     :param place: see :meth:`Submission.start`
     """
     try:
-        asked = await asyncio.to_thread(translate, await text_of_pipeline(pipeline, submission.airflow))
+        text = await text_of_pipeline(pipeline, submission.airflow)
+        asked = await asyncio.to_thread(translate, text)
     except (SpecError, Problem):
         # As it is now: the run may have been asked for before, by the file as it was then.
         if (found := await submission.before(pipeline, place)) is None:
             raise
     else:
-        found = await submission.start(asked, place)
+        found = await submission.start(asked, place, text)
     return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(pipeline))
 
 

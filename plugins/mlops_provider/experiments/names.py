@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from mlops.contract.section import NAME_PATTERN
+from mlops.contract.step import EXPERIMENTS
 
 _SUFFIX: Final = ".experiments"
 """Of the DAG's id, after the pipeline's name, which has no dot."""
@@ -32,6 +34,15 @@ def experiment_name(person: str, pipeline: str, name: str | None) -> str:
     :param name: that keeps the results apart from those of other names
     """
     return f"{person}/{pipeline}" + (f".{name}" if name else "")
+
+
+def place_of(user: str | None, pipeline: str, asked: Mapping[str, Any]) -> str:
+    """
+    Where a run of Airflow puts what it makes, in the store; its name in MLflow, too.
+
+    :param asked: the run's parameters, as it was triggered with them
+    """
+    return f"{EXPERIMENTS}/{experiment_name(person_of(user), pipeline, asked.get('name'))}"
 
 
 def dag_id_of(pipeline: str) -> str:

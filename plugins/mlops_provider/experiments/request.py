@@ -159,23 +159,25 @@ class Request:
             name = ".".join(keys)
             is_place = of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path"
             if is_place and keys in known and isinstance(value, str) and readable:
-                if not _is_below(value, readable):
-                    raise SpecError(
-                        f"{self.option('settings')} {name}={value}: experiments may read what lies below "
-                        f"{', '.join(readable)}: these are experiment_sources, which whoever runs the deployment sets"
-                    )
-                continue
-            if keys[:2] in _READ or _OUTWARD & {*name.split(".")}:
+                self._refuse_elsewhere(name, value, readable)
+            elif keys[:2] in _READ or _OUTWARD & {*name.split(".")}:
                 others = ", or have it named in [mlops] experiment_sources of the deployment" if is_place else ""
                 raise SpecError(
                     f"{self.option('settings')} {name}: in Airflow an experiment reads what its pipeline reads; change "
                     f"the pipeline's file, or try it out by mlops run{others}"
                 )
-            if isinstance(value, str) and _CODE.match(value.strip()) and not is_of_recipe(value):
+            elif isinstance(value, str) and _CODE.match(value.strip()) and not is_of_recipe(value):
                 raise SpecError(
                     f"{self.option('settings')} {name}={value}: in Airflow an experiment runs code of recipes only; "
                     "name code of include/, change the pipeline's file, or try it out by mlops run"
                 )
+
+    def _refuse_elsewhere(self, name: str, value: str, readable: Sequence[str]) -> None:
+        if not _is_below(value, readable):
+            raise SpecError(
+                f"{self.option('settings')} {name}={value}: experiments may read what lies below "
+                f"{', '.join(readable)}: these are experiment_sources, which whoever runs the deployment sets"
+            )
 
     def interval(self, pipeline: Pipeline, now: datetime) -> tuple[datetime, datetime]:
         """

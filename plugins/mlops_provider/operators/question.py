@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ValidationRef
+from mlops.contract.results import of_candidate
 from mlops.contract.sections.release import Approval
 from mlops.contract.step import EXPERIMENTS
 from mlops.signing.decision import Decision, Question, binding
@@ -120,7 +121,7 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
     """What one decides on, as Markdown."""
     report = version.parent
     champion = "no model was in production" if report.champion is None else f"version {report.champion} in production"
-    measured = sorted(name.removeprefix("candidate.") for name in report.metrics if _is_of_candidate(name))
+    measured = sorted(of_candidate(report.metrics))
     lines = [report.reason, "", f"| on held-out data | version {version.version} | {champion} |", "|---|---|---|"]
     for metric in measured:
         cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
@@ -147,10 +148,6 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
     if approval.minimum > 1:
         lines.append(f"\n{approval.minimum} different people must approve; they are asked one after the other.")
     return "\n".join(lines)
-
-
-def _is_of_candidate(name: str) -> bool:
-    return name.startswith("candidate.") and not name.endswith((".low", ".high"))
 
 
 def _interval(metrics: Mapping[str, float], name: str) -> str:

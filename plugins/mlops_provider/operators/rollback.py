@@ -89,9 +89,7 @@ class RollbackOperator(TransitionOperator):
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
         if self.champion and ENTRY not in ref.artifacts:  # between the look-up and the step
-            raise StepFailedError(
-                f"task {self.task_id!r}: {other_champion(self.model, self.champion, version.version)}"
-            )
+            raise self._other(version)
         skip_unless_champion(version, deployment)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 
@@ -103,10 +101,11 @@ class RollbackOperator(TransitionOperator):
         if champion is None:
             raise StepFailedError(f"no version of {self.model!r} is in production: there is nothing to take back")
         if self.champion not in ("", champion.version):
-            raise StepFailedError(
-                f"task {self.task_id!r}: {other_champion(self.model, self.champion, champion.version)}"
-            )
+            raise self._other(champion)
         return champion
+
+    def _other(self, champion: ModelVersionRef) -> StepFailedError:
+        return StepFailedError(f"task {self.task_id!r}: {other_champion(self.model, self.champion, champion.version)}")
 
 
 def other_champion(model: str, asked: str, champion: str) -> str:
