@@ -133,6 +133,13 @@ def test_a_missing_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         Deployment.load()
 
 
+def test_a_teams_experiments_read_what_its_own_entry_names(teams_file: Path) -> None:
+    open_to = "    experiment_sources: [s3://ads-data/raw/]\n"
+    teams_file.write_text("teams:\n" + ADS + open_to + SEARCH)
+    assert Deployment.load("ads").experiment_sources == ["s3://ads-data/raw/"]
+    assert Deployment.load("search").experiment_sources == []
+
+
 def test_the_file_is_read_again_when_it_has_changed(teams_file: Path) -> None:
     assert tenant_of("search").name == "search"
     teams_file.write_text("teams:\n" + ADS)
@@ -148,6 +155,7 @@ def test_a_team_has_nothing_of_the_deployment_but_its_machines(
         "RELEASE_KEY": "keys/own.pem",
         "READER_LOGIN": "own",
         "KUBERNETES_NAMESPACE": "o",
+        "EXPERIMENT_SOURCES": "s3://own/raw/",
     }.items():
         monkeypatch.setenv(f"AIRFLOW__MLOPS__{option}", value)
     teams_file.write_text("teams:\n  ads: {dags: [ads], names: ads_, store: file:///ads, tracking_uri: http://ads}\n")
@@ -155,6 +163,7 @@ def test_a_team_has_nothing_of_the_deployment_but_its_machines(
     assert own.logins == {"reader": "own"}
     assert ads.logins == {}
     assert (ads.release_key, ads.public_keys_file, ads.kubernetes_namespace) == (None, None, "")
+    assert ([*own.experiment_sources], [*ads.experiment_sources]) == (["s3://own/raw/"], [])
     assert (ads.store, ads.tracking_uri, ads.tracking_url) == ("file:///ads", "http://ads", "http://ads")
     assert ads.pythons == own.pythons
 

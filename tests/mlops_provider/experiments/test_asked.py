@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
+import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from obstore.exceptions import BaseError
+from obstore.store import S3Store, from_url
 from project import REPOSITORY
+from turns import SEED
 
 from mlops.contract.section import SpecError
 from mlops_provider.experiments.arguments import add_arguments
 from mlops_provider.experiments.asked import Experiment, file_of, user
 from mlops_provider.experiments.request import Request
+from mlops_provider.spec_file import load_pipeline
 
 NOW = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
 Asked = Callable[..., Experiment]
@@ -213,6 +219,42 @@ def test_sources_may_be_those_that_the_deployment_names(
     for other in ({"ingest.sources.flights": {"path": path}}, {"validate.schema_path": "/srv/deliveries/x"}):
         with pytest.raises(SpecError):
             in_airflow("flight_ranking", settings={"tune": None} | other)
+
+
+SPELLINGS = [
+    ".", "..", "/", "%2e", "%2E", "\t", "\\", "#", "?", " ", "a", "%2f", "\n", "%5c", "*", "@", ":", "%00", "%09",
+    "%252e", "é", "\u2028", "[.]", ";",
+]  # fmt: skip
+
+
+def test_no_spelling_of_a_place_leads_out_of_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: what reads an object store takes a place for a URL, whose parser knows more dots than one sees."""
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_SOURCES", "s3://data/fraud/")
+    chance, taken = random.Random(SEED), 0
+    digits = REPOSITORY / "dags/digits.pipeline.yaml"
+    before = load_pipeline(digits)
+    for _ in range(200):
+        place = "s3://data/fraud/" + "".join(chance.choices(SPELLINGS, k=chance.randint(1, 9)))
+        request = Request(changes={("ingest", "sources", "images", "path"): json.dumps(place)}, is_remote=True)
+        try:
+            request.checked(lambda changes: load_pipeline(digits, changes) if changes else before)
+        except SpecError:
+            continue
+        taken += 1
+        folders = ["/".join(place.split("/")[:number]) for number in range(4, place.count("/") + 2)]
+        for opened in filter(None, map(_opened, folders)):
+            assert f"{opened}/".startswith("data/fraud/"), place
+    assert taken > 20
+
+
+def _opened(folder: str) -> str | None:
+    """What a source's reader would list; None where it cannot be opened."""
+    try:
+        store = from_url(folder, region="us-east-1", access_key_id="x", secret_access_key="y")
+    except (BaseError, ValueError):
+        return None
+    assert isinstance(store, S3Store)
+    return f"{store.config['bucket']}/{store.prefix or ''}"
 
 
 def test_airflow_runs_no_class_of_any_package() -> None:
