@@ -92,7 +92,8 @@ def test_an_attempt_with_other_params_goes_on_in_the_run(client: MlflowClient, a
     run = attempt(params={**params, "world_size": 2, "new": 1})
     run.finish()
     data = client.get_run(run.run_id).data
-    assert data.params == {**{name: str(value) for name, value in params.items()}, "world_size": "4", "new": "1"}
+    logged = {**{name: str(value) for name, value in params.items()}, "world_size": "4", "new": "1"}
+    assert data.params == {**logged, "mlops.election": "kept"}
     assert data.tags["mlops.latest.world_size"] == "2"
 
 

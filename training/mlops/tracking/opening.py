@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mlops.tracking.connection import NOT_ACTIVE, was_outrun
+from mlops.tracking.connection import NOT_ACTIVE, TrackingError, was_outrun
+from mlops.tracking.election import find_or_create
 from mlops.tracking.rest import RefusedError, Rest
 
-RUN_KEY_TAG: Final = "mlops.run_key"
 OPEN_ATTEMPTS: Final = 8
 COLLISIONS: Final = ("Params were already logged", NOT_ACTIVE)
 """MLflow's errors in all but one of the processes that open a run at once, unless they were outrun."""
@@ -111,7 +111,9 @@ def open_on_server(rest: Rest, opening: Opening) -> OpenRun:
     experiment_id = _experiment(rest, opening.experiment)
     for attempts_left in reversed(range(OPEN_ATTEMPTS)):
         try:
-            run_id = _find_or_create(rest, experiment_id, opening)
+            run_id = find_or_create(rest, experiment_id, run_key=opening.run_key, name=opening.name)
+            if run_id is None:
+                continue
             if opening.leads:
                 rest.post("runs/update", {"run_id": run_id, "status": "RUNNING"})
                 _describe(rest, run_id, opening)
@@ -120,33 +122,13 @@ def open_on_server(rest: Rest, opening: Opening) -> OpenRun:
             collided = was_outrun(error) or any(sign in str(error) for sign in COLLISIONS)
             if not attempts_left or not collided:
                 raise
-    raise AssertionError("the last attempt returns or raises")
+    raise TrackingError(f"other processes open the run of {opening.run_key!r} at the same time: try again")
 
 
 def read_run(rest: Rest, run_id: str) -> OpenRun:
     run = rest.get("runs/get", run_id=run_id)["run"]
     latest = {metric["key"]: int(metric.get("step", 0)) for metric in run["data"].get("metrics", [])}
     return OpenRun(rest=rest, run_id=run_id, started=int(run["info"].get("start_time", 0)), latest=latest)
-
-
-def _find_or_create(rest: Rest, experiment_id: str, opening: Opening) -> str:
-    runs = _runs_of(rest, experiment_id, opening.run_key)
-    if not runs:
-        tags = [{"key": RUN_KEY_TAG, "value": opening.run_key}]
-        new = {"experiment_id": experiment_id, "run_name": opening.name, "tags": tags}
-        rest.post("runs/create", {**new, "start_time": int(time.time() * 1000)})
-        # Others may have created one each at the same time: the oldest stays.
-        runs = _runs_of(rest, experiment_id, opening.run_key)
-        for surplus in runs[1:]:
-            rest.post("runs/delete", {"run_id": surplus})
-    return runs[0]
-
-
-def _runs_of(rest: Rest, experiment_id: str, run_key: str) -> list[str]:
-    """Return the ids of the runs with a key, oldest first."""
-    wanted = {"experiment_ids": [experiment_id], "filter": f"tags.`{RUN_KEY_TAG}` = '{run_key}'"}
-    found = [run["info"] for run in rest.post("runs/search", wanted).get("runs", [])]
-    return [info["run_id"] for info in sorted(found, key=lambda info: (int(info["start_time"]), info["run_id"]))]
 
 
 def _describe(rest: Rest, run_id: str, opening: Opening) -> None:

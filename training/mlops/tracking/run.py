@@ -27,13 +27,13 @@ from mlops.tracking.connection import (
     tracking_error,
 )
 from mlops.tracking.journal import Journal, Point
-from mlops.tracking.opening import RUN_KEY_TAG, Opening
+from mlops.tracking.opening import Opening
 from mlops.tracking.sender import Sender
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["RUN_KEY_TAG", "Point", "StoredRun", "TrackedRun", "open_run", "reopen_run", "translated"]
+__all__ = ["Point", "StoredRun", "TrackedRun", "open_run", "reopen_run", "translated"]
 
 PARENT_TAG: Final = "mlflow.parentRunId"  # MLflow's own: its pages show runs below their parent
 MAX_PARAM_LENGTH: Final = 6000  # MLflow's own limit
