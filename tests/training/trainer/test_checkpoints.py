@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import random
@@ -337,13 +338,21 @@ def test_a_checkpoint_that_is_being_removed_is_saved_again(checkpoints: Checkpoi
 @contextmanager
 def store_down(folder: Path) -> Iterator[None]:
     """Nothing can be read or written, as root too."""
-    away = folder.rename(folder.with_name("away"))
-    folder.write_text("no folder")
+    away = folder.with_name("away")
+    away.write_text("no folder")
+    _exchange(folder, away)
     try:
         yield
     finally:
-        folder.unlink()
-        away.rename(folder)
+        _exchange(folder, away)
+        away.unlink()
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """At once: a thread that writes would make the folder anew in a moment in which nothing is there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, bytes(one), -100, bytes(other), 2):  # AT_FDCWD and RENAME_EXCHANGE, see rename(2)
+        raise OSError(ctypes.get_errno(), "cannot exchange", str(one))
 
 
 def test_a_store_that_comes_back_gets_its_checkpoint(folder: Path) -> None:
