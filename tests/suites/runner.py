@@ -179,7 +179,7 @@ class Run:
         lines += [
             f"in all {(time.monotonic() - self._began) / 60:.1f} minutes, {cpu_minutes:.1f} CPU minutes",
             f"\nslowest tests\n{slowest(tests)}\n",
-            *(f"unsteady: {result.test}" for result in unsteady),
+            *(f"unsteady: {result.test}: {result.assertion}" for result in unsteady),
             *(f"left behind: {each}" for each in left),
         ]
         skipped = counts(tests)["skipped"]
