@@ -424,6 +424,78 @@ def test_a_search_tells_its_trials_and_what_it_has_found(airflow: LiveAirflow, a
         assert ana.http.get(path).status_code == 404, path
 
 
+SEARCH = {
+    "pipeline": "events", "as_of": "2024-01-10", "settings": {"train.epochs": 1}, "name": "budget",
+    "space": {"learning_rate": {"low": 0.01, "high": 0.1, "log": True}}, "sampler": "random", "parallel": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stopped(airflow: LiveAirflow, ana: Person) -> dict[str, Any]:
+    """A search for two trials that was given many more, and then stopped: its study, with its id."""
+    airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": True})
+    try:
+        study_id = ana.http.post("/studies", json=SEARCH | {"trials": 2}).json()["id"]
+        answer = ana.http.post(f"/studies/{study_id}/budget", json={"trials": 500})
+        assert answer.status_code == 202, answer.text
+    finally:
+        airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": False})
+
+    def trials() -> list[Any]:
+        return list(ana.http.get(f"/studies/{study_id}/trials").raise_for_status().json()["trials"])
+
+    deadline = time.monotonic() + SECONDS
+    while len(trials()) < 3:
+        assert time.monotonic() < deadline, ana.run(study_id)
+        time.sleep(0.2)
+    answer = ana.http.post(f"/studies/{study_id}/stop")
+    assert answer.status_code == 202, answer.text
+    run = ana.ended(study_id)
+    assert run["state"] == "success", run["failure"]
+    assert run["note"] == "search: begins no more trials, 500 trials at most, by ana"
+    study = ana.http.get(f"/studies/{study_id}").json()
+    assert [trial["number"] for trial in trials()] == list(range(study["trials"]["complete"]))
+    return dict(study)
+
+
+def test_a_search_that_runs_may_cost_more_and_is_stopped(ana: Person, stopped: dict[str, Any]) -> None:
+    """Broken: a search that has found enough must be thrown away, or one that has not must begin anew."""
+    states = dict(stopped["trials"])
+    assert 3 <= states.pop("complete") < 500
+    assert states == {"pruned": 0, "failed": 0, "not begun": 0}, "what it concludes is a search of so many trials"
+    assert stopped["best_parameters"].keys() == {"learning_rate"}
+    for path in ("budget", "stop"):
+        answer = ana.http.post(f"/studies/{stopped['id']}/{path}", json={"trials": 9})
+        assert answer.status_code == 409, answer.text
+        assert "has ended already, as success: search again, and its trials are found" in answer.json()["detail"]
+
+
+def test_a_search_that_is_stopped_before_it_begins_keeps_the_trials_that_there_are(
+    airflow: LiveAirflow, ana: Person, stopped: dict[str, Any]
+) -> None:
+    """Broken: the next try of a search that was stopped forgets what the first one has found."""
+    before = stopped["trials"]["complete"]
+    viewer = Person(airflow, "vera")
+    airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": True})
+    try:
+        study_id = ana.http.post("/studies", json=SEARCH | {"trials": 2}).json()["id"]
+        assert viewer.http.post(f"/studies/{study_id}/stop").status_code == 403
+        assert ana.run(study_id)["note"] is None
+        bad = ana.http.post(f"/studies/{study_id}/budget", json={})
+        assert (bad.status_code, "say trials, hours or gpu_hours" in bad.json()["detail"]) == (422, True), bad.text
+        with Client(airflow.stack.airflow_url, "ana", "the-password-of-ana") as client:
+            assert client.change_budget(study_id, trials=400, hours=3).state == "queued"
+            client.stop_search(study_id)
+    finally:
+        airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": False})
+    run = ana.ended(study_id)
+    assert run["state"] == "success", run["failure"]
+    assert run["note"] == "search: begins no more trials, 400 trials at most, 3 h, by ana"
+    study = ana.http.get(f"/studies/{study_id}").json()
+    assert study["trials"] == {"complete": before, "pruned": 0, "failed": 0, "not begun": 0}
+    assert study["best_value"] == stopped["best_value"]
+
+
 def test_a_run_without_a_search_is_no_study(ana: Person) -> None:
     run_id = ana.submit(SHORT | {"until": "ingest"})["id"]
     answer = ana.http.get(f"/studies/{run_id}")
@@ -678,6 +750,8 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/models/{name}/rollback",
         "/studies",
         "/studies/{study}",
+        "/studies/{study}/budget",
+        "/studies/{study}/stop",
         "/studies/{study}/trials",
         "/pipelines/runs",
         "/hpo/studies",

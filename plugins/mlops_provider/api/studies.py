@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends
 
 from mlops.contract.refs import StudyRef, TrialRef
-from mlops.contract.rest import NewRun, NewStudy, Run, RunSummary, Study, Trial, Trials
+from mlops.contract.rest import (
+    FINISHED,
+    NewBudget,
+    NewRun,
+    NewStudy,
+    Run,
+    RunSummary,
+    Study,
+    Trial,
+    Trials,
+    with_budget,
+)
+from mlops.contract.section import SpecError
+from mlops.contract.sections.tune import MAX_TRIALS
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.deployments import of_name
@@ -16,8 +30,10 @@ from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.runs import ASKED_BEFORE, SubmissionDep, find_run, made, whole_run
 from mlops_provider.committed import DAMAGED, read_committed
 from mlops_provider.connections import store_of
+from mlops_provider.experiments.budget import Budget
 from mlops_provider.experiments.names import place_of
 from mlops_provider.gathering import gather
+from mlops_provider.local.client import run_place
 
 router = APIRouter(tags=["studies"], responses=DOCUMENTED)
 
@@ -64,6 +80,44 @@ async def study(run: RunDep) -> Study:
 async def trials(run: RunDep) -> Trials:
     """The trials that have ended, by their numbers."""
     return Trials(trials=(await _trials(run))[0])
+
+
+@router.post("/studies/{study}/budget", status_code=202)
+async def change_budget(run: RunDep, asked: NewBudget, airflow: AirflowDep, user: GetUserDep) -> Study:
+    """
+    Let a search that runs cost more or less: it counts when the next trial would begin, also for one that was stopped.
+    """
+    if asked.trials is not None and asked.trials > MAX_TRIALS:
+        raise SpecError(f"trials {asked.trials}: a search has {MAX_TRIALS} at most")
+    return await _give(run, {**asked.model_dump(exclude_none=True), "is_stopped": False}, airflow, user.get_name())
+
+
+@router.post("/studies/{study}/stop", status_code=202)
+async def stop(run: RunDep, airflow: AirflowDep, user: GetUserDep) -> Study:
+    """Let no more trials begin: those that have come to their end, and the search concludes by what there is then."""
+    return await _give(run, {"is_stopped": True}, airflow, user.get_name())
+
+
+async def _give(run: Run, change: dict[str, Any], airflow: AirflowDep, user: str) -> Study:
+    """:raises Problem: where the run has ended, or Airflow does not let the user change it"""
+    if run.state in FINISHED:
+        raise Problem(409, f"{run.id} has ended already, as {run.state}: search again, and its trials are found")
+    assert run.pipeline is not None, "it is an experiment"
+    place = place_of(run.user, run.pipeline, run.asked)
+    if {"", ".", ".."} & {*place.split("/")}:  # what Airflow keeps of a run can be edited
+        raise Problem(409, f"{run.id} has a name that leads elsewhere, {place}")
+    dag_id, _, run_id = run.id.partition("@")
+    store = await of_name(run.pipeline, store_of)
+    try:
+        known = await Budget.read(store, place, run_id)
+    except SpecError:  # it is damaged, and written anew
+        known = Budget()
+    budget = known.model_copy(update=change)
+    # First: it says whether the user may.
+    note = {"note": with_budget(run.note, str(budget), user)}
+    await airflow.request("PATCH", run_place(dag_id, run_id), json=note)
+    await budget.write(store, place, run_id)
+    return await study(run)
 
 
 async def _trials(run: Run) -> tuple[list[Trial], StudyRef | None]:

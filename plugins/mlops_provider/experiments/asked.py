@@ -16,6 +16,7 @@ from mlops.contract.refs import Ref
 from mlops.contract.section import SpecError
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.budget import Budget
 from mlops_provider.experiments.inputs import snapshot
 from mlops_provider.experiments.names import experiment_name, person_of
 from mlops_provider.experiments.request import Request
@@ -54,12 +55,10 @@ class Experiment:
         """
         pipeline = request.checked(lambda changes: load_pipeline(path, changes, request.option("settings")))
         launched = pipeline if request.launcher is None else _launched_by(request.launcher, pipeline)
-        dag = build_dag(launched)
-        # As Airflow does: a team's tasks are checked by the file that they come from.
-        dag.fileloc = str(path)
+        dag = _dag_of(launched, str(path))
         first, number = pipeline.train.seed, request.seeds
         return cls(
-            pipeline=pipeline,
+            pipeline=launched,
             dag=dag,
             name=experiment_name(person, pipeline.pipeline, request.name),
             interval=request.interval(pipeline, now),
@@ -81,6 +80,24 @@ class Experiment:
         with store_errors(deployment.store, f"dataset {self.dataset} cannot be looked up"):
             found = snapshot(store_of(deployment), self.pipeline.pipeline, person, self.dataset)
         return replace(self, snapshot=found.ref, interval=found.interval)
+
+    def with_budget(self, budget: Budget, num_begun: int) -> Experiment:
+        """
+        Return the same, whose search has another budget.
+
+        :param num_begun: trials that have begun
+        """
+        tune = self.pipeline.tune
+        assert tune is not None, "there is a search"
+        pipeline = self.pipeline.model_copy(update={"tune": budget.of(tune, num_begun)})
+        return replace(self, pipeline=pipeline, dag=_dag_of(pipeline, self.dag.fileloc))
+
+
+def _dag_of(pipeline: Pipeline, path: str) -> DAG:
+    dag = build_dag(pipeline)
+    # As Airflow does: a team's tasks are checked by the file that they come from.
+    dag.fileloc = path
+    return dag
 
 
 def _launched_by(name: str, pipeline: Pipeline) -> Pipeline:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -14,15 +15,16 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
 from mlops.contract.section import SpecError
-from mlops.contract.step import EXPERIMENT_STEPS, Failure, StepInput
-from mlops_provider.committed import lacking, read_committed
+from mlops.contract.step import EXPERIMENT_STEPS, EXPERIMENTS, Failure, StepInput
+from mlops_provider.committed import DAMAGED, lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
 from mlops_provider.experiments.alone import alone_at
 from mlops_provider.experiments.asked import Experiment
+from mlops_provider.experiments.budget import Budget
 from mlops_provider.experiments.results import Results, Training, address
-from mlops_provider.launchers.base import Launcher, Outcome
+from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.kubernetes.api import ApiError, UnreachableError
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.operators.base import StepOperator
@@ -31,6 +33,10 @@ from mlops_provider.operators.tune import BUDGET_SPENT
 from mlops_provider.patience import store_errors
 
 _WAIT_SECONDS: Final = 0.2
+
+
+class _NotBegunError(Exception):
+    """A trial has not begun: the search may cost no more."""
 
 
 class Listener(Protocol):
@@ -122,52 +128,104 @@ class Line:
         return Training(checkpoint=checkpoint, report=report)
 
     def _trials(self, features: Ref) -> None:
-        """Run the trials of a search, as many at once as the pipeline says; one that succeeds is enough."""
-        mapped, tune = self.experiment.dag.get_task("tune_trial"), self.experiment.pipeline.tune
-        assert isinstance(mapped, MappedOperator), "the search's trials"
+        """
+        Run the trials of a search, as many at once as the pipeline says; one that succeeds is enough.
+
+        Before each that begins it looks how many there may be: somebody may have changed that meanwhile.
+        """
+        tune, budget = self.experiment.pipeline.tune, Budget()
         assert tune is not None, "there is a search"
-
-        def trial(number: int) -> Exception | None:
-            what = f"trial {number}"
-            try:
-                operator = mapped.unmap({"number": number})
-                assert isinstance(operator, StepOperator), "one trial"
-                outcome = self._run(what, operator, features, {}, number)
-                if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
-                    self.listener.line(what, outcome.result.message)
-                    return None
-                self.listener.ended(what, made(what, outcome, self.deployment, bool(self.dag_id)))
-            except (StepFailedError, StepRetryableError, StepLostError) as error:
-                self.listener.failed(what, str(error))
-                return error
-            return None
-
+        asked_for, ended, put_off = self.experiment, dict[int, Exception | None](), set[int]()
+        running: dict[Future[Exception | None], int] = {}
         with ThreadPoolExecutor(tune.parallel) as pool:
             try:
-                trials = [pool.submit(trial, number) for number in range(tune.num_trials)]
-                found = [each.result() for each in trials]
+                while True:
+                    if (now := self._budget(budget)) != budget:
+                        self.listener.line("tune", f"the search: {now}")
+                        begun = {*ended, *running.values()}
+                        last = max(begun) if begun else self._last_trial(now, features)
+                        budget, self.experiment = now, asked_for.with_budget(now, last + 1)
+                        put_off.clear()
+                        tune = self.experiment.pipeline.tune
+                        assert tune is not None, "it was there"
+                    waiting = [n for n in range(tune.num_trials) if n not in {*ended, *put_off, *running.values()}]
+                    for number in waiting[: tune.parallel - len(running)]:
+                        running[pool.submit(self._trial, number, features)] = number
+                    if not running:
+                        break
+                    for each in wait(running, return_when=FIRST_COMPLETED).done:
+                        number = running.pop(each)
+                        try:
+                            ended[number] = each.result()
+                        except _NotBegunError:
+                            put_off.add(number)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._cancel()
                 raise
-        if all(found):
-            raise next(error for error in found if error is not None)
+        if not put_off and all(ended.values()):
+            raise next(error for error in ended.values() if error is not None)
+
+    def _trial(self, number: int, features: Ref) -> Exception | None:
+        """
+        :return: why it failed; None where it has not
+        :raises _NotBegunError: where the search may cost no more
+        """
+        what = f"trial {number}"
+        try:
+            outcome = self._run(what, self._trial_operator(number), features, {}, number)
+            if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
+                self.listener.line(what, outcome.result.message)
+                raise _NotBegunError
+            self.listener.ended(what, made(what, outcome, self.deployment, bool(self.dag_id)))
+        except (StepFailedError, StepRetryableError, StepLostError) as error:
+            self.listener.failed(what, str(error))
+            return error
+        return None
+
+    def _budget(self, known: Budget) -> Budget:
+        """
+        Return what the search may cost by now.
+
+        :param known: what it was, which holds where the store does not answer
+        """
+        if not self.dag_id:  # in a terminal there is nobody to say so
+            return known
+        try:
+            with store_errors(self.deployment.store, "the search's budget cannot be looked up"):
+                store = store_of(self.deployment)
+                return asyncio.run(Budget.read(store, f"{EXPERIMENTS}/{self.experiment.name}", self.run_id))
+        except (StepFailedError, StepRetryableError, SpecError) as error:
+            self.listener.line("tune", str(error))
+            return known
+
+    def _last_trial(self, budget: Budget, features: Ref) -> int:
+        """Return the highest number of a trial that an earlier try of this run has ended; -1: there is none."""
+        going_on = self.experiment.with_budget(budget.model_copy(update={"is_stopped": False}), 0)
+        tune = going_on.pipeline.tune
+        assert tune is not None, "there is a search"
+        with store_errors(self.deployment.store, "the search's trials cannot be looked up"):
+            store = store_of(self.deployment)
+            for number in reversed(range(tune.num_trials)):
+                launch = self._launch(self._trial_operator(number), features, {})
+                with suppress(*DAMAGED):
+                    if asyncio.run(read_committed(store, launch.input.place)) is not None:
+                        return number
+        return -1
+
+    def _trial_operator(self, number: int) -> StepOperator:
+        mapped = self.experiment.dag.get_task("tune_trial")
+        assert isinstance(mapped, MappedOperator), "the search's trials"
+        operator = mapped.unmap({"number": number})
+        assert isinstance(operator, StepOperator), "one trial"
+        return operator
 
     def _run(
         self, what: str, operator: StepOperator, upstream: Ref | None, params: Mapping[str, Any], map_index: int = -1
     ) -> Outcome:
         self.listener.begins(what)
-        asked = Asked(
-            upstream=None if upstream is None else upstream.to_wire(),
-            interval=self.experiment.interval,
-            run_id=self.run_id,
-            dag_id=self.dag_id,
-            user=self.user,
-            experiment=self.experiment.name,
-            params=params,
-        )
         try:
-            launch = operator.launch(asked, self.deployment)
+            launch = self._launch(operator, upstream, params)
             name = operator.launcher or self.deployment.launcher
             if name != "process" and (made := self._made_by_the_pipeline(launch.input)) is not None:
                 self.listener.line(what, f"{operator.step} is already committed at {made.place}: nothing to do")
@@ -183,10 +241,25 @@ class Line:
                         return launcher.run(launch, lambda line: self.listener.line(what, line))
                 finally:
                     self._running.discard(launcher)
-        except (SpecError, RefError) as error:
+        except SpecError as error:
             raise StepFailedError(str(error)) from error
         except (ApiError, UnreachableError) as error:
             raise StepRetryableError(str(error)) from error
+
+    def _launch(self, operator: StepOperator, upstream: Ref | None, params: Mapping[str, Any]) -> Launch:
+        asked = Asked(
+            upstream=None if upstream is None else upstream.to_wire(),
+            interval=self.experiment.interval,
+            run_id=self.run_id,
+            dag_id=self.dag_id,
+            user=self.user,
+            experiment=self.experiment.name,
+            params=params,
+        )
+        try:
+            return operator.launch(asked, self.deployment)
+        except (SpecError, RefError) as error:
+            raise StepFailedError(str(error)) from error
 
     def _waiting(self, what: str) -> Callable[[], None]:
         said = False

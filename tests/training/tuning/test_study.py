@@ -122,21 +122,20 @@ def parameters(study: Study) -> dict[int, dict[str, Any]]:
     return {number: trial.params for number, trial in study.trials().items()}
 
 
-@pytest.mark.server
-def test_kills_at_any_moment_leave_the_same_study(place: Place) -> None:
-    """Broken: a night on spot nodes would find other settings than a quiet one, or train a trial twice."""
-    changes = {"sampler": "random"} if place.connection is None else {"sampler": "grid", "space": GRID}
-    began = time.monotonic()
-    calm = undisturbed(place, "calm", **changes)
-    seconds = (time.monotonic() - began) / NUM_TRIALS + EPOCHS * PAUSE
-    chance = random.Random(1)
+def strike(place: Place, name: str, seconds: float, chance: random.Random, changes: Mapping[str, Any]) -> int:
+    """
+    Run all trials, three at once, and kill each at a random moment, twice at most.
+
+    :param seconds: that a trial takes
+    :return: how many were killed
+    """
     todo, kills = list(range(NUM_TRIALS)), dict.fromkeys(range(NUM_TRIALS), 0)
     running: dict[int, tuple[BaseProcess, float]] = {}
     while todo or running:
         while todo and len(running) < 3:
             number = todo.pop(0)
             lives = chance.uniform(0, 2 * seconds) if kills[number] < 2 else math.inf
-            running[number] = start(place, "struck", number, PAUSE, changes), time.monotonic() + lives
+            running[number] = start(place, name, number, PAUSE, changes), time.monotonic() + lives
         time.sleep(0.005)
         for number, (process, end) in list(running.items()):
             if process.is_alive() and time.monotonic() > end:
@@ -147,15 +146,32 @@ def test_kills_at_any_moment_leave_the_same_study(place: Place) -> None:
                 del running[number]
                 if process.exitcode:
                     todo.insert(0, number)
-    assert sum(kills.values()) >= NUM_TRIALS // 2, "killed too seldom to prove anything"
-    study = place.study("struck", **changes)
-    assert parameters(study) == parameters(calm)
-    assert all(trial.state is TrialState.COMPLETE for trial in study.trials().values())
-    assert len(study._study.get_trials()) == NUM_TRIALS, "none doubled"
-    best, expected = study.best(), calm.best()
-    assert best is not None
-    assert expected is not None
-    assert best.params == expected.params
+    return sum(kills.values())
+
+
+@pytest.mark.server
+def test_kills_at_any_moment_leave_the_same_study(place: Place) -> None:
+    """Broken: a night on spot nodes would find other settings than a quiet one, or train a trial twice."""
+    changes = {"sampler": "random"} if place.connection is None else {"sampler": "grid", "space": GRID}
+    began = time.monotonic()
+    calm = undisturbed(place, "calm", **changes)
+    seconds = (time.monotonic() - began) / NUM_TRIALS + EPOCHS * PAUSE
+    chance = random.Random(1)
+    for attempt in range(5):
+        name = f"struck {attempt}"
+        num_kills = strike(place, name, seconds, chance, changes)
+        study = place.study(name, **changes)
+        assert parameters(study) == parameters(calm)
+        assert all(trial.state is TrialState.COMPLETE for trial in study.trials().values())
+        assert len(study._study.get_trials()) == NUM_TRIALS, "none doubled"
+        best, expected = study.best(), calm.best()
+        assert best is not None
+        assert expected is not None
+        assert best.params == expected.params
+        if num_kills >= NUM_TRIALS // 2:
+            return
+        seconds /= 2  # the machine had other work while it was measured
+    pytest.fail("killed too seldom to prove anything")
 
 
 @pytest.mark.server

@@ -110,6 +110,16 @@ class AsyncClient:
         """See :meth:`Client.study`."""
         return await self._do(calls.study(run))
 
+    async def change_budget(
+        self, run: AnyRun, *, trials: int | None = None, hours: float | None = None, gpu_hours: float | None = None
+    ) -> Study:
+        """See :meth:`Client.change_budget`."""
+        return await self._do(calls.change_budget(run, trials=trials, hours=hours, gpu_hours=gpu_hours))
+
+    async def stop_search(self, run: AnyRun) -> Study:
+        """See :meth:`Client.stop_search`."""
+        return await self._do(calls.stop_search(run))
+
     async def trials(self, run: AnyRun) -> Trials:
         """See :meth:`Client.trials`."""
         return await self._do(calls.trials(run))

@@ -132,6 +132,22 @@ class Client:
         """Return a search, and what it has found so far."""
         return self._do(calls.study(run))
 
+    def change_budget(
+        self, run: AnyRun, *, trials: int | None = None, hours: float | None = None, gpu_hours: float | None = None
+    ) -> Study:
+        """
+        Let a search that runs cost more or less; it counts when the next trial would begin.
+
+        :param trials: at most so many in all; those that have begun count. What is not given stays as it is
+        :param hours: no trial begins so long after the first one has
+        :param gpu_hours: no trial begins when all together have computed for so long
+        """
+        return self._do(calls.change_budget(run, trials=trials, hours=hours, gpu_hours=gpu_hours))
+
+    def stop_search(self, run: AnyRun) -> Study:
+        """Let no more trials begin: those that have come to their end, and the search concludes by what there is."""
+        return self._do(calls.stop_search(run))
+
     def trials(self, run: AnyRun) -> Trials:
         """Return the trials of a search that have ended, by their numbers."""
         return self._do(calls.trials(run))

@@ -110,6 +110,24 @@ def study(of: AnyRun) -> Call[Study]:
     )
 
 
+def change_budget(of: AnyRun, **asked: Any) -> Call[Study]:
+    """:param asked: as ``POST /studies/{id}/budget`` has it; what is None is left out"""
+    return Call(
+        method="POST",
+        path=f"{_study(of)}/budget",
+        body={name: value for name, value in asked.items() if value is not None},
+        read=lambda response: _with_address(_document(Study, response), response),
+    )
+
+
+def stop_search(of: AnyRun) -> Call[Study]:
+    return Call(
+        method="POST",
+        path=f"{_study(of)}/stop",
+        read=lambda response: _with_address(_document(Study, response), response),
+    )
+
+
 def trials(of: AnyRun) -> Call[Trials]:
     return Call(
         method="GET",

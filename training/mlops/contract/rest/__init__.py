@@ -38,9 +38,10 @@ from mlops.contract.rest.runs import (
     RunSummary,
     Task,
     cancelled_by,
+    with_budget,
     with_cancellation,
 )
-from mlops.contract.rest.studies import NewStudy, Study, Trial, Trials
+from mlops.contract.rest.studies import NewBudget, NewStudy, Study, Trial, Trials
 
 __all__ = [
     "FINISHED",
@@ -59,6 +60,7 @@ __all__ = [
     "ModelVersionPage",
     "ModelVersionSummary",
     "Models",
+    "NewBudget",
     "NewRollback",
     "NewRun",
     "NewStage",
@@ -84,5 +86,6 @@ __all__ = [
     "Trials",
     "Value",
     "cancelled_by",
+    "with_budget",
     "with_cancellation",
 ]

@@ -25,7 +25,8 @@ _MOST_CHARACTERS: Final = 50_000
 _DEEPEST: Final = 20
 """Levels of settings within settings."""
 _CANCELLED: Final = "cancelled by "
-"""Begins a line of a run's note."""
+_SEARCH: Final = "search: "
+"""Begin lines of a run's note."""
 
 
 def cancelled_by(note: str | None) -> str | None:
@@ -37,6 +38,12 @@ def cancelled_by(note: str | None) -> str | None:
 def with_cancellation(note: str | None, user: str) -> str:
     """Return the note of a run that a user cancels."""
     return "\n".join(filter(None, [note, f"{_CANCELLED}{user}"]))
+
+
+def with_budget(note: str | None, budget: str, user: str) -> str:
+    """Return the note of a run whose search a user gives another budget; what was said of an earlier one goes."""
+    others = [line for line in (note or "").splitlines() if not line.startswith(_SEARCH)]
+    return "\n".join([*others, f"{_SEARCH}{budget}, by {user}"])
 
 
 def _fitting(settings: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,22 @@ class NewStudy(BaseModel):
         return own if self.metric is None else {**own, "train.metric": self.metric}
 
 
+class NewBudget(BaseModel):
+    """What a search that runs may cost. What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trials: int | None = Field(default=None, ge=1, description="At most so many in all; those that have begun count")
+    hours: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="As of `POST /studies`")
+    gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="As of `POST /studies`")
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("nothing is given: say trials, hours or gpu_hours")
+        return self
+
+
 class Trial(BaseModel):
     """A training of a search that has ended."""
 
