@@ -699,6 +699,12 @@ def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         ({"sample": 0}, 422, "sample: Input should be greater than 0"),
         ({"name": "spin"}, 422, "name spin: there mlops spin puts what it makes; take another name"),
         ({"name": "My run"}, 422, "name: String should match pattern"),
+        ({"name": "a" * 101}, 422, "name: String should match pattern"),
+        (
+            {"settings": {"train.seed": 1 << 64}},
+            422,
+            "settings: Value error, 18446744073709551616 is a whole number of",
+        ),
         ({"epochs": 1}, 422, "epochs: Extra inputs are not permitted"),
         ({"seeds": 10**30}, 422, "seeds: Input should be less than or equal to 1000"),
         ({"as_of": "0001-01-01"}, 422, "as_of 0001-01-01: there is no data interval before it"),

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from mlops.contract.refs import SHORTEST_VERSION, VERSION_PATTERN
-from mlops.contract.section import NAME_PATTERN
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.spec_file import SUFFIX, pipeline_files
 
@@ -132,8 +132,10 @@ def _version(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"must be lower-case letters, digits and underscores, got {text!r}")
+    if not re.fullmatch(EXPERIMENT_NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(
+            f"must be 100 lower-case letters, digits and underscores at most, got {text!r}"
+        )
     if text == SPIN:
         raise argparse.ArgumentTypeError(f"{SPIN!r} is where mlops spin puts what it makes; take another name")
     return text

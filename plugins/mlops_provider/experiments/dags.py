@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest import MOST_SEEDS
-from mlops.contract.section import NAME_PATTERN
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
 from mlops_provider.experiments.names import dag_id_of
@@ -77,7 +77,7 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
         "name": Param(
             None,
             type=["null", "string"],
-            pattern=NAME_PATTERN,
+            pattern=EXPERIMENT_NAME_PATTERN,
             description="Keeps the results apart from those of other names",
         ),
     }

@@ -30,6 +30,7 @@ from mlops.client import (
     following,
     session,
 )
+from mlops.contract.rest import SnapshotSummary
 
 API = "/mlops/api/v1"
 RUN = {
@@ -478,6 +479,28 @@ def test_a_damaged_answer_is_no_traceback_of_a_library(server: Server, kind: Any
 def test_a_date_may_be_one(server: Server, kind: Any) -> None:
     kind(server.url).submit("events", as_of=date(2024, 1, 10))
     assert json.loads(server.asked[-1].body)["as_of"] == "2024-01-10"
+
+
+def test_a_snapshot_is_given_by_itself(server: Server, kind: Any) -> None:
+    """Broken: what the client has just listed must be taken apart before it can be asked about."""
+    snapshot = SnapshotSummary.model_construct(version="c2a8db8ed9f8")
+    client = kind(server.url)
+    client.submit("events", dataset=snapshot)
+    client.search("events", {"epochs": {"choices": [1, 2]}}, dataset=snapshot)
+    assert [json.loads(asked.body)["dataset"] for asked in server.asked if asked.body] == ["c2a8db8ed9f8"] * 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda client: client.run(5), "5 is no run: give one, or its id DAG@RUN"),
+        (lambda client: client.study(None), "None is no run: give one, or its id DAG@RUN"),
+        (lambda client: client.snapshot("events", 7), "7 is no snapshot: give one, as snapshots() lists them"),
+    ],
+)
+def test_what_is_no_run_is_named(kind: Any, ask: Callable[[Any], Any], named: str) -> None:
+    with pytest.raises(ClientError, match=re.escape(named)):
+        ask(kind("http://127.0.0.1:9"))
 
 
 def test_one_metric_may_be_given_alone(server: Server, kind: Any) -> None:

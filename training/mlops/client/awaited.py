@@ -73,7 +73,7 @@ class AsyncClient:
         *,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
-        dataset: str | None = None,
+        dataset: AnySnapshot | None = None,
         until: str | None = None,
         seeds: int | None = None,
         sample: float | None = None,
@@ -97,14 +97,15 @@ class AsyncClient:
         pruner: str | None = None,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
-        dataset: str | None = None,
+        dataset: AnySnapshot | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """See :meth:`Client.search`."""
         asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
-        named = {"dataset": dataset, "name": name}
-        return await self._do(calls.search(pipeline, space, settings, as_of, idempotency_key, **asked, **named))
+        return await self._do(
+            calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked, name=name)
+        )
 
     async def study(self, run: AnyRun) -> Study:
         """See :meth:`Client.study`."""

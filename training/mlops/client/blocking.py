@@ -74,7 +74,7 @@ class Client:
         *,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
-        dataset: str | None = None,
+        dataset: AnySnapshot | None = None,
         until: str | None = None,
         seeds: int | None = None,
         sample: float | None = None,
@@ -110,7 +110,7 @@ class Client:
         pruner: str | None = None,
         settings: Mapping[str, Any] | None = None,
         as_of: str | date | None = None,
-        dataset: str | None = None,
+        dataset: AnySnapshot | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
@@ -125,8 +125,7 @@ class Client:
         :param settings: see :meth:`submit`, as all that follow
         """
         asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
-        named = {"dataset": dataset, "name": name}
-        return self._do(calls.search(pipeline, space, settings, as_of, idempotency_key, **asked, **named))
+        return self._do(calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked, name=name))
 
     def study(self, run: AnyRun) -> Study:
         """Return a search, and what it has found so far."""

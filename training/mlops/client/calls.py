@@ -12,7 +12,6 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
 from mlops.client.answers import (
     Curves,
@@ -28,21 +27,17 @@ from mlops.client.answers import (
     Study,
     Trials,
 )
-from mlops.client.errors import ClientError, RefusedError
+from mlops.client.errors import ClientError
+from mlops.client.reading import document, misread, root_of, with_address
 from mlops.contract import rest
-from mlops.contract.addresses import API_PREFIX
-from mlops.contract.rest import PROBLEM_TYPE
 
 T = TypeVar("T")
-ModelT = TypeVar("ModelT", bound=BaseModel)
 AnyRun = str | rest.RunSummary | rest.Study
 """A run, or its id."""
 AnySnapshot = str | rest.SnapshotSummary
 """A snapshot, or its version."""
 REQUEST_SECONDS: Final = 300.0
 """For one answer, of a machine that has much else to do."""
-_MOST_QUOTED: Final = 300
-"""Characters of an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,15 +69,14 @@ def submit(
     pipeline: str,
     settings: Mapping[str, Any] | None,
     as_of: str | date | None,
-    dataset: str | None,
+    dataset: AnySnapshot | None,
     until: str | None,
     seeds: int | None,
     sample: float | None,
     name: str | None,
     idempotency_key: str | None,
 ) -> Call[RunSummary]:
-    data = {"as_of": _instant(as_of), "dataset": dataset}
-    asked = {**data, "until": until, "seeds": seeds, "sample": sample, "name": name}
+    asked = {**_data(as_of, dataset), "until": until, "seeds": seeds, "sample": sample, "name": name}
     return _start("/runs", pipeline, settings, asked, idempotency_key)
 
 
@@ -91,6 +85,7 @@ def search(
     space: Mapping[str, Any],
     settings: Mapping[str, Any] | None,
     as_of: str | date | None,
+    dataset: AnySnapshot | None,
     idempotency_key: str | None,
     **asked: Any,
 ) -> Call[RunSummary]:
@@ -98,41 +93,38 @@ def search(
     if not isinstance(space, Mapping):
         said = "give it by settings, such as {'learning_rate': {'low': 0.001, 'high': 0.1}}"
         raise ClientError(f"space={space!r}: {said}")
-    asked = {"space": dict(space), "as_of": _instant(as_of), **asked}
+    asked = {"space": dict(space), **_data(as_of, dataset), **asked}
     return _start("/studies", pipeline, settings, asked, idempotency_key)
 
 
+def _data(as_of: str | date | None, dataset: AnySnapshot | None) -> dict[str, str | None]:
+    """Of what data a run is."""
+    return {"as_of": _instant(as_of), "dataset": None if dataset is None else _version(dataset)}
+
+
 def study(of: AnyRun) -> Call[Study]:
-    return Call(
-        method="GET",
-        path=_study(of),
-        read=lambda response: _with_address(_document(Study, response), response),
-    )
+    return Call(method="GET", path=_study(of), read=_as_study)
 
 
 def change_budget(of: AnyRun, **asked: Any) -> Call[Study]:
     """:param asked: as ``POST /studies/{id}/budget`` has it; what is None is left out"""
-    return Call(
-        method="POST",
-        path=f"{_study(of)}/budget",
-        body={name: value for name, value in asked.items() if value is not None},
-        read=lambda response: _with_address(_document(Study, response), response),
-    )
+    given = {name: value for name, value in asked.items() if value is not None}
+    return Call(method="POST", path=f"{_study(of)}/budget", body=given, read=_as_study)
 
 
 def stop_search(of: AnyRun) -> Call[Study]:
-    return Call(
-        method="POST",
-        path=f"{_study(of)}/stop",
-        read=lambda response: _with_address(_document(Study, response), response),
-    )
+    return Call(method="POST", path=f"{_study(of)}/stop", read=_as_study)
+
+
+def _as_study(response: httpx.Response) -> Study:
+    return with_address(document(Study, response), response)
 
 
 def trials(of: AnyRun) -> Call[Trials]:
     return Call(
         method="GET",
         path=f"{_study(of)}/trials",
-        read=lambda response: Trials(_document(rest.Trials, response).trials),
+        read=lambda response: Trials(document(rest.Trials, response).trials),
     )
 
 
@@ -154,7 +146,7 @@ def _start(
         path=path,
         body={key: value for key, value in body.items() if value is not None},
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=lambda response: _with_address(_document(RunSummary, response), response),
+        read=lambda response: with_address(document(RunSummary, response), response),
     )
 
 
@@ -183,16 +175,16 @@ def as_header(name: str, value: str) -> str:
 
 
 def run(of: AnyRun) -> Call[Run]:
-    return Call(method="GET", path=place(of), read=lambda response: _with_address(_document(Run, response), response))
+    return Call(method="GET", path=place(of), read=lambda response: with_address(document(Run, response), response))
 
 
 def runs(pipeline: str | None, kind: str, user: str | None, state: str | None, cursor: str) -> Call[Page[RunSummary]]:
     asked = {"pipeline": pipeline, "kind": kind, "user": user, "state": state, "cursor": cursor}
 
     def read(response: httpx.Response) -> Page[RunSummary]:
-        page = _document(rest.Runs, response)
+        page = document(rest.Runs, response)
         found = (RunSummary.model_validate(each.model_dump()) for each in page.runs)
-        return Page(items=[_with_address(each, response) for each in found], next=page.next)
+        return Page(items=[with_address(each, response) for each in found], next=page.next)
 
     params = {key: value for key, value in asked.items() if value is not None}
     return Call(method="GET", path="/runs", params=params, read=read)
@@ -202,7 +194,7 @@ def cancel(of: AnyRun) -> Call[RunSummary]:
     return Call(
         method="DELETE",
         path=place(of),
-        read=lambda response: _with_address(_document(RunSummary, response), response),
+        read=lambda response: with_address(document(RunSummary, response), response),
     )
 
 
@@ -212,7 +204,7 @@ def logs(of: AnyRun, task: str | None, try_number: int | None, map_index: int) -
 
     def read(response: httpx.Response) -> str:
         if not response.headers.get("content-type", "").startswith("text/plain"):
-            raise _misread("log", response, "no plain text")
+            raise misread("log", response, "no plain text")
         return response.text
 
     return Call(method="GET", path=f"{place(of)}/logs", params=params, read=read)
@@ -224,7 +216,7 @@ def curves(of: AnyRun, metrics: Sequence[str] | str, points: int | None) -> Call
         method="GET",
         path=f"{place(of)}/metrics",
         params=params,
-        read=lambda response: Curves(_document(rest.Curves, response).curves),
+        read=lambda response: Curves(document(rest.Curves, response).curves),
     )
 
 
@@ -232,13 +224,13 @@ def datasets() -> Call[Datasets]:
     return Call(
         method="GET",
         path="/datasets",
-        read=lambda response: Datasets(_document(rest.Datasets, response).datasets),
+        read=lambda response: Datasets(document(rest.Datasets, response).datasets),
     )
 
 
 def snapshots(name: str, cursor: str) -> Call[Page[rest.SnapshotSummary]]:
     def read(response: httpx.Response) -> Page[rest.SnapshotSummary]:
-        page = _document(rest.SnapshotPage, response)
+        page = document(rest.SnapshotPage, response)
         if page.damaged:
             warnings.warn(
                 f"{', '.join(page.damaged)} cannot be read, and left out: mlops store verify says more", stacklevel=2
@@ -250,7 +242,7 @@ def snapshots(name: str, cursor: str) -> Call[Page[rest.SnapshotSummary]]:
 
 def snapshot(name: str, version: AnySnapshot) -> Call[Snapshot]:
     path = f"{_dataset(name)}/versions/{quote(_version(version), safe='')}"
-    return Call(method="GET", path=path, read=lambda response: _document(Snapshot, response))
+    return Call(method="GET", path=path, read=lambda response: document(Snapshot, response))
 
 
 def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[SnapshotDifference]:
@@ -258,17 +250,17 @@ def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[Snapshot
         method="GET",
         path=f"{_dataset(name)}/diff",
         params={"before": _version(before), "after": _version(after)},
-        read=lambda response: _document(SnapshotDifference, response),
+        read=lambda response: document(SnapshotDifference, response),
     )
 
 
 def models() -> Call[Models]:
-    return Call(method="GET", path="/models", read=lambda response: Models(_document(rest.Models, response).models))
+    return Call(method="GET", path="/models", read=lambda response: Models(document(rest.Models, response).models))
 
 
 def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary]]:
     def read(response: httpx.Response) -> Page[rest.ModelVersionSummary]:
-        page = _document(rest.ModelVersionPage, response)
+        page = document(rest.ModelVersionPage, response)
         return Page(items=page.versions, next=page.next)
 
     return Call(method="GET", path=f"{_model(name)}/versions", params={"cursor": cursor}, read=read)
@@ -276,7 +268,7 @@ def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary
 
 def model_version(name: str, version: str | int) -> Call[ModelVersion]:
     path = f"{_model(name)}/versions/{quote(str(version), safe='')}"
-    return Call(method="GET", path=path, read=lambda response: _document(ModelVersion, response))
+    return Call(method="GET", path=path, read=lambda response: document(ModelVersion, response))
 
 
 def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
@@ -284,13 +276,13 @@ def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
         method="POST",
         path=f"{_model(model)}/versions",
         body={"run": _id(run), "training": training},
-        read=lambda response: _with_address(_document(StartedRun, response), response),
+        read=lambda response: with_address(document(StartedRun, response), response),
     )
 
 
 def ask_stage(model: str, version: str | int, stage: str) -> Call[StageAnswer]:
     def read(response: httpx.Response) -> StageAnswer:
-        found, root = _document(StageAnswer, response), _root(response)
+        found, root = document(StageAnswer, response), root_of(response)
         addresses = {"question": found.question, "airflow": found.airflow}
         return found.model_copy(update={name: at and root + at for name, at in addresses.items()})
 
@@ -304,12 +296,12 @@ def rollback(model: str, why: str, champion: str | int | None, idempotency_key: 
         path=f"{_model(model)}/rollback",
         body={"why": why, "champion": None if champion is None else str(champion)},
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=lambda response: _with_address(_document(StartedRun, response), response),
+        read=lambda response: with_address(document(StartedRun, response), response),
     )
 
 
 def _version(of: AnySnapshot) -> str:
-    return of if isinstance(of, str) else of.version
+    return _name(of, "version", "snapshot: give one, as snapshots() lists them, or its version")
 
 
 def _model(name: str) -> str:
@@ -335,65 +327,11 @@ def _study(of: AnyRun) -> str:
 
 
 def _id(of: AnyRun) -> str:
-    return of if isinstance(of, str) else of.id
+    return _name(of, "id", "run: give one, or its id DAG@RUN")
 
 
-def check(response: httpx.Response) -> None:
-    """
-    :raises RefusedError: with the server's own words, where the answer is an error
-    """
-    check_place(response)
-    if not response.is_error:
-        return
-    said = f"{response.request.method} {response.request.url} answered {response.status_code}: "
-    detail = problem_of(response) or said + response.text[:_MOST_QUOTED]
-    raise RefusedError(response.status_code, detail)
-
-
-def check_place(response: httpx.Response) -> None:
-    """:raises RefusedError: where what was asked for is elsewhere"""
-    if response.has_redirect_location:
-        address = response.headers["Location"]
-        raise RefusedError(
-            response.status_code,
-            f"{response.request.url} is at {address} now: give the address that leads there, or log in at the proxy "
-            "between",
-        )
-
-
-def problem_of(response: httpx.Response) -> str | None:
-    """What the API itself says of an error; None where it is another server's answer, such as a proxy's."""
-    if not response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        return None
-    try:
-        return rest.ProblemDetails.model_validate_json(response.content).detail
-    except ValidationError:
-        return None
-
-
-def _document(kind: type[ModelT], response: httpx.Response) -> ModelT:
-    """:raises ClientError: where it is none, as another server's page is"""
-    try:
-        return kind.model_validate_json(response.content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _misread(kind.__name__, response, f"{where or 'document'}: {first['msg']}") from None
-
-
-def _misread(what: str, response: httpx.Response, why: str) -> ClientError:
-    return ClientError(
-        f"{response.request.url} answered what is no {what} of this client ({why}): is it an Airflow with this "
-        f"provider, of the client's own release? It began {response.text[:_MOST_QUOTED]!r}"
-    )
-
-
-def _with_address(found: ModelT, response: httpx.Response) -> ModelT:
-    """:param found: with the address of a page, as ``airflow``"""
-    page = found.model_dump(include={"airflow"})["airflow"]
-    return found.model_copy(update={"airflow": _root(response) + page})
-
-
-def _root(response: httpx.Response) -> str:
-    """Airflow's address."""
-    return str(response.request.url).partition(API_PREFIX)[0]
+def _name(of: Any, attribute: str, what: str) -> str:
+    found = of if isinstance(of, str) else getattr(of, attribute, None)
+    if not isinstance(found, str):
+        raise ClientError(f"{of!r} is no {what}")
+    return found

@@ -9,8 +9,9 @@ import httpx
 import tenacity
 from tenacity.retry import retry_base
 
-from mlops.client.calls import REQUEST_SECONDS, Call, Page, as_header, check, check_place, problem_of
+from mlops.client.calls import REQUEST_SECONDS, Call, Page, as_header
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
+from mlops.client.reading import check, check_place, problem_of
 from mlops.contract.addresses import API_PREFIX
 
 T = TypeVar("T")

@@ -51,6 +51,8 @@ METRIC_PATTERN = r"^([a-z][a-z0-9_]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)(@\d+(\.\d+)?)
 QUANTITY_PATTERN = r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN), BeforeValidator(_as_text)]
 """A quantity as Kubernetes writes it: ``500m`` CPUs, ``4Gi`` bytes."""
+EXPERIMENT_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
+"""It is part of a folder's name, which a file system takes up to 255 characters of."""
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
 """Name of a Kubernetes object: lower-case letters, digits, dots and dashes."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.results import ExperimentResult
-from mlops.contract.section import NAME_PATTERN
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 
 MOST_RUNS: Final = 100
@@ -49,10 +49,11 @@ def with_budget(note: str | None, budget: str, user: str) -> str:
 def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
     below: list[Any] = [settings]
     for _ in range(_DEEPEST):
-        below = [
-            inner for each in below for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
-        ]  # fmt: skip
+        values = [inner for each in below for inner in (each.values() if isinstance(each, dict) else each)]
+        # What Airflow hands to a task by msgpack.
+        if far := [each for each in values if isinstance(each, int) and not -(1 << 63) <= each < 1 << 64]:
+            raise ValueError(f"{far[0]} is a whole number of more than 64 bits: give a smaller one, or a fraction")
+        below = [inner for inner in values if isinstance(inner, dict | list)]
     if below:
         raise ValueError(f"more than {_DEEPEST} levels of settings within settings: give what is meant")
     if len(json.dumps(settings)) > _MOST_CHARACTERS:
@@ -90,7 +91,7 @@ class NewRun(BaseModel):
     seeds: int = Field(default=1, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
     sample: float | None = Field(default=None, gt=0, le=1, description="Train on a share of the samples")
     name: str | None = Field(
-        default=None, pattern=NAME_PATTERN, description="Keeps the results apart from those of other names"
+        default=None, pattern=EXPERIMENT_NAME_PATTERN, description="Keeps the results apart from those of other names"
     )
 
     def conf(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest.runs import Settings
-from mlops.contract.section import NAME_PATTERN
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
 
 
 class NewStudy(BaseModel):
@@ -31,11 +31,11 @@ class NewStudy(BaseModel):
     hours: float | None = Field(default=None, gt=0, description="No trial begins so long after the first one has")
     gpu_hours: float | None = Field(default=None, gt=0, description="No trial begins when all took so long together")
     parallel: int | None = Field(default=None, ge=1, description="Trials at once")
-    seed: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     settings: Settings = Field(default_factory=dict, description="Other values for settings, as of `POST /runs`")
     as_of: str | None = Field(default=None, description="As of `POST /runs`")
     dataset: str | None = Field(default=None, pattern=VERSION_PATTERN, description="As of `POST /runs`")
-    name: str | None = Field(default=None, pattern=NAME_PATTERN, description="As of `POST /runs`")
+    name: str | None = Field(default=None, pattern=EXPERIMENT_NAME_PATTERN, description="As of `POST /runs`")
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
