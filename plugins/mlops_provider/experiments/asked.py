@@ -14,6 +14,8 @@ from airflow.sdk import DAG
 
 from mlops.contract.refs import Ref
 from mlops.contract.section import SpecError
+from mlops.contract.sections.tune import Tune
+from mlops.contract.step import EXPERIMENTS
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.budget import Budget
@@ -45,6 +47,17 @@ class Experiment:
     """Version of the snapshot to start from, or its beginning, as it was asked for."""
     snapshot: Ref | None = None
     """The same, once it is found; None: the pipeline takes one, or finds it."""
+
+    @property
+    def place(self) -> str:
+        """In the store, of what no run of the pipeline has made."""
+        return f"{EXPERIMENTS}/{self.name}"
+
+    @property
+    def search(self) -> Tune:
+        """Of a pipeline that has one."""
+        assert self.pipeline.tune is not None, "there is a search"
+        return self.pipeline.tune
 
     @classmethod
     def of(cls, path: Path, request: Request, person: str, now: datetime) -> Experiment:
@@ -87,9 +100,7 @@ class Experiment:
 
         :param num_begun: trials that have begun
         """
-        tune = self.pipeline.tune
-        assert tune is not None, "there is a search"
-        pipeline = self.pipeline.model_copy(update={"tune": budget.of(tune, num_begun)})
+        pipeline = self.pipeline.model_copy(update={"tune": budget.of(self.search, num_begun)})
         return replace(self, pipeline=pipeline, dag=_dag_of(pipeline, self.dag.fileloc))
 
 

@@ -15,7 +15,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
 from mlops.contract.section import SpecError
-from mlops.contract.step import EXPERIMENT_STEPS, EXPERIMENTS, Failure, StepInput
+from mlops.contract.step import EXPERIMENT_STEPS, Failure, StepInput
 from mlops_provider.committed import DAMAGED, lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
@@ -133,50 +133,43 @@ class Line:
 
         Before each that begins it looks how many there may be: somebody may have changed that meanwhile.
         """
-        tune, budget = self.experiment.pipeline.tune, Budget()
-        assert tune is not None, "there is a search"
-        asked_for, ended, put_off = self.experiment, dict[int, Exception | None](), set[int]()
+        asked_for, budget, parallel = self.experiment, Budget(), self.experiment.search.parallel
+        ended: dict[int, Exception | None] = {}
         running: dict[Future[Exception | None], int] = {}
-        with ThreadPoolExecutor(tune.parallel) as pool:
+        with ThreadPoolExecutor(parallel) as pool:
             try:
                 while True:
                     if (now := self._budget(budget)) != budget:
                         self.listener.line("tune", f"the search: {now}")
+                        ended = {n: error for n, error in ended.items() if not isinstance(error, _NotBegunError)}
                         begun = {*ended, *running.values()}
                         last = max(begun) if begun else self._last_trial(now, features)
                         budget, self.experiment = now, asked_for.with_budget(now, last + 1)
-                        put_off.clear()
-                        tune = self.experiment.pipeline.tune
-                        assert tune is not None, "it was there"
-                    waiting = [n for n in range(tune.num_trials) if n not in {*ended, *put_off, *running.values()}]
-                    for number in waiting[: tune.parallel - len(running)]:
+                    begun = {*ended, *running.values()}
+                    waiting = [n for n in range(self.experiment.search.num_trials) if n not in begun]
+                    for number in waiting[: parallel - len(running)]:
                         running[pool.submit(self._trial, number, features)] = number
                     if not running:
                         break
                     for each in wait(running, return_when=FIRST_COMPLETED).done:
-                        number = running.pop(each)
-                        try:
-                            ended[number] = each.result()
-                        except _NotBegunError:
-                            put_off.add(number)
+                        ended[running.pop(each)] = each.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._cancel()
                 raise
-        if not put_off and all(ended.values()):
+        if all(error is not None and not isinstance(error, _NotBegunError) for error in ended.values()):
             raise next(error for error in ended.values() if error is not None)
 
     def _trial(self, number: int, features: Ref) -> Exception | None:
         """
-        :return: why it failed; None where it has not
-        :raises _NotBegunError: where the search may cost no more
+        :return: why it failed, or has not begun; None where it has ended well
         """
         what = f"trial {number}"
         try:
             outcome = self._run(what, self._trial_operator(number), features, {}, number)
             if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
                 self.listener.line(what, outcome.result.message)
-                raise _NotBegunError
+                return _NotBegunError(outcome.result.message)
             self.listener.ended(what, made(what, outcome, self.deployment, bool(self.dag_id)))
         except (StepFailedError, StepRetryableError, StepLostError) as error:
             self.listener.failed(what, str(error))
@@ -194,7 +187,7 @@ class Line:
         try:
             with store_errors(self.deployment.store, "the search's budget cannot be looked up"):
                 store = store_of(self.deployment)
-                return asyncio.run(Budget.read(store, f"{EXPERIMENTS}/{self.experiment.name}", self.run_id))
+                return asyncio.run(Budget.read(store, self.experiment.place, self.run_id))
         except (StepFailedError, StepRetryableError, SpecError) as error:
             self.listener.line("tune", str(error))
             return known
@@ -202,11 +195,9 @@ class Line:
     def _last_trial(self, budget: Budget, features: Ref) -> int:
         """Return the highest number of a trial that an earlier try of this run has ended; -1: there is none."""
         going_on = self.experiment.with_budget(budget.model_copy(update={"is_stopped": False}), 0)
-        tune = going_on.pipeline.tune
-        assert tune is not None, "there is a search"
         with store_errors(self.deployment.store, "the search's trials cannot be looked up"):
             store = store_of(self.deployment)
-            for number in reversed(range(tune.num_trials)):
+            for number in reversed(range(going_on.search.num_trials)):
                 launch = self._launch(self._trial_operator(number), features, {})
                 with suppress(*DAMAGED):
                     if asyncio.run(read_committed(store, launch.input.place)) is not None:

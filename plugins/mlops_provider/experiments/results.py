@@ -10,7 +10,6 @@ from airflow.sdk.configuration import conf
 
 from mlops.contract.refs import CheckpointRef, Ref, ReportRef
 from mlops.contract.results import ExperimentResult, Spread, TrainingResult, of_candidate
-from mlops.contract.step import EXPERIMENTS
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.asked import Experiment
 from mlops_provider.links import report_url, run_url
@@ -77,7 +76,7 @@ class Results:
         :param in_airflow: see :func:`address`
         """
         result = ExperimentResult(
-            experiment=f"{EXPERIMENTS}/{experiment.name}",
+            experiment=experiment.place,
             interval=experiment.interval,
             last=None if self.trainings else self.prepared.to_wire(),
             trainings=[each.result(deployment, in_airflow) for each in self.trainings],

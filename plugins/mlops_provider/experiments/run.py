@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 
 from rich.console import Console
 
-from mlops.contract.step import EXPERIMENTS
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import RUNTIMES, Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
@@ -67,7 +66,7 @@ def _what(experiment: Experiment) -> str:
     start, end = (f"{each.astimezone(zone):%Y-%m-%d %H:%M}" for each in experiment.interval)
     return (
         f"{experiment.pipeline.pipeline}, data interval {start} to {end} {zone.key}; what no run of the pipeline has "
-        f"made yet lies in {EXPERIMENTS}/{experiment.name}"
+        f"made yet lies in {experiment.place}"
     )
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef, Ref, StudyRef
 from mlops.contract.section import SpecError
-from mlops.contract.step import EXPERIMENTS, STEPS
+from mlops.contract.step import STEPS
 from mlops_provider.committed import Committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
@@ -72,7 +72,7 @@ def spin(options: argparse.Namespace, console: Console) -> int:
     try:
         if options.step in _ASK_MLFLOW:
             check_tracking(experiment, deployment)
-        with alone_at(f"{deployment.store}/{EXPERIMENTS}/{experiment.name}/{options.step}", _refuse):
+        with alone_at(f"{deployment.store}/{experiment.place}/{options.step}", _refuse):
             with store_errors(deployment.store, "what was spun before cannot be removed"):
                 _remove_earlier(store, experiment, options.step)
             transcript.begins(options.step)
@@ -185,7 +185,7 @@ def _refuse() -> None:
 def _remove_earlier(store: ObjectStore, experiment: Experiment, step: str) -> None:
     """Remove what was spun before, but for what may be going on elsewhere: by another machine of the same user."""
     places: dict[str, list[obstore.ObjectMeta]] = {}
-    for page in obstore.list(store, f"{EXPERIMENTS}/{experiment.name}/{step}"):
+    for page in obstore.list(store, f"{experiment.place}/{step}"):
         for entry in page:
             places.setdefault("/".join(entry["path"].split("/")[:5]), []).append(entry)
     for place, entries in places.items():

@@ -441,6 +441,10 @@ def test_what_json_cannot_hold_is_named(server: Server, kind: Any, settings: Any
         kind(server.url).submit("events", settings=settings)
     with pytest.raises(ClientError, match="idempotency_key: give printable characters of ASCII"):
         kind(server.url).submit("events", idempotency_key="prüfung")
+    with pytest.raises(ClientError, match="hours=inf: Out of range"):
+        kind(server.url).change_budget("events.experiments@one", hours=float("inf"))
+    with pytest.raises(ClientError, match=re.escape("training=PosixPath('/x'): Object of type PosixPath")):
+        kind(server.url).register("events", "events.experiments@one", training=Path("/x"))
     assert not server.asked
 
 

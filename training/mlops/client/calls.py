@@ -108,8 +108,7 @@ def study(of: AnyRun) -> Call[Study]:
 
 def change_budget(of: AnyRun, **asked: Any) -> Call[Study]:
     """:param asked: as ``POST /studies/{id}/budget`` has it; what is None is left out"""
-    given = {name: value for name, value in asked.items() if value is not None}
-    return Call(method="POST", path=f"{_study(of)}/budget", body=given, read=_as_study)
+    return Call(method="POST", path=f"{_study(of)}/budget", body=_given(asked), read=_as_study)
 
 
 def stop_search(of: AnyRun) -> Call[Study]:
@@ -138,13 +137,12 @@ def _start(
     # Checked by the server, and not here: it may have come to take what an old client does not know.
     if settings is not None and not isinstance(settings, Mapping):
         raise ClientError(f'settings={settings!r}: give them by their names, such as {{"train.epochs": 6}}')
-    for key, value in [*asked.items(), *(settings or {}).items()]:
+    for key, value in (settings or {}).items():
         _check_json(key, value)
-    body = {"pipeline": pipeline, "settings": settings, **asked}
     return Call(
         method="POST",
         path=path,
-        body={key: value for key, value in body.items() if value is not None},
+        body=_given({"pipeline": pipeline, "settings": settings, **asked}),
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
         read=lambda response: with_address(document(RunSummary, response), response),
     )
@@ -152,6 +150,18 @@ def _start(
 
 def _instant(of: str | date | None) -> str | None:
     return of.isoformat() if isinstance(of, date) else of
+
+
+def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """:raises ClientError: naming a value that cannot be sent"""
+    for name, value in asked.items():
+        _check_json(name, value)
+    return dict(asked)
+
+
+def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`_body`, without what is None."""
+    return _body({name: value for name, value in asked.items() if value is not None})
 
 
 def _check_json(name: str, value: Any) -> None:
@@ -275,7 +285,7 @@ def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
     return Call(
         method="POST",
         path=f"{_model(model)}/versions",
-        body={"run": _id(run), "training": training},
+        body=_body({"run": _id(run), "training": training}),
         read=lambda response: with_address(document(StartedRun, response), response),
     )
 
@@ -287,14 +297,14 @@ def ask_stage(model: str, version: str | int, stage: str) -> Call[StageAnswer]:
         return found.model_copy(update={name: at and root + at for name, at in addresses.items()})
 
     path = f"{_model(model)}/versions/{quote(str(version), safe='')}/stage"
-    return Call(method="PUT", path=path, body={"stage": stage}, read=read)
+    return Call(method="PUT", path=path, body=_body({"stage": stage}), read=read)
 
 
 def rollback(model: str, why: str, champion: str | int | None, idempotency_key: str | None) -> Call[StartedRun]:
     return Call(
         method="POST",
         path=f"{_model(model)}/rollback",
-        body={"why": why, "champion": None if champion is None else str(champion)},
+        body=_body({"why": why, "champion": None if champion is None else str(champion)}),
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
         read=lambda response: with_address(document(StartedRun, response), response),
     )
