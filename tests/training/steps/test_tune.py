@@ -181,10 +181,15 @@ def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, sea
     assert run.info.run_id == ref.tracking_run
 
 
-def test_a_hopeless_trial_is_pruned_on_all_ranks(project: Any, run_step: Any, search: Any) -> None:
+@pytest.mark.parametrize(
+    ("pruner", "settings"), [("successive_halving", {}), ("median", {"startup_trials": 1})], ids=["halving", "median"]
+)
+def test_a_hopeless_trial_is_pruned_on_all_ranks(
+    project: Any, run_step: Any, search: Any, pruner: str, settings: Mapping[str, int]
+) -> None:
     """Broken: trials without prospects would take as long as good ones, or hang because a rank goes on alone."""
     space = {"learning_rate": {"choices": [0.05, 1e-9]}}
-    changes = {"space": space, "sampler": "grid", "pruner": "successive_halving", "trials": 2}
+    changes = {"space": space, "sampler": "grid", "pruner": pruner, "pruner_settings": settings, "trials": 2}
     train = {"processes": 2, "epochs": 4}
     drawn = [study_parameters(project, search(number, train, **changes), number) for number in (0, 1)]
     good, bad = sorted((0, 1), key=lambda number: -drawn[number]["learning_rate"])

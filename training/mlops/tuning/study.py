@@ -119,7 +119,8 @@ class Study:
             trial_id = self._id(number)
             self._storage.set_trial_intermediate_value(trial_id, epoch, value)
             self._storage.set_trial_user_attr(trial_id, GPU_HOURS, gpu_hours)
-            return self._study.pruner.prune(self._study, self._storage.get_trial(trial_id))
+            # Optuna's own may return a bool of numpy, which a checkpoint's JSON does not take.
+            return bool(self._study.pruner.prune(self._study, self._storage.get_trial(trial_id)))
 
     def end(self, number: int, value: float | None, run_id: str) -> FrozenTrial:
         """
