@@ -34,7 +34,7 @@ def find_or_create(rest: Rest, experiment_id: str, *, run_key: str, name: str) -
     never kept; and a run that a process was told to be the one is never given up for another, whatever the clocks say.
 
     :return: id of the run; None if others voted meanwhile, and it has to be asked again
-    :raises RefusedError: if the server refuses, or a run was deleted meanwhile
+    :raises RefusedError: if the server refuses, or a run was deleted before its vote
     """
     candidates = _candidates(rest, experiment_id, run_key)
     if all(each.vote == SURPLUS for each in candidates):
@@ -48,8 +48,16 @@ def find_or_create(rest: Rest, experiment_id: str, *, run_key: str, name: str) -
         return None
     for surplus in candidates:
         if surplus is not kept:
-            rest.post("runs/delete", {"run_id": surplus.run_id})
+            _delete(rest, surplus.run_id)
     return kept.run_id
+
+
+def _delete(rest: Rest, run_id: str) -> None:
+    try:
+        rest.post("runs/delete", {"run_id": run_id})
+    except RefusedError as error:
+        if not error.is_gone:  # by another process, a moment ago
+            raise
 
 
 def _elect(rest: Rest, candidates: Sequence[_Candidate]) -> _Candidate | None:
