@@ -483,6 +483,8 @@ def test_a_search_that_is_stopped_before_it_begins_keeps_the_trials_that_there_a
         assert ana.run(study_id)["note"] is None
         bad = ana.http.post(f"/studies/{study_id}/budget", json={})
         assert (bad.status_code, "say trials, hours or gpu_hours" in bad.json()["detail"]) == (422, True), bad.text
+        for odd in ({"trials": "5"}, {"trials": True}, {"hours": "1"}, {"trials": 1025}, {"gpu_hours": 0}, {"more": 1}):
+            assert ana.http.post(f"/studies/{study_id}/budget", json=odd).status_code == 422, odd
         with Client(airflow.stack.airflow_url, "ana", "the-password-of-ana") as client:
             assert client.change_budget(study_id, trials=400, hours=3).state == "queued"
             client.stop_search(study_id)

@@ -102,6 +102,8 @@ async def _give(run: Run, change: dict[str, Any], airflow: AirflowDep, user: str
     """:raises Problem: where the run has ended, or Airflow does not let the user change it"""
     if run.state in FINISHED:
         raise Problem(409, f"{run.id} has ended already, as {run.state}: search again, and its trials are found")
+    if any(each.step == "tune" for each in run.steps):
+        raise Problem(409, f"{run.id} has concluded its search: GET /studies/{run.id} says what it has found")
     assert run.pipeline is not None, "it is an experiment"
     place = place_of(run.user, run.pipeline, run.asked)
     if {"", ".", ".."} & {*place.split("/")}:  # what Airflow keeps of a run can be edited
@@ -112,7 +114,7 @@ async def _give(run: Run, change: dict[str, Any], airflow: AirflowDep, user: str
         known = await Budget.read(store, place, run_id)
     except SpecError:  # it is damaged, and written anew
         known = Budget()
-    budget = known.model_copy(update=change)
+    budget = known.changed(**change)
     # First: it says whether the user may.
     note = {"note": with_budget(run.note, str(budget), user)}
     await airflow.request("PATCH", run_place(dag_id, run_id), json=note)

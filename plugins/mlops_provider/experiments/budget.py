@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import obstore
 from obstore.store import ObjectStore
@@ -26,6 +26,8 @@ class Budget(BaseModel):
     gpu_hours: float | None = None
     is_stopped: bool = False
     """Whether no more trials begin."""
+    most_trials: int = 0
+    """The most that it ever allowed: so many may have begun."""
 
     @classmethod
     async def read(cls, store: ObjectStore, place: str, run_id: str) -> Self:
@@ -43,6 +45,16 @@ class Budget(BaseModel):
 
     async def write(self, store: ObjectStore, place: str, run_id: str) -> None:
         await obstore.put_async(store, _key(place, run_id), self.model_dump_json().encode())
+
+    def changed(self, **change: Any) -> Self:
+        """Return another budget, after this one."""
+        found = self.model_copy(update=change)
+        return found.model_copy(update={"most_trials": max(self.most_trials, found.trials or 0)})
+
+    @property
+    def widest(self) -> Self:
+        """With all trials that may have begun."""
+        return self.model_copy(update={"trials": self.most_trials, "is_stopped": False})
 
     def of(self, tune: Tune, num_begun: int) -> Tune:
         """

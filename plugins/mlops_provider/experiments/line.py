@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+import obstore
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
 from mlops.contract.section import SpecError
 from mlops.contract.step import EXPERIMENT_STEPS, Failure, StepInput
-from mlops_provider.committed import DAMAGED, lacking, read_committed
+from mlops_provider.committed import lacking, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
@@ -135,24 +135,26 @@ class Line:
         """
         asked_for, budget, parallel = self.experiment, Budget(), self.experiment.search.parallel
         ended: dict[int, Exception | None] = {}
-        running: dict[Future[Exception | None], int] = {}
+        running: dict[Future[Exception | None], tuple[int, Budget]] = {}
         with ThreadPoolExecutor(parallel) as pool:
             try:
                 while True:
                     if (now := self._budget(budget)) != budget:
                         self.listener.line("tune", f"the search: {now}")
                         ended = {n: error for n, error in ended.items() if not isinstance(error, _NotBegunError)}
-                        begun = {*ended, *running.values()}
+                        begun = {*ended, *(number for number, _ in running.values())}
                         last = max(begun) if begun else self._last_trial(now, features)
                         budget, self.experiment = now, asked_for.with_budget(now, last + 1)
-                    begun = {*ended, *running.values()}
+                    begun = {*ended, *(number for number, _ in running.values())}
                     waiting = [n for n in range(self.experiment.search.num_trials) if n not in begun]
                     for number in waiting[: parallel - len(running)]:
-                        running[pool.submit(self._trial, number, features)] = number
+                        running[pool.submit(self._trial, number, features)] = number, budget
                     if not running:
                         break
                     for each in wait(running, return_when=FIRST_COMPLETED).done:
-                        ended[running.pop(each)] = each.result()
+                        number, given = running.pop(each)
+                        if given == budget or not isinstance(each.result(), _NotBegunError):
+                            ended[number] = each.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._cancel()
@@ -193,15 +195,17 @@ class Line:
             return known
 
     def _last_trial(self, budget: Budget, features: Ref) -> int:
-        """Return the highest number of a trial that an earlier try of this run has ended; -1: there is none."""
-        going_on = self.experiment.with_budget(budget.model_copy(update={"is_stopped": False}), 0)
+        """
+        Return the highest number of a trial that an earlier try of this run has begun, by what it has left in the
+        store; -1: there is none.
+        """
+        widest = self.experiment.with_budget(budget.widest, self.experiment.search.num_trials)
         with store_errors(self.deployment.store, "the search's trials cannot be looked up"):
             store = store_of(self.deployment)
-            for number in reversed(range(going_on.search.num_trials)):
+            for number in reversed(range(widest.search.num_trials)):
                 launch = self._launch(self._trial_operator(number), features, {})
-                with suppress(*DAMAGED):
-                    if asyncio.run(read_committed(store, launch.input.place)) is not None:
-                        return number
+                if any(page for page in obstore.list(store, launch.input.place)):
+                    return number
         return -1
 
     def _trial_operator(self, number: int) -> StepOperator:

@@ -31,6 +31,14 @@ def test_a_search_with_another_budget(budget: Budget, num_begun: int, expected: 
     assert (found.num_trials, found.hours) == expected
 
 
+def test_all_trials_that_may_have_begun_are_looked_for() -> None:
+    """Broken: after a kill, a budget that was made smaller forgets what had been found."""
+    budget = Budget().changed(trials=30).changed(hours=2.0).changed(trials=4).changed(is_stopped=True)
+    assert (budget.trials, budget.hours, budget.is_stopped) == (4, 2.0, True)
+    assert budget.widest.of(TUNE, 20).num_trials == 30
+    assert Budget(trials=1, most_trials=1).widest.of(TUNE, 20).num_trials == 20
+
+
 def test_a_grid_has_no_more_trials_than_combinations() -> None:
     grid = Tune.model_validate({"space": {"epochs": {"choices": [1, 2, 3]}}, "sampler": "grid", "trials": 2})
     assert Budget(trials=100).of(grid, 2).num_trials == 3

@@ -60,7 +60,7 @@ class NewStudy(BaseModel):
 class NewBudget(BaseModel):
     """What a search that runs may cost. What is left out stays as it is."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     trials: int | None = Field(default=None, ge=1, description="At most so many in all; those that have begun count")
     hours: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="As of `POST /studies`")
