@@ -279,6 +279,12 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None
         version = ModelVersionRef.from_wire(airflow.client.xcom("judging", run_id, "register"))
         assert version.ancestor(CheckpointRef).place == training
         assert version.parent.place.startswith("pipelines/judging/evaluate/")
+        result = client.run(f"judging@{run_id}").result  # though the approver's answer is still to come
+        assert result is not None
+        (judged,) = result.trainings
+        assert (judged.checkpoint, judged.passed, judged.reason) == (training, True, version.parent.reason)
+        assert judged.report is not None
+        assert httpx.get(judged.report).status_code in (200, 401), "it is Airflow's page"
         assert {each.name for each in (airflow.stack.store / "pipelines/judging").iterdir()} == {"evaluate", "register"}
         events = airflow.client.every("/assets/events", "asset_events", source_dag_id="judging")
         assert not events, "nobody hears of a snapshot that the run has not made"

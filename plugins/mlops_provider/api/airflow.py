@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
@@ -10,7 +10,7 @@ import httpx
 from fastapi import Depends, Request
 
 from mlops_provider.api.problems import Problem
-from mlops_provider.local.client import PAGE
+from mlops_provider.local.client import PAGE, run_place
 
 _WHO: Final = ("authorization", "cookie")
 """Headers by which a person says who they are."""
@@ -86,3 +86,15 @@ async def readable_dags(airflow: Airflow) -> set[str]:
         found += [dag["dag_id"] for dag in page["dags"]]
         if not page["dags"] or len(found) >= page["total_entries"]:
             return set(found)
+
+
+async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:
+    """Return what a task has said under a key; None where it has not, or where the asker may not read it."""
+    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances/{task}/xcomEntries/{key}"
+    try:
+        found = await airflow.found(place, params={"deserialize": "true", "map_index": map_index})
+    except Problem as error:
+        if error.status != 403:
+            raise
+        return None
+    return None if found is None else found["value"]

@@ -16,10 +16,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from mlops.contract.rest import FINISHED, MOST_POINTS, Curves, Value
-from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker
+from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker, xcom
 from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import find_run, xcom
+from mlops_provider.api.runs import find_run
 from mlops_provider.api.shared import SharedByName
 from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK

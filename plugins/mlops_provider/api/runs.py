@@ -31,11 +31,12 @@ from mlops.contract.rest import (
 )
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
-from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags
+from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags, xcom
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.idempotency import IdempotencyKey, RunOnce
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.verdicts import judged
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.inputs import snapshot
@@ -336,6 +337,8 @@ async def whole_run(run: Mapping[str, Any], airflow: Airflow) -> Run:
         steps = await _said(_STEPS, run, STEPS_KEY, airflow)
     if summary.kind == "experiment" and run["state"] == "success":
         result = await result_of(run, airflow)
+    elif summary.kind == "night":
+        result = await judged(run, instances, airflow)
     return Run(
         **summary.model_dump(),
         tasks=[Task.model_validate(each, from_attributes=False) for each in instances],
@@ -356,15 +359,3 @@ async def _said(kind: TypeAdapter[T], run: Mapping[str, Any], key: str, airflow:
         return kind.validate_python(await xcom(run, TASK, key, airflow))
     except ValidationError:
         return None
-
-
-async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:
-    """Return what a task has said under a key; None where it has not, or where the asker may not read it."""
-    place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances/{task}/xcomEntries/{key}"
-    try:
-        found = await airflow.found(place, params={"deserialize": "true", "map_index": map_index})
-    except Problem as error:
-        if error.status != 403:
-            raise
-        return None
-    return None if found is None else found["value"]

@@ -45,6 +45,7 @@ class Training:
         )
         if (report := self.report) is None:
             return trained
+        page = report.artifacts.get("report")
         return trained.model_copy(
             update={
                 "metrics": dict(report.metrics),
@@ -52,7 +53,7 @@ class Training:
                 "reason": report.reason,
                 "champion": report.champion,
                 "evaluation": report.place,
-                "report": address(deployment, report.artifacts["report"].key, in_airflow),
+                "report": None if page is None else address(deployment, page.key, in_airflow),
             }
         )
 

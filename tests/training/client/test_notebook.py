@@ -87,6 +87,9 @@ def test_a_run_shows_its_verdict_beside_the_champion() -> None:
     assert {"events", "success", "90 s", "would not be registered", "0.5", "0.75"} <= set(told)
     assert "version 3, the champion" in told
     assert not any(".low" in text for text in told), "intervals are in the report"
+    judged = texts(Run(**ENDED | {"kind": "night"})._repr_html_())
+    assert "did not pass" in judged
+    assert "would not be registered" not in judged, "it is no experiment: this was its chance"
     result = ENDED["result"]
     trained = {
         each: result["trainings"][0][each]

@@ -29,7 +29,7 @@ def verdict(passed: bool) -> str:
 
 
 class TrainingResult(BaseModel):
-    """What came out of a training of an experiment, and of its evaluation where there was one."""
+    """What came out of a training, and of its evaluation where there was one."""
 
     seed: int
     checkpoint: str
@@ -45,7 +45,7 @@ class TrainingResult(BaseModel):
     metrics: dict[str, float] | None = None
     """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals."""
     passed: bool | None = None
-    """Whether the gate would let it pass."""
+    """Whether the gate let it pass; of an experiment, whether it would."""
     reason: str | None = None
     champion: str | None = None
     """Version that was in production then."""
@@ -71,10 +71,10 @@ class Spread(BaseModel):
 
 
 class ExperimentResult(BaseModel):
-    """What came out of an experiment."""
+    """What came out of an experiment, or of a pipeline's own run."""
 
     experiment: str
-    """Where it lies in the store, and its name in MLflow."""
+    """Where it lies in the store; of an experiment its name in MLflow, too."""
     interval: tuple[datetime, datetime]
     """Of the data."""
     last: dict[str, Any] | None

@@ -147,7 +147,7 @@ class Run(RunSummary):
     steps: list[EndedStep]
     """Of an experiment: what has ended so far."""
     result: ExperimentResult | None
-    """Of an experiment that has ended well."""
+    """Of an experiment that has ended well; of a night from the moment that its model was evaluated. Else null."""
     failure: str | None
     """Why it failed, in the step's own words; or who has cancelled it."""
 

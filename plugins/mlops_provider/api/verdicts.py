@@ -1,0 +1,50 @@
+"""What a pipeline's own run has trained and how it was judged, by the evaluations that its tasks have returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mlops.contract.refs import DatasetRef, RefError, ReportRef
+from mlops.contract.results import ExperimentResult
+from mlops_provider.api.airflow import Airflow, xcom
+from mlops_provider.api.deployments import of_name
+from mlops_provider.experiments.results import Training
+from mlops_provider.operators.evaluate import EvaluateOperator
+
+
+async def judged(
+    run: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], airflow: Airflow
+) -> ExperimentResult | None:
+    """
+    Return what came out of a pipeline's own run so far, in the form that experiments have.
+
+    :param tasks: of the run, as Airflow's API has them
+    :return: None where no evaluation has ended, or where the asker may not read what it returned
+    """
+    reports = []
+    for task in tasks:
+        if task["operator_name"] == EvaluateOperator.__name__ and task["state"] == "success":
+            report = _report(await xcom(run, task["task_id"], "return_value", airflow, task["map_index"]))
+            reports += [] if report is None else [report]
+    if not reports:
+        return None
+    deployment = await of_name(run["dag_id"], lambda deployment: deployment)
+    snapshot = reports[0].ancestor(DatasetRef)
+    return ExperimentResult(
+        experiment=reports[0].place.rsplit("/", 2)[0],
+        interval=(datetime.fromisoformat(snapshot.interval_start), datetime.fromisoformat(snapshot.interval_end)),
+        last=None,
+        trainings=[
+            Training(checkpoint=report.parent, report=report).result(deployment, in_airflow=True) for report in reports
+        ],
+    )
+
+
+def _report(returned: Any) -> ReportRef | None:
+    """What an evaluation has returned; None where somebody has put something else there, as who edits XComs may."""
+    try:
+        return ReportRef.from_wire(returned)
+    except RefError:
+        return None
