@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mlops.contract.section import AbsolutePath, Json, ObjectName, Quantity, Section, SpecError, check_section
+
+_UNITS: Final[Mapping[str, float]] = {
+    "m": 1e-3, **{unit: 1000.0**power for power, unit in enumerate(("", "k", "M", "G", "T", "P"))},
+    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTP", 1)},
+}  # fmt: skip
+_LEAST_BYTES: Final = 1 << 20
+
+
+def _amount(quantity: str) -> float:
+    number = quantity.rstrip("mkKMGTPi")
+    return float(number) * _UNITS[quantity[len(number) :]]
+
+
+def _some_cpus(quantity: str) -> str:
+    if not _amount(quantity):
+        raise ValueError("more than 0, such as 500m or 2")
+    return quantity
+
+
+def _with_unit(quantity: str) -> str:
+    """No step fits into less: the unit was forgotten."""
+    if _amount(quantity) < _LEAST_BYTES:
+        raise ValueError(f"at least 1Mi, and {quantity} is in bytes: say the unit, such as 4Gi")
+    return quantity
+
+
+Cpus = Annotated[Quantity, AfterValidator(_some_cpus)]
+Bytes = Annotated[Quantity, AfterValidator(_with_unit)]
 
 
 class PodVolume(Section):
@@ -41,19 +69,19 @@ class Pods(Section):
     """Instead of the deployment's image of the step's runtime."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     image_pull_secrets: list[ObjectName] = []
-    cpu: Quantity = "1"
+    cpu: Cpus = "1"
     """CPUs that each pod asks for; it may use more where the node has them."""
-    memory: Quantity = "2Gi"
+    memory: Bytes = "2Gi"
     """Bytes that each pod asks for, and at which it is killed."""
-    ephemeral_storage: Quantity | None = None
+    ephemeral_storage: Bytes | None = None
     gpus: int = Field(default=0, ge=0)
     """GPUs of each pod."""
     gpu_resource: str = "nvidia.com/gpu"
     gpu_type: str | None = None
     """Value of the node label ``nvidia.com/gpu.product``."""
-    shared_memory: Quantity = "1Gi"
+    shared_memory: Bytes = "1Gi"
     """Size of ``/dev/shm``; counts as memory when used."""
-    scratch: Quantity = "10Gi"
+    scratch: Bytes = "10Gi"
     """Size of ``/tmp``, the only other place where the container can write."""
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Json]] = []
