@@ -71,6 +71,14 @@ class ExtensionPoint:
             raise ValueError(f"one that can be imported: {error}") from None
         return name
 
+    def check_short(self, name: object) -> object:
+        """
+        As :meth:`check_known`, before it is clear how the name is written: ``TPE`` is told what there is.
+
+        :raises ValueError: as there
+        """
+        return name if not isinstance(name, str) or by_import_path(name) else self.check_known(name)
+
     def checked_settings(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """
         Return settings with the defaults of the section of what has this name; those of an import path as they are.
@@ -84,7 +92,7 @@ class ExtensionPoint:
     def wanted(self, name: str) -> str:
         """Say what would do in the place of a name that nothing has."""
         known = [*self.builtin, *installed(self.group)]
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         names = ", ".join(self.written.get(each, each) for each in known)
         return (

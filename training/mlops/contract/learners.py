@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint, by_import_path
 from mlops.contract.learner_settings import LightGbmSettings, SklearnSettings
@@ -64,7 +64,7 @@ LEARNERS: Final = ExtensionPoint(
 )
 
 
-LearnerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(LEARNERS.check_known)]
+LearnerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), BeforeValidator(LEARNERS.check_short)]
 
 
 def check_learns(learner: str, kind: str | None, objective: str) -> None:

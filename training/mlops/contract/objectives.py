@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint, by_import_path
 from mlops.contract.metrics import MetricSpec, names_for, spec_of
@@ -123,7 +123,7 @@ OBJECTIVES: Final = ExtensionPoint(
 )
 
 
-ObjectiveName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(OBJECTIVES.check_known)]
+ObjectiveName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), BeforeValidator(OBJECTIVES.check_short)]
 
 
 def known_spec(name: str) -> ObjectiveSpec | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from mlops.contract.extensions import ExtensionPoint
 from mlops.contract.sampler_settings import HalvingSettings, HyperbandSettings, MedianSettings, TpeSettings
@@ -73,5 +73,5 @@ PRUNERS: Final = ExtensionPoint(
 )
 
 
-SamplerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(SAMPLERS.check_known)]
-PrunerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), AfterValidator(PRUNERS.check_known)]
+SamplerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), BeforeValidator(SAMPLERS.check_short)]
+PrunerName = Annotated[str, StringConstraints(pattern=EXTENSION_PATTERN), BeforeValidator(PRUNERS.check_short)]
