@@ -44,6 +44,8 @@ class Places:
     """Those that were given instead."""
     option: str
     """By which they were given."""
+    fields: Mapping[KeyPath, str]
+    """Of a request, those by which some were given instead."""
 
     def of(self, path: KeyPath, problem: str) -> str:
         """
@@ -52,10 +54,18 @@ class Places:
         :param problem: pydantic's type of it
         """
         for length in range(len(path), 0, -1):
-            if (text := self.changes.get(path[:length])) is not None:
-                return f"{self.option} {'.'.join(path[:length])}={text}"
+            if path[:length] in self.changes:
+                return self.given(path[:length])
+        # What is wrong about several settings together is wrong by those that are not the file's.
+        if below := [keys for keys in self.changes if keys[: len(path)] == path]:
+            return ", ".join(map(self.given, below))
         line, column = _position(path, problem, self.marks)
         return f"{self.file}:{line}:{column}"
+
+    def given(self, keys: KeyPath) -> str:
+        """The value that was given in place of the file's, as it was given."""
+        name = self.fields.get(keys) or f"{self.option} {'.'.join(keys)}"
+        return f"{name}={self.changes[keys]}"
 
 
 def read_section(
@@ -84,12 +94,14 @@ def parse_section(
     what: str,
     changes: Mapping[KeyPath, str] = MappingProxyType({}),
     option: str = "--set",
+    fields: Mapping[KeyPath, str] = MappingProxyType({}),
 ) -> SectionFile[SectionT]:
     """
     :param file: name of the file that holds the text
     :param what: it holds, as ``a pipeline``
     :param changes: values that take the place of the file's, as YAML
     :param option: by which they were given, for messages
+    :param fields: of a request, by which some of them were given instead
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
     try:
@@ -102,10 +114,10 @@ def parse_section(
         raise SpecError(f"{file}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
     marks: dict[KeyPath, tuple[Mark, Mark]] = {}
     _collect_marks(node, (), marks, file)
-    places = Places(file=file, marks=marks, changes=changes, option=option)
+    places = Places(file=file, marks=marks, changes=changes, option=option, fields=fields)
     document = _Loader.construct(node)
     for keys, value in changes.items():
-        _put(document, keys, value, f"{option} {'.'.join(keys)}={value}")
+        _put(document, keys, value, places.given(keys))
     try:
         section = kind.model_validate(document)
     except ValidationError as error:

@@ -31,7 +31,13 @@ def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType(
     return _checked(read_section(Pipeline, path, "a pipeline", changes, option), path)
 
 
-def changed_pipeline(text: str, name: str, changes: Mapping[KeyPath, str], option: str) -> Pipeline:
+def changed_pipeline(
+    text: str,
+    name: str,
+    changes: Mapping[KeyPath, str],
+    option: str,
+    fields: Mapping[KeyPath, str] = MappingProxyType({}),
+) -> Pipeline:
     """
     Check a pipeline with other settings, where its file is not at hand.
 
@@ -39,10 +45,13 @@ def changed_pipeline(text: str, name: str, changes: Mapping[KeyPath, str], optio
     :param name: of the pipeline
     :param changes: values that take the place of the file's, as YAML
     :param option: by which they were given, for messages
+    :param fields: of a request, by which some of them were given instead
     :raises SpecError: one line for each mistake
     """
     file = name + SUFFIX
-    return _checked(parse_section(Pipeline, text, file, "a pipeline", changes, option), Path(file), is_at_hand=False)
+    return _checked(
+        parse_section(Pipeline, text, file, "a pipeline", changes, option, fields), Path(file), is_at_hand=False
+    )
 
 
 def _checked(read: SectionFile[Pipeline], path: Path, is_at_hand: bool = True) -> Pipeline:

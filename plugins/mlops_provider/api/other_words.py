@@ -65,9 +65,13 @@ def training_settings(
     """
     :param learner: None: as the pipeline's file says
     :param given_as: name of the hyperparameters in the request, for messages
-    :raises SpecError: naming a hyperparameter that the learner does not have
+    :raises SpecError: naming a learner that there is not, or a hyperparameter that it does not have, or lacks
     """
     trains = learner or pipeline.train.learner
+    try:
+        LEARNERS.import_path(trains)
+    except SpecError:
+        raise SpecError(f"model type {trains}: name {LEARNERS.wanted(trains)}") from None
     if model_args and trains != TORCH:
         raise SpecError(f"model.args: they are of build_model, by which torch trains, and not {trains}")
     settings: dict[str, Any] = {f"train.model_args.{name}": value for name, value in model_args.items()}
@@ -86,9 +90,44 @@ def training_settings(
             place[inner[-1]] = value
         elif settings.setdefault(f"train.{key}", value) is not value:
             raise SpecError(f"{given_as}: train.{key} is given twice, also by model.args; keep one of the two")
+    if is_other and trains != TORCH and not by_import_path(trains):
+        for name, field in LEARNERS.load(trains).section.model_fields.items():
+            if field.is_required() and name not in settings["train.learner_settings"]:
+                raise SpecError(f"{given_as}.{name}: it is missing, and learner {trains} has to be told")
     if pipeline.tune is not None and settings:
         settings["tune"] = None  # what it finds would take the place of what is given
     return settings
+
+
+def training_fields(
+    pipeline: Pipeline,
+    learner: str | None,
+    hyperparameters: Mapping[str, Any],
+    given_as: str,
+    model_args: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, str]:
+    """
+    Return by which fields of the request settings of the training are given; for the parameters see
+    :func:`training_settings`.
+    """
+    trains = learner or pipeline.train.learner
+    fields = {name: f"{given_as}.{name}" for name in hyperparameters}
+    return {
+        "train.learner_settings": given_as,
+        **{f"train.model_args.{name}": f"model.args.{name}" for name in model_args},
+        **{
+            f"train.{key}": field
+            for key, field in named(fields, lambda name: keys_of(pipeline, trains, name, given_as)).items()
+        },
+    }
+
+
+def resource_fields(given_as: str) -> dict[str, str]:
+    """:param given_as: name of the resources in the request"""
+    return {
+        "train.processes": f"{given_as}.gpus",
+        **{f"pods.train.{name}": f"{given_as}.{name}" for name in ("gpus", "cpu", "memory")},
+    }
 
 
 def named(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,10 +10,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from obstore.exceptions import BaseError
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from mlops.contract.rest import PROBLEM_TYPE, ProblemDetails
-from mlops.contract.section import SpecError
+from mlops.contract.refs import VERSION_PATTERN
+from mlops.contract.rest import MODEL_VERSION_PATTERN, PROBLEM_TYPE, ProblemDetails
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN, SpecError, requirement
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.mlflow_rest import MlflowError
 
@@ -36,6 +38,46 @@ DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
     for status in (401, 403, 404, 409, 422, 502)
 }
 """The errors that any request may meet, for the OpenAPI document."""
+
+
+_EXPECTED: Final[Mapping[str, str]] = {
+    VERSION_PATTERN: "the version of a snapshot or its beginning, six hexadecimal digits or more, such as 4f1f0c",
+    NAME_PATTERN: "lower-case letters, digits and underscores, such as flight_ranking",
+    EXPERIMENT_NAME_PATTERN: "lower-case letters, digits and underscores, 100 at most, such as more_layers",
+    MODEL_VERSION_PATTERN: "the number of a version, such as 7",
+}
+"""What a text must be, by the pattern that it does not match: where a setting of a file has no words of its own."""
+
+
+def sentence(found: ErrorDetails, place: Sequence[int | str]) -> str:
+    """
+    Say one of pydantic's findings about a request: the field, the value and what would do.
+
+    :param place: of the field
+    """
+    name = ".".join(map(str, place)) or "body"
+    kind, value = found["type"], found["input"]
+    if kind == "missing":
+        return f"{name}: it is missing"
+    if kind == "extra_forbidden":
+        return f"{name}: there is no such field; leave it out"
+    if kind == "value_error":  # ours, and whole sentences
+        return f"{name}: {found['msg'].removeprefix('Value error, ')}"
+    if kind == "string_pattern_mismatch" and (wanted := _EXPECTED.get(str(found["ctx"]["pattern"]))):
+        return f"{name} must be {wanted}, got {value!r:.100}"
+    return f"{name} {requirement(found)}"
+
+
+def _mistake(found: ErrorDetails, request: Request, body: Any) -> str:
+    place = found["loc"][1:]
+    if found["type"] == "json_invalid":
+        before = str(body)[: int(place[0])]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        return f"body:{line}:{column}: it is no JSON: {found['ctx']['error']}"
+    sent = request.headers.get("content-type", "")
+    if found["loc"] == ("body",) and found["input"] is not None and "json" not in sent:
+        return f"body: send it with the header Content-Type: application/json, which is {sent or 'missing'}"
+    return sentence(found, place)
 
 
 def answer_problems(app: FastAPI) -> None:
@@ -69,9 +111,8 @@ def answer_problems(app: FastAPI) -> None:
         return _details(said.status, str(said), error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        lines = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
-        return _details(422, "\n".join(lines))
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _details(422, "\n".join(_mistake(each, request, error.body) for each in error.errors()))
 
     @app.exception_handler(Exception)
     async def defect(_: Request, error: Exception) -> JSONResponse:  # the server logs where it comes from

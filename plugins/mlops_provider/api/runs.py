@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
@@ -35,7 +36,7 @@ from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags, xcom
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.idempotency import IdempotencyKey, RunOnce
-from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.problems import DOCUMENTED, Problem, sentence
 from mlops_provider.api.verdicts import judged
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
@@ -80,10 +81,17 @@ class Submission:
         self._response = response
         self._key = idempotency_key
 
-    async def start(self, asked: NewRun, place: str = "runs", text: str | None = None) -> RunSummary:
+    async def start(
+        self,
+        asked: NewRun,
+        place: str = "runs",
+        text: str | None = None,
+        fields: Mapping[str, str] = MappingProxyType({}),
+    ) -> RunSummary:
         """
         :param place: where its address lies, seen from the request's
         :param text: of the pipeline's file, where it was read already
+        :param fields: of the request, in which settings were given, for messages
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
@@ -93,7 +101,7 @@ class Submission:
         if found is None:
             text = text or await text_of_pipeline(asked.pipeline, self.airflow)
             # It reads YAML: nothing for the event loop.
-            await asyncio.to_thread(_check_settings, asked, text)
+            await asyncio.to_thread(_check_settings, asked, text, fields)
             if asked.dataset is not None:
                 store = await of_name(asked.pipeline, store_of)
                 await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
@@ -139,8 +147,7 @@ def made(kind: type[AskedT], **fields: Any) -> AskedT:
     try:
         return kind(**fields)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise SpecError("\n".join(lines)) from None
+        raise SpecError("\n".join(sentence(each, each["loc"]) for each in error.errors())) from None
 
 
 async def text_of_pipeline(pipeline: str, airflow: Airflow) -> str:
@@ -151,22 +158,32 @@ async def text_of_pipeline(pipeline: str, airflow: Airflow) -> str:
     """
     task = await airflow.found(f"/dags/{dag_id_of(pipeline)}/tasks/{TASK}")
     if task is None or not task["doc_md"]:
-        names = sorted(filter(None, map(tried_out, await readable_dags(airflow))))
-        near = difflib.get_close_matches(pipeline, names, n=1)
-        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}, those in YAML"
-        raise Problem(404, f"there is no pipeline {pipeline!r} that may be tried out: {known}")
+        raise await _no_pipeline(pipeline, airflow)
     return text_of(task["doc_md"])
 
 
-def _check_settings(asked: NewRun, text: str) -> None:
+async def _no_pipeline(pipeline: str, airflow: Airflow, is_night: bool = False) -> Problem:
+    found = await readable_dags(airflow)
+    names = sorted(each for each in (found if is_night else map(tried_out, found)) if each and not tried_out(each))
+    near = difflib.get_close_matches(pipeline, names, n=1)
+    others = f"there are {', '.join(names) or 'none'}{'' if is_night else ', those in YAML'}"
+    what = "you may read" if is_night else "may be tried out"
+    return Problem(
+        404, f"there is no pipeline {pipeline!r} that {what}: {f'did you mean {near[0]}?' if near else others}"
+    )
+
+
+def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str]) -> None:
     """
     Check what is asked for by the pipeline's file.
 
+    :param fields: see :meth:`Submission.start`
+
     :raises SpecError: naming the setting and the fix
     """
-    request = Request.of_params(asked.model_dump())
+    request = Request.of_params(asked.model_dump(), fields)
     pipeline = request.checked(
-        lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"))
+        lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"), request.fields)
     )
     request.interval(pipeline, datetime.now(UTC))
 
@@ -194,7 +211,14 @@ async def runs(
     dag_id = "~" if pipeline is None else dag_id_of(pipeline) if kind == "experiment" else pipeline
     if pipeline is None:
         params["dag_id_pattern"] = dag_id_of("%") if kind == "experiment" else f"%{ROLLBACK}"
-    page = await airflow.request("GET", f"/dags/{dag_id}/dagRuns", params=params)
+    try:
+        page = await airflow.found(f"/dags/{dag_id}/dagRuns", params=params)
+    except Problem as error:
+        if error.status == 400 and cursor:
+            raise Problem(422, f"cursor {cursor!r:.100} is none of these runs: begin without one") from None
+        raise
+    if page is None:
+        raise await _no_pipeline(str(pipeline), airflow, kind == "night")
     found = [
         summary_of(run)
         for run in page["dag_runs"]

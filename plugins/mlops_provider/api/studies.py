@@ -41,7 +41,7 @@ router = APIRouter(tags=["studies"], responses=DOCUMENTED)
 @router.post("/studies", status_code=201, responses=ASKED_BEFORE)
 async def start(asked: NewStudy, submission: SubmissionDep) -> RunSummary:
     """Have Airflow search for the settings of a training, by trials; the run's id is the study's."""
-    return await submission.start(made(NewRun, **asked.run()), "studies")
+    return await submission.start(made(NewRun, **asked.run()), "studies", fields=asked.fields())
 
 
 async def _find(study: str, airflow: AirflowDep) -> Run:

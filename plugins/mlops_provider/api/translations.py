@@ -6,17 +6,17 @@ Requests as other platforms have them, for programs that speak so already. Each 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import httpx
 from fastapi import APIRouter, Header, Response
 from fastapi.sse import EventSourceResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
-from mlops.contract.rest import NewRun, NewStudy, Run, RunSummary
-from mlops.contract.section import EXTENSION_PATTERN, NAME_PATTERN, SpecError
+from mlops.contract.rest import Asked, NewRun, NewStudy, Run, RunSummary
+from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.metrics import stream
 from mlops_provider.api.other_words import (
@@ -24,8 +24,10 @@ from mlops_provider.api.other_words import (
     keys_of,
     metric_of,
     named,
+    resource_fields,
     resource_settings,
     source_settings,
+    training_fields,
     training_settings,
 )
 from mlops_provider.api.problems import DOCUMENTED, Problem
@@ -38,18 +40,14 @@ router = APIRouter(tags=["other forms"], responses=DOCUMENTED)
 
 PipelineName = Annotated[str, Field(pattern=NAME_PATTERN)]
 Learner = Annotated[
-    str, Field(pattern=EXTENSION_PATTERN, description="What trains: `torch`, `lightgbm`, `sklearn` or another learner")
+    str, Field(min_length=1, description="What trains: `torch`, `lightgbm`, `sklearn` or another learner")
 ]
 
 
-class _Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Resources(_Asked):
+class Resources(Asked):
     """Of each pod of the training, where the steps run as pods."""
 
-    gpus: int | None = Field(default=None, ge=0, description="A process of torch for each of them")
+    gpus: int | None = Field(default=None, strict=True, ge=0, description="A process of torch for each of them")
     cpu: str | int | float | None = None
     memory: str | int | None = Field(default=None, examples=["64Gi"])
 
@@ -57,7 +55,7 @@ class Resources(_Asked):
         return self.model_dump(exclude_none=True)
 
 
-class PipelineConfig(_Asked):
+class PipelineConfig(Asked):
     """What is not as the pipeline's file says."""
 
     data_source: str | None = Field(
@@ -69,21 +67,6 @@ class PipelineConfig(_Asked):
     model_type: Learner | None = None
     hyperparams: dict[str, Any] = Field(default={}, description="By the learner's names, or `lr`, `depth` and the like")
     resources: Resources = Resources()
-
-
-class PipelineRun(_Asked):
-    """A run of a pipeline."""
-
-    pipeline_id: PipelineName
-    config: PipelineConfig = PipelineConfig()
-
-
-class ModelConfig(_Asked):
-    """The model that is trained."""
-
-    pipeline: PipelineName | None = Field(default=None, description="The dataset's, if not given")
-    type: Learner | None = None
-    args: dict[str, Any] = Field(default={}, description="Of `build_model`, where torch trains")
 
 
 class DatasetName(BaseModel):
@@ -101,16 +84,51 @@ class DatasetName(BaseModel):
         return value
 
 
-class TrainingRun(_Asked):
+class OfData(Asked):
+    """Of which data a run is."""
+
+    as_of: str | None = Field(default=None, description="As of `POST /runs`", examples=["2013-02-09"])
+    dataset: DatasetName | None = Field(
+        default=None, description="In place of `as_of`: a DatasetRef, or `NAME@VERSION`", examples=["digits@4f1f0c"]
+    )
+
+    def data(self, pipeline: str) -> dict[str, str | None]:
+        """
+        Return the same, as ``POST /runs`` has it.
+
+        :raises SpecError: where the dataset is another pipeline's
+        """
+        if self.dataset is not None and self.dataset.name != pipeline:
+            raise SpecError(
+                f"dataset.name {self.dataset.name}: the model is of {pipeline}, which learns from snapshots of its own"
+            )
+        return {"as_of": self.as_of, "dataset": None if self.dataset is None else self.dataset.version}
+
+
+class PipelineRun(OfData):
+    """A run of a pipeline."""
+
+    pipeline_id: PipelineName
+    config: PipelineConfig = PipelineConfig()
+
+
+class ModelConfig(Asked):
+    """The model that is trained."""
+
+    pipeline: PipelineName | None = Field(default=None, description="The dataset's, if not given")
+    type: Learner | None = None
+    args: dict[str, Any] = Field(default={}, description="Of `build_model`, where torch trains")
+
+
+class TrainingRun(OfData):
     """A training."""
 
     model: ModelConfig = ModelConfig()
-    dataset: DatasetName | None = Field(default=None, description="A DatasetRef, or `NAME@VERSION`")
-    hyperparameters: dict[str, Any] = {}
+    hyperparameters: dict[str, Any] = Field(default={})
     resources: Resources = Resources()
 
 
-class Objective(_Asked):
+class Objective(Asked):
     """What is searched for."""
 
     metric: str
@@ -124,7 +142,7 @@ class Objective(_Asked):
         return {"metric": value} if isinstance(value, str) else value
 
 
-class Search(_Asked):
+class Search(OfData):
     """A search for hyperparameters."""
 
     pipeline: PipelineName
@@ -134,7 +152,7 @@ class Search(_Asked):
         examples=[{"lr": {"type": "loguniform", "min": 0.0001, "max": 0.01}, "hidden": [32, 64]}],
     )
     objective: Objective | None = Field(default=None, description="Or the metric's name; the pipeline's, if not given")
-    n_trials: int | None = Field(default=None, ge=1)
+    n_trials: int | None = Field(default=None, strict=True, ge=1)
     sampler: str | None = None
 
 
@@ -150,29 +168,35 @@ _ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-async def _start(pipeline: str, translate: Callable[[str], NewRun], submission: Submission, place: str) -> NamedRun:
+Translated = tuple[NewRun, Mapping[str, str]]
+"""A request of ``/runs``; and by which fields of the other request its settings were given, for messages."""
+_OF_STUDY: Final = {"space": "search_space", "metric": "objective", "trials": "n_trials"}
+"""Fields of ``/studies``, and what ``/hpo/studies`` calls them."""
+
+
+async def _start(pipeline: str, translate: Callable[[str], Translated], submission: Submission, place: str) -> NamedRun:
     """
     :param translate: makes the request of the pipeline's file
     :param place: see :meth:`Submission.start`
     """
     try:
         text = await text_of_pipeline(pipeline, submission.airflow)
-        asked = await asyncio.to_thread(translate, text)
+        asked, fields = await asyncio.to_thread(translate, text)
     except (SpecError, Problem):
         # As it is now: the run may have been asked for before, by the file as it was then.
         if (found := await submission.before(pipeline, place)) is None:
             raise
     else:
-        found = await submission.start(asked, place, text)
+        found = await submission.start(asked, place, text, fields)
     return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(pipeline))
 
 
 @router.post("/pipelines/runs", status_code=201, responses=_ASKED_BEFORE)
 async def start_pipeline(asked: PipelineRun, submission: SubmissionDep) -> NamedRun:
     """`POST /runs`, with another source, learner, hyperparameters and resources for this run."""
-    name, config = asked.pipeline_id, asked.config
+    name, config, data = asked.pipeline_id, asked.config, asked.data(asked.pipeline_id)
 
-    def translate(text: str) -> NewRun:
+    def translate(text: str) -> Translated:
         pipeline = changed_pipeline(text, name, {}, "settings")
         deployment = Deployment.load(pipeline.team)
         settings = {
@@ -180,7 +204,13 @@ async def start_pipeline(asked: PipelineRun, submission: SubmissionDep) -> Named
             **training_settings(pipeline, config.model_type, config.hyperparams, "config.hyperparams"),
             **resource_settings(pipeline, config.resources.asked(), config.model_type, deployment),
         }
-        return made(NewRun, pipeline=name, settings=settings)
+        fields = {
+            **{key: "config.data_source" for key in settings if key.startswith("ingest.")},
+            **training_fields(pipeline, config.model_type, config.hyperparams, "config.hyperparams"),
+            **resource_fields("config.resources"),
+            "train.learner": "config.model_type",
+        }
+        return made(NewRun, pipeline=name, settings=settings, **data), fields
 
     return await _start(name, translate, submission, "../runs")
 
@@ -192,16 +222,20 @@ async def start_training(asked: TrainingRun, submission: SubmissionDep) -> Named
     name = asked.model.pipeline or (dataset.name if dataset else None)
     if name is None:
         raise SpecError("model.pipeline: name the pipeline whose model is trained, or give a dataset, which is one's")
-    if dataset and dataset.name != name:
-        raise SpecError(f"dataset.name {dataset.name}: the model is of {name}, which learns from snapshots of its own")
+    data = asked.data(name)
 
-    def translate(text: str) -> NewRun:
+    def translate(text: str) -> Translated:
         pipeline = changed_pipeline(text, name, {}, "settings")
         settings = {
             **training_settings(pipeline, learner, asked.hyperparameters, "hyperparameters", asked.model.args),
             **resource_settings(pipeline, asked.resources.asked(), learner, Deployment.load(pipeline.team)),
         }
-        return made(NewRun, pipeline=name, settings=settings, dataset=dataset.version if dataset else None)
+        fields = {
+            **training_fields(pipeline, learner, asked.hyperparameters, "hyperparameters", asked.model.args),
+            **resource_fields("resources"),
+            "train.learner": "model.type",
+        }
+        return made(NewRun, pipeline=name, settings=settings, **data), fields
 
     return await _start(name, translate, submission, "runs")
 
@@ -209,8 +243,9 @@ async def start_training(asked: TrainingRun, submission: SubmissionDep) -> Named
 @router.post("/hpo/studies", status_code=201, responses=_ASKED_BEFORE)
 async def start_search(asked: Search, submission: SubmissionDep) -> NamedRun:
     """`POST /studies`, by search space and objective."""
+    data = asked.data(asked.pipeline)
 
-    def translate(text: str) -> NewRun:
+    def translate(text: str) -> Translated:
         pipeline = changed_pipeline(text, asked.pipeline, {}, "settings")
         learner, objective, before = pipeline.train.learner, asked.objective, pipeline.tune
         is_other_sampler = asked.sampler is not None and before is not None and before.sampler != asked.sampler
@@ -223,8 +258,10 @@ async def start_search(asked: Search, submission: SubmissionDep) -> NamedRun:
             sampler=asked.sampler,
             sampler_settings={} if is_other_sampler else None,
             trials=asked.n_trials,
+            **data,
         )
-        return made(NewRun, **study.run())
+        fields = {name: _OF_STUDY.get(field, field) for name, field in study.fields().items()}
+        return made(NewRun, **study.run()), fields
 
     return await _start(asked.pipeline, translate, submission, "../studies")
 

@@ -6,8 +6,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
@@ -57,6 +58,8 @@ class Request:
     """Keeps the results apart from those of other names."""
     launcher: str | None = None
     """None: the pipeline's own."""
+    fields: Mapping[KeyPath, str] = field(default_factory=dict)
+    """Of a request by REST, those by which some changes were given, and not by ``settings``."""
     is_remote: bool = False
     """Whether the deployment does it, with its own rights, and not the person's machine."""
 
@@ -78,9 +81,10 @@ class Request:
         )
 
     @classmethod
-    def of_params(cls, params: Mapping[str, Any]) -> Request:
+    def of_params(cls, params: Mapping[str, Any], fields: Mapping[str, str] = MappingProxyType({})) -> Request:
         """
         :param params: of a run of Airflow, see :func:`mlops_provider.experiments.dags.parameters`
+        :param fields: of a request, in which settings were given, for messages
         :raises SpecError: naming the setting, its value and the fix
         """
         sample = [] if params["sample"] is None else [("features.sample", params["sample"])]
@@ -92,6 +96,7 @@ class Request:
             until=params["until"],
             seeds=params["seeds"],
             name=params["name"],
+            fields={tuple(name.split(".")): given_as for name, given_as in fields.items()},
             is_remote=True,
         )
 
@@ -100,6 +105,13 @@ class Request:
         if self.is_remote:
             return name
         return "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+
+    def setting(self, keys: Sequence[str]) -> str:
+        """Return a setting as the person has named it."""
+        for length in range(len(keys), 0, -1):
+            if (given_as := self.fields.get(tuple(keys[:length]))) is not None:
+                return ".".join((given_as, *keys[length:]))
+        return f"{self.option('settings')} {'.'.join(keys)}"
 
     def checked(self, read: Callable[[Mapping[KeyPath, str]], Pipeline]) -> Pipeline:
         """
@@ -137,8 +149,7 @@ class Request:
             raise SpecError(f"{self.option('until')} ingest: with {given} nothing is left to do; leave one of them out")
         for step, *keys in self.changes:
             if step == "ingest":
-                name = ".".join((step, *keys))
-                raise SpecError(f"{self.option('settings')} {name}: {given} is as it was taken; leave one of them out")
+                raise SpecError(f"{self.setting((step, *keys))}: {given} is as it was taken; leave one of them out")
 
     def _refuse_reach(self, before: Pipeline, after: Pipeline, readable: Sequence[str]) -> None:
         """
@@ -159,23 +170,23 @@ class Request:
             name = ".".join(keys)
             is_place = of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path"
             if is_place and keys in known and isinstance(value, str) and readable:
-                self._refuse_elsewhere(name, value, readable)
+                self._refuse_elsewhere(self.setting(keys), value, readable)
             elif keys[:2] in _READ or _OUTWARD & {*name.split(".")}:
                 others = ", or have it named in [mlops] experiment_sources of the deployment" if is_place else ""
                 raise SpecError(
-                    f"{self.option('settings')} {name}: in Airflow an experiment reads what its pipeline reads; change "
+                    f"{self.setting(keys)}: in Airflow an experiment reads what its pipeline reads; change "
                     f"the pipeline's file, or try it out by mlops run{others}"
                 )
             elif isinstance(value, str) and _CODE.match(value.strip()) and not is_of_recipe(value):
                 raise SpecError(
-                    f"{self.option('settings')} {name}={value}: in Airflow an experiment runs code of recipes only; "
+                    f"{self.setting(keys)}={value}: in Airflow an experiment runs code of recipes only; "
                     "name code of include/, change the pipeline's file, or try it out by mlops run"
                 )
 
     def _refuse_elsewhere(self, name: str, value: str, readable: Sequence[str]) -> None:
         if not _is_below(value, readable):
             raise SpecError(
-                f"{self.option('settings')} {name}={value}: experiments may read what lies below "
+                f"{name}={value}: experiments may read what lies below "
                 f"{', '.join(readable)}: these are experiment_sources, which whoever runs the deployment sets"
             )
 
@@ -213,7 +224,7 @@ class Request:
         for (step, *keys), value in self.changes.items():
             if step == "train" and (name := ".".join(map(str, keys))) in space:
                 raise SpecError(
-                    f"{self.option('settings')} {step}.{name}={value}: what tune finds would take its place; add "
+                    f"{self.setting((step, *keys))}={value}: what tune finds would take its place; add "
                     f"{self.option('settings')} tune=null to train without the search, or narrow tune.space.{name}"
                 )
 
@@ -284,10 +295,13 @@ def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, Any]]:
 
 def as_instant(given: str, timezone: str, option: str = "--as-of") -> datetime:
     """:raises SpecError: where it is no date or instant of ISO 8601"""
+    wanted = "write it as 2013-02-09 or 2013-02-09T05:00:00Z"
+    if not given.isprintable() or given != given.strip():  # Python reads over a NUL at the end
+        raise SpecError(f"{option} {given!r}: it has spaces around it, or characters that cannot be seen; {wanted}")
     try:
         instant = datetime.fromisoformat(given)
     except ValueError as error:
-        raise SpecError(f"{option} {given}: {error}; write it as 2013-02-09 or 2013-02-09T05:00:00Z") from None
+        raise SpecError(f"{option} {given}: {error}; {wanted}") from None
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=ZoneInfo(timezone))
 
 

@@ -14,8 +14,10 @@ import httpx
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from project import REPOSITORY
+from pydantic import ValidationError
 
 from mlops.contract.refs import Artifact, CheckpointRef, ModelVersionRef
+from mlops.contract.rest import NewRollback
 from mlops_provider.api.airflow import Airflow, _airflow
 from mlops_provider.api.app import app
 from mlops_provider.experiments.dags import _shown
@@ -120,3 +122,149 @@ def test_a_night_whose_evaluation_cannot_be_read_has_no_verdict(world: World, re
     world.xcoms["evaluate"] = returned
     status, run = world.ask("GET", f"/runs/{NAME}@{NIGHT}")
     assert (status, run["result"]) == (200, None)
+
+
+PLACED = {"pipeline": NAME, "as_of": "2013-02-09"}
+UNSEEN = "as_of '2013-02-09{}': it has spaces around it, or characters that cannot be seen; write it as 2013-02-09 or "
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"as_of": "2013-02-09\0"}, 422, UNSEEN.format("\\x00")),
+        ({"as_of": "2013-02-09 "}, 422, UNSEEN.format(" ")),
+        (
+            {"settings": {"train.epochs": True, "tune": None}}, 422,
+            "settings train.epochs=true: train.epochs must be a number, and neither true nor false, got True",
+        ),
+        ({"settings": {"train.learning_rate": True, "tune": None}}, 422, "must be a number, and neither"),
+        ({"seeds": True}, 422, "seeds must be a valid integer, got True"),
+        ({"sample": True}, 422, "sample must be a valid number, got True"),
+        ({"seeds": 0}, 422, "seeds must be >= 1, got 0"),
+        (
+            {"settings": {"pods.train.memory": 64}}, 422,
+            "pods.train.memory must be at least 1Mi, and 64 is in bytes: say the unit, such as 4Gi, got 64",
+        ),
+        ({"settings": {"pods.train.cpu": 0}}, 422, "pods.train.cpu must be more than 0, such as 500m or 2, got 0"),
+        ({"dataset": "latest"}, 422, "dataset must be the version of a snapshot or its beginning, six hexadecimal "),
+        ({"name": "My run"}, 422, "name must be lower-case letters, digits and underscores, 100 at most, such as more"),
+        ({"pipeline": "My run"}, 422, "pipeline must be lower-case letters, digits and underscores, such as flight_r"),
+        ({"pipeline": None}, 422, "pipeline: it is missing"),
+        ({"epochs": 1}, 422, "epochs: there is no such field; leave it out"),
+        ({"settings": {"train.seed": 1 << 64}}, 422, "settings: 18446744073709551616 is a whole number of"),
+        ({"until": "promote"}, 422, "until must be 'ingest', 'validate'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_in_sentences(world: World, change: dict[str, Any], status: int, said: str) -> None:
+    """Broken: a value would count as another one; or the answer would be a pattern, or words of Python."""
+    found, detail = world.ask("POST", "/runs", PLACED | change)
+    assert (found, said in detail) == (status, True), detail
+    assert world.triggered == []
+
+
+def test_null_is_as_if_it_was_not_given(world: World) -> None:
+    """Broken: programs that write each field of theirs would be refused for some of them."""
+    nothing = dict.fromkeys(("settings", "dataset", "until", "seeds", "sample", "name"))
+    for path, body in (
+        ("/runs", PLACED | nothing),
+        ("/pipelines/runs", {"pipeline_id": NAME, "as_of": "2013-02-09", "config": None, "dataset": None}),
+        (
+            "/pipelines/runs", {
+                "pipeline_id": NAME, "as_of": "2013-02-09",
+                "config": dict.fromkeys(("hyperparams", "resources", "model_type", "data_source")),
+            },
+        ),
+        (
+            "/training-runs",
+            {"model": {"pipeline": NAME, "args": None}, "as_of": "2013-02-09", "hyperparameters": None},
+        ),
+    ):  # fmt: skip
+        status, answer = world.ask("POST", path, body)
+        assert status == 201, answer
+    assert {str(each["conf"]) for each in world.triggered} == {"{'as_of': '2013-02-09'}"}
+
+
+SPACE = {"pipeline": NAME, "search_space": {"lr": [0.1, 0.2]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/pipelines/runs", {"pipeline_id": NAME}), ("/training-runs", {"model": {"pipeline": NAME}}),
+                       ("/hpo/studies", SPACE)],
+)  # fmt: skip
+def test_requests_of_other_platforms_say_of_which_data(world: World, path: str, body: dict[str, Any]) -> None:
+    """Broken: what is tried so could be of the newest data only."""
+    assert world.ask("POST", path, body | {"as_of": "2013-02-09"})[0] == 201
+    assert world.triggered[-1]["conf"]["as_of"] == "2013-02-09"
+    for given, said in (
+        ({"as_of": "soon"}, "as_of soon: Invalid isoformat string: 'soon'; write it as 2013-02-09"),
+        ({"dataset": f"{NAME}@abcdef"}, f"dataset abcdef: {NAME} has no such snapshot; none was taken yet"),
+        ({"dataset": "digits@abcdef"}, f"dataset.name digits: the model is of {NAME}"),
+        ({"dataset": f"{NAME}@abcdef", "as_of": "2013-02-09"}, "dataset abcdef is of an interval of its own; keep one"),
+        ({"dataset": f"{NAME}@latest"}, "dataset.version must be the version of a snapshot or its beginning"),
+    ):
+        status, detail = world.ask("POST", path, body | given)
+        assert (status, said in detail) == (422, True), detail
+    assert len(world.triggered) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/pipelines/runs", {"config": {"hyperparams": {"lr": -1}}}, "config.hyperparams.lr=-1: train.learning_rate m"),
+        (
+            "/pipelines/runs", {"config": {"model_type": "sklearn"}},
+            "config.hyperparams.estimator: it is missing, and learner sklearn has to be told",
+        ),
+        ("/pipelines/runs", {"config": {"model_type": "Torch"}}, "model type Torch: name one of torch, light"),
+        (
+            "/pipelines/runs", {"config": {"resources": {"memory": 64}}},
+            "config.resources.memory=64: pods.train.memory must be at least 1Mi",
+        ),
+        ("/hpo/studies", SPACE | {"sampler": "TPE"}, "sampler=TPE: tune.sampler must be one of tpe, random, grid ("),
+        (
+            "/hpo/studies", {"pipeline": NAME, "sampler": "grid", "search_space": {"lr": {"low": 0.1, "high": 0.2}}},
+            "search_space={learning_rate: {low: 0.1, high: 0.2}}, sampler=grid",
+        ),
+        (
+            "/studies", {"pipeline": NAME, "space": {"lr": {"low": 1, "high": 2}}},
+            "space={lr: {low: 1, high: 2}}: tune.space.lr must be a setting",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_request_says_is_told_by_its_fields(world: World, path: str, body: dict[str, Any], said: str) -> None:
+    """Broken: it would be told by the line of a file in which it does not stand."""
+    status, detail = world.ask("POST", path, {"pipeline_id": NAME} | body if "config" in body else body)
+    assert (status, said in detail) == (422, True), detail
+    assert ".yaml:" not in detail
+
+
+def test_a_body_that_is_no_json_is_told_with_its_place(world: World) -> None:
+    json_type = {"Content-Type": "application/json"}
+    status, detail = world.ask("POST", "/runs", content='{"pipeline":\n  bad', headers=json_type)
+    assert (status, detail) == (422, "body:2:3: it is no JSON: Expecting value")
+    wanted = "body: send it with the header Content-Type: application/json, which is {}"
+    status, detail = world.ask("POST", "/runs", content="{}")
+    assert (status, detail) == (422, wanted.format("missing"))
+    status, detail = world.ask("POST", "/runs", content="{}", headers={"Content-Type": "text/plain"})
+    assert (status, detail) == (422, wanted.format("text/plain"))
+    assert world.ask("POST", "/runs", [1])[1] == "body must be settings by name, as {name: value}, got [1]"
+
+
+def test_what_is_asked_of_lists_is_refused_in_our_words(world: World) -> None:
+    status, detail = world.ask("GET", "/runs", params={"cursor": "zzz"})
+    assert (status, detail) == (422, "cursor 'zzz' is none of these runs: begin without one")
+    status, detail = world.ask("GET", "/runs", params={"pipeline": "flight_rankin"})
+    assert (status, detail) == (
+        404, "there is no pipeline 'flight_rankin' that may be tried out: did you mean flight_ranking?"
+    )  # fmt: skip
+    status, detail = world.ask("GET", "/runs", params={"pipeline": "x", "kind": "night"})
+    assert (status, detail) == (
+        404, "there is no pipeline 'x' that you may read: there are flight_ranking"
+    )  # fmt: skip
+    assert world.ask("GET", "/runs", params={"pipeline": NAME})[0] == 200
+
+
+def test_a_champion_may_be_a_number() -> None:
+    assert NewRollback(why="late", champion=7).conf("m") == {"model": "m", "why": "late", "champion": "7"}
+    with pytest.raises(ValidationError):
+        NewRollback(why="late", champion=True)

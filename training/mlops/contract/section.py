@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mlops.contract.step import BadConfigError
@@ -95,9 +103,34 @@ _WANTED = {
     "too_short": "have at least {min_length} item, has {actual_length}",
     "dict_type": "be settings by name, as {{name: value}}",
     "model_type": "be settings by name, as {{name: value}}",
+    "model_attributes_type": "be settings by name, as {{name: value}}",
     "list_type": "be a list",
 }
 """Findings of pydantic that speak of Python."""
+
+
+_PATTERNS: Final = {
+    NAME_PATTERN: "must be lower-case letters, digits and underscores",
+    METRIC_PATTERN: "must be a name such as auc or ndcg@10, or an import path",
+    EXTENSION_PATTERN: "must be a name such as ranking, or an import path",
+    QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
+    OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
+    PATH_PATTERN: "must be an absolute path",
+    TEXT_PATTERN: "must not be blank",
+    DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
+    HOLIDAYS_PATTERN: "must be the code of a country, of a part of it, or of a market, such as US, US-NY, XNYS",
+    PREFIX_PATTERN: "must be lower-case letters, digits and underscores, and end with an underscore",
+    STORE_PATTERN: "must be file:///folder or s3://bucket/prefix, without a / at its end",
+    FOLDER_PATTERN: "must be a folder below the DAGs folder, such as search",
+    TEAM_PATTERN: "must be the name of a team: 3 to 50 letters, digits, dashes and underscores",
+    USER_PATTERN: "must be the name of a user of the operating system",
+    URL_PATTERN: "must be an address such as http://prometheus:9090",
+    RULE_PATTERN: "must be a rule such as error_rate <= 0.01",
+    PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
+    TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
+    "or a file such as include/my_pipeline/dataset.sql",
+}
+"""What a text must be, by the pattern that it does not match."""
 
 
 _UNKNOWN: Final = "unknown_setting"
@@ -109,6 +142,24 @@ class Section(BaseModel):
 
     operational: ClassVar[frozenset[str]] = frozenset()
     """Settings that decide how work is done, and not what comes out: after a change of them it is not done again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_and_no_truths(cls, value: Any) -> Any:
+        """Python takes ``true`` for 1: one epoch, where somebody has mixed up two settings."""
+        # Not a validator of the fields: pydantic allows none for one that tells several kinds apart.
+        problems: list[InitErrorDetails] = []
+        for name, field in cls.model_fields.items() if isinstance(value, Mapping) else ():
+            given = value.get(field.alias or name)
+            if not any(isinstance(each, bool) for each in (given if isinstance(given, list) else [given])):
+                continue
+            kinds = {*_types(field.annotation)}
+            if kinds & {int, float} and not kinds & {bool, Any}:
+                reason = PydanticCustomError("truth", "a number, and neither true nor false")
+                problems.append({"type": reason, "loc": (field.alias or name,), "input": given})
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return value
 
 
 class NoSettings(Section):
@@ -140,7 +191,6 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
     """Say one of pydantic's findings in a sentence: the setting, the value and what would do."""
     path = list(keys_of(problem))
     name = ".".join(path) or "settings"
-    value = problem["input"]
     if problem["type"] == "extra_forbidden":
         known = _keys_at(section, [str(part) for part in problem["loc"][:-1]])
         return f"unknown key {name!r}; {_hint(path[-1], known)}"
@@ -148,37 +198,25 @@ def describe(section: type[Section], problem: ErrorDetails) -> str:
         return f"unknown key {name!r}; {problem['msg']}"
     if problem["type"] == "missing":
         return f"the key {name!r} is missing"
+    return f"{name} {requirement(problem)}"
+
+
+def requirement(problem: ErrorDetails) -> str:
+    """Say what would do in place of a value that pydantic refuses, and the value: ``must be >= 1, got 0``."""
+    value = problem["input"]
     if problem["type"] == "string_pattern_mismatch":
-        wanted = {
-            NAME_PATTERN: "must be lower-case letters, digits and underscores",
-            METRIC_PATTERN: "must be a name such as auc or ndcg@10, or an import path",
-            EXTENSION_PATTERN: "must be a name such as ranking, or an import path",
-            QUANTITY_PATTERN: "must be a quantity such as 500m, 2, 4Gi",
-            OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
-            PATH_PATTERN: "must be an absolute path",
-            TEXT_PATTERN: "must not be blank",
-            DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
-            HOLIDAYS_PATTERN: "must be the code of a country, of a part of it, or of a market, such as US, US-NY, XNYS",
-            PREFIX_PATTERN: "must be lower-case letters, digits and underscores, and end with an underscore",
-            STORE_PATTERN: "must be file:///folder or s3://bucket/prefix, without a / at its end",
-            FOLDER_PATTERN: "must be a folder below the DAGs folder, such as search",
-            TEAM_PATTERN: "must be the name of a team: 3 to 50 letters, digits, dashes and underscores",
-            USER_PATTERN: "must be the name of a user of the operating system",
-            URL_PATTERN: "must be an address such as http://prometheus:9090",
-            RULE_PATTERN: "must be a rule such as error_rate <= 0.01",
-            PROGRAM_PATTERN: "must be a file such as include/my_pipeline/train.py",
-            TRANSFORM_PATTERN: "must be an import path such as include.my_pipeline.dataset:rows, "
-            "or a file such as include/my_pipeline/dataset.sql",
-        }.get(str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model")
-        return f"{name} {wanted}, got {value!r}"
+        wanted = _PATTERNS.get(
+            str(problem["ctx"]["pattern"]), "must be an import path such as include.my_pipeline.model:build_model"
+        )
+        return f"{wanted}, got {value!r}"
     got = "" if isinstance(value, (Mapping, BaseModel)) else f", got {value!r}"
     if problem["type"] in _WANTED:
         said = {key: str(said).replace("'", "") for key, said in problem.get("ctx", {}).items()}
-        return f"{name} must {_WANTED[problem['type']].format(**said)}{got}"
+        return f"must {_WANTED[problem['type']].format(**said)}{got}"
     message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     message = message.replace("greater than or equal to", ">=").replace("less than or equal to", "<=")
     message = message.replace("greater than", ">").replace("less than", "<")
-    return f"{name} must be {message}{got}"
+    return f"must be {message}{got}"
 
 
 def _hint(key: str, known: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """What the REST API takes and answers, for its server and its client; the client passes over what it does not know."""
 
+from mlops.contract.rest.asked import Asked
 from mlops.contract.rest.curves import MOST_POINTS, Curve, Curves, Value
 from mlops.contract.rest.datasets import (
     Dataset,
@@ -14,6 +15,7 @@ from mlops.contract.rest.datasets import (
     Split,
 )
 from mlops.contract.rest.models import (
+    MODEL_VERSION_PATTERN,
     Model,
     Models,
     ModelVersion,
@@ -45,10 +47,12 @@ from mlops.contract.rest.studies import NewBudget, NewStudy, Study, Trial, Trial
 
 __all__ = [
     "FINISHED",
+    "MODEL_VERSION_PATTERN",
     "MOST_POINTS",
     "MOST_RUNS",
     "MOST_SEEDS",
     "PROBLEM_TYPE",
+    "Asked",
     "Curve",
     "Curves",
     "Dataset",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
+from mlops.contract.rest.asked import Asked
 from mlops.contract.rest.runs import RunSummary
 from mlops.contract.stages import ARCHIVED, CANARY, PRODUCTION, STAGING, reason_of
 
@@ -68,10 +69,8 @@ class ModelVersion(ModelVersionSummary):
     """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
 
 
-class NewVersion(BaseModel):
+class NewVersion(Asked):
     """A training of an experiment that is to be registered."""
-
-    model_config = ConfigDict(extra="forbid")
 
     run: str = Field(
         description="The experiment's id, as `GET /runs` lists it",
@@ -91,10 +90,8 @@ class StartedRun(RunSummary):
     """What must happen before it begins, in a sentence; null where Airflow starts it by itself."""
 
 
-class NewStage(BaseModel):
+class NewStage(Asked):
     """The stage that a version is wanted in."""
-
-    model_config = ConfigDict(extra="forbid")
 
     stage: Literal[STAGING, CANARY, PRODUCTION, ARCHIVED] = Field(examples=[PRODUCTION])  # type: ignore[valid-type]
 
@@ -121,15 +118,21 @@ class StageAnswer(BaseModel):
     """Address of that run's page, relative to Airflow's."""
 
 
-class NewRollback(BaseModel):
+MODEL_VERSION_PATTERN: Final = r"^[1-9]\d{0,17}$"
+"""MLflow's number of a version."""
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class NewRollback(Asked):
     """A model's champion that is to be taken back."""
 
-    model_config = ConfigDict(extra="forbid")
-
     why: str = Field(max_length=1000, description="For the audit trail", examples=["complaints about late flights"])
-    champion: str | None = Field(
+    champion: Annotated[str | None, BeforeValidator(_as_text, json_schema_input_type=str | int | None)] = Field(
         default=None,
-        pattern=r"^[1-9]\d{0,17}$",
+        pattern=MODEL_VERSION_PATTERN,
         description="The version to take back: nothing happens where another one is in production by then. If not "
         "given, the one that is in production when the run begins",
         examples=["7"],

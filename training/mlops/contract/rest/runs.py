@@ -6,9 +6,10 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from mlops.contract.refs import VERSION_PATTERN
+from mlops.contract.rest.asked import Asked
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
@@ -64,10 +65,8 @@ def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
 Settings = Annotated[dict[str, Any], AfterValidator(_fitting)]
 
 
-class NewRun(BaseModel):
+class NewRun(Asked):
     """An experiment that is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
     settings: Settings = Field(
@@ -88,8 +87,8 @@ class NewRun(BaseModel):
         examples=["4f1f0c"],
     )
     until: Literal[EXPERIMENT_STEPS] = Field(default=EXPERIMENT_STEPS[-1], description="The last step")  # type: ignore[valid-type]
-    seeds: int = Field(default=1, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
-    sample: float | None = Field(default=None, gt=0, le=1, description="Train on a share of the samples")
+    seeds: int = Field(default=1, strict=True, ge=1, le=MOST_SEEDS, description="Train and evaluate with so many seeds")
+    sample: float | None = Field(default=None, strict=True, gt=0, le=1, description="Train on a share of the samples")
     name: str | None = Field(
         default=None, pattern=EXPERIMENT_NAME_PATTERN, description="Keeps the results apart from those of other names"
     )

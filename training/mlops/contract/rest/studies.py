@@ -7,14 +7,13 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
+from mlops.contract.rest.asked import Asked
 from mlops.contract.rest.runs import Settings
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
 
 
-class NewStudy(BaseModel):
+class NewStudy(Asked):
     """A search for the settings of a training. What is left out is as ``tune`` of the pipeline's file says."""
-
-    model_config = ConfigDict(extra="forbid")
 
     pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
     space: Settings = Field(
@@ -27,11 +26,15 @@ class NewStudy(BaseModel):
     sampler_settings: dict[str, Any] | None = None
     pruner: str | None = None
     pruner_settings: dict[str, Any] | None = None
-    trials: int | None = Field(default=None, ge=1, description="At most so many")
-    hours: float | None = Field(default=None, gt=0, description="No trial begins so long after the first one has")
-    gpu_hours: float | None = Field(default=None, gt=0, description="No trial begins when all took so long together")
-    parallel: int | None = Field(default=None, ge=1, description="Trials at once")
-    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    trials: int | None = Field(default=None, strict=True, ge=1, description="At most so many")
+    hours: float | None = Field(
+        default=None, strict=True, gt=0, description="No trial begins so long after the first one has"
+    )
+    gpu_hours: float | None = Field(
+        default=None, strict=True, gt=0, description="No trial begins when all took so long together"
+    )
+    parallel: int | None = Field(default=None, strict=True, ge=1, description="Trials at once")
+    seed: int | None = Field(default=None, strict=True, ge=0, lt=1 << 63)
     settings: Settings = Field(default_factory=dict, description="Other values for settings, as of `POST /runs`")
     as_of: str | None = Field(default=None, description="As of `POST /runs`")
     dataset: str | None = Field(default=None, pattern=VERSION_PATTERN, description="As of `POST /runs`")
@@ -50,6 +53,10 @@ class NewStudy(BaseModel):
         same = self.model_dump(include={"pipeline", "as_of", "dataset", "name"})
         return {**same, "settings": {**self.settings, **self._own()}, "until": "tune"}
 
+    def fields(self) -> dict[str, str]:
+        """Return the fields that say something of the pipeline's settings, by these."""
+        return {name: name.rpartition(".")[2] for name in self._own()}
+
     def _own(self) -> dict[str, Any]:
         """What its fields say of the pipeline's settings."""
         others = {"pipeline", "metric", "settings", "as_of", "dataset", "name"}
@@ -57,10 +64,10 @@ class NewStudy(BaseModel):
         return own if self.metric is None else {**own, "train.metric": self.metric}
 
 
-class NewBudget(BaseModel):
+class NewBudget(Asked):
     """What a search that runs may cost. What is left out stays as it is."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     trials: int | None = Field(default=None, ge=1, description="At most so many in all; those that have begun count")
     hours: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="As of `POST /studies`")
