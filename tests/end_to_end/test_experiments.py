@@ -19,6 +19,7 @@ import pytest
 from httpx_sse import EventSource
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
+from strikes import step_processes
 from turns import SEED
 
 from mlops.client import AsyncClient, Client, Curve, Curves, RefusedError, Value
@@ -432,8 +433,9 @@ SEARCH = {
 
 @pytest.fixture(scope="module")
 def stopped(airflow: LiveAirflow, ana: Person) -> dict[str, Any]:
-    """A search for two trials that was given many more, and then stopped: its study, with its id."""
+    """A search that lost its first trial, was given many more than two, and then stopped: its study, with its id."""
     airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": True})
+    airflow.hold("train", 600)
     try:
         study_id = ana.http.post("/studies", json=SEARCH | {"trials": 2}).json()["id"]
         answer = ana.http.post(f"/studies/{study_id}/budget", json={"trials": 500})
@@ -445,6 +447,14 @@ def stopped(airflow: LiveAirflow, ana: Person) -> dict[str, Any]:
         return list(ana.http.get(f"/studies/{study_id}/trials").raise_for_status().json()["trials"])
 
     deadline = time.monotonic() + SECONDS
+    try:
+        while "trial 0 | pausing in train" not in ana.http.get(f"/runs/{study_id}/logs").text:
+            assert time.monotonic() < deadline, ana.run(study_id)
+            time.sleep(0.2)
+    finally:
+        airflow.hold("train", 0)
+    for process in step_processes(airflow, "trial"):
+        process.kill()
     while len(trials()) < 3:
         assert time.monotonic() < deadline, ana.run(study_id)
         time.sleep(0.2)
@@ -453,8 +463,12 @@ def stopped(airflow: LiveAirflow, ana: Person) -> dict[str, Any]:
     run = ana.ended(study_id)
     assert run["state"] == "success", run["failure"]
     assert run["note"] == "search: begins no more trials, 500 trials at most, by ana"
+    log = ana.http.get(f"/runs/{study_id}/logs").text
+    assert (
+        "trial 0 | trial 0 ended without a result: was killed by SIGKILL; what is committed stays; it is tried" in log
+    )
     study = ana.http.get(f"/studies/{study_id}").json()
-    assert [trial["number"] for trial in trials()] == list(range(study["trials"]["complete"]))
+    assert [trial["number"] for trial in trials()] == list(range(study["trials"]["complete"])), "none is lacking"
     return dict(study)
 
 

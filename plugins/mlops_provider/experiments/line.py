@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import obstore
+import tenacity
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from mlops.contract.refs import CheckpointRef, Ref, RefError, ReportRef
@@ -132,8 +133,12 @@ class Line:
         Run the trials of a search, as many at once as the pipeline says; one that succeeds is enough.
 
         Before each that begins it looks how many there may be: somebody may have changed that meanwhile.
+
+        :raises StepOutageError: where a service was away that a trial needs: the best of the others would pass for the
+            best of all
         """
         asked_for, budget, parallel = self.experiment, Budget(), self.experiment.search.parallel
+        outage: StepOutageError | None = None
         ended: dict[int, Exception | None] = {}
         running: dict[Future[Exception | None], tuple[int, Budget]] = {}
         with ThreadPoolExecutor(parallel) as pool:
@@ -147,36 +152,63 @@ class Line:
                         budget, self.experiment = now, asked_for.with_budget(now, last + 1)
                     begun = {*ended, *(number for number, _ in running.values())}
                     waiting = [n for n in range(self.experiment.search.num_trials) if n not in begun]
-                    for number in waiting[: parallel - len(running)]:
+                    for number in waiting[: parallel - len(running)] if outage is None else ():
                         running[pool.submit(self._trial, number, features)] = number, budget
                     if not running:
                         break
                     for each in wait(running, return_when=FIRST_COMPLETED).done:
                         number, given = running.pop(each)
-                        if given == budget or not isinstance(each.result(), _NotBegunError):
-                            ended[number] = each.result()
+                        error = each.result()
+                        if given == budget or not isinstance(error, _NotBegunError):
+                            ended[number] = error
+                        if isinstance(error, StepOutageError):
+                            outage = error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._cancel()
                 raise
+        if outage is not None:
+            raise outage
         if all(error is not None and not isinstance(error, _NotBegunError) for error in ended.values()):
             raise next(error for error in ended.values() if error is not None)
 
     def _trial(self, number: int, features: Ref) -> Exception | None:
         """
+        Run a trial; one that is lost, or fails for a reason that may pass, is tried again as often as Airflow would.
+
         :return: why it failed, or has not begun; None where it has ended well
         """
-        what = f"trial {number}"
-        try:
-            outcome = self._run(what, self._trial_operator(number), features, {}, number)
+        what, operator = f"trial {number}", self._trial_operator(number)
+
+        def run() -> Exception | None:
+            outcome = self._run(what, operator, features, {}, number)
             if isinstance(outcome.result, Failure) and outcome.result.type == BUDGET_SPENT:
                 self.listener.line(what, outcome.result.message)
                 return _NotBegunError(outcome.result.message)
             self.listener.ended(what, made(what, outcome, self.deployment, bool(self.dag_id)))
+            return None
+
+        retrying = tenacity.Retrying(
+            # Who waits for a service that is away waits for it before the search goes on, not for each trial.
+            retry=tenacity.retry_if_exception(lambda error: _may_pass(error) and not self._stopped),
+            stop=tenacity.stop_after_attempt((operator.retries or 0) + 1),
+            wait=_pause(operator),
+            before_sleep=lambda state: self.listener.line(what, _tried_again(state)),
+            sleep=lambda seconds: self._sleep(what, seconds),
+            reraise=True,
+        )
+        try:
+            return retrying(run)
         except (StepFailedError, StepRetryableError, StepLostError) as error:
             self.listener.failed(what, str(error))
             return error
-        return None
+
+    def _sleep(self, what: str, seconds: float) -> None:
+        """:raises StepLostError: where the whole run is being ended"""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._refuse_to_begin(what)
+            time.sleep(min(left, _WAIT_SECONDS))
 
     def _budget(self, known: Budget) -> Budget:
         """
@@ -297,6 +329,25 @@ class Line:
             if not self._running:
                 return
             time.sleep(0.05)  # one that is about to start its process is found the next time
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, StepRetryableError | StepLostError) and not isinstance(error, StepOutageError)
+
+
+def _pause(operator: StepOperator) -> tenacity.wait.wait_base:
+    """As long as Airflow waits before it tries a task again."""
+    first, most = operator.retry_delay, operator.max_retry_delay
+    assert isinstance(first, timedelta), "as StepOperator takes it"
+    assert isinstance(most, timedelta), "as StepOperator takes it"
+    factor = operator.retry_exponential_backoff or 1
+    return tenacity.wait_exponential(first.total_seconds(), most.total_seconds(), factor)
+
+
+def _tried_again(state: tenacity.RetryCallState) -> str:
+    assert state.outcome is not None, "it has failed"
+    assert state.next_action is not None, "it will be tried again"
+    return f"{state.outcome.exception()}; it is tried again in {state.next_action.sleep:.0f} s"
 
 
 def made(what: str, outcome: Outcome, deployment: Deployment, in_airflow: bool = False) -> Ref:
