@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 BUDGET_SPENT = "BudgetSpentError"
+RETRY_OPTIONS = ("retries", "retry_delay", "retry_exponential_backoff", "max_retry_delay")
+"""Of Airflow, for which :class:`mlops_provider.operators.base.StepOperator` has defaults of its own."""
 
 
 class _Search(WarmStartOperator):
@@ -96,8 +98,8 @@ class TuneOperator(_Search):
         super().__init__(task_id=task_id, upstream=features, trigger_rule=trigger_rule, **kwargs)
         own = {*TuneStep.model_fields, "pods", "launcher_settings"}
         common = {name: value for name, value in kwargs.items() if name not in own}
-        # A mapped operator is made when it runs, and its place in a queue is asked for before.
-        common |= tenant_of(self.team).slots()
+        # A mapped operator is made when it runs; its place in a queue, and whether it is retried, are asked for before.
+        common |= tenant_of(self.team).slots() | {name: getattr(self, name) for name in RETRY_OPTIONS}
         study = check_section(TuneStep, self.settings, f"task {self.task_id!r}")
         trials = TrialOperator.partial(
             **common,

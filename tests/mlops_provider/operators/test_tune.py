@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from mlops.contract.section import SpecError
 from mlops_provider.exceptions import WiringError
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.train import TrainOperator
-from mlops_provider.operators.tune import TrialOperator, TuneOperator
+from mlops_provider.operators.tune import RETRY_OPTIONS, TrialOperator, TuneOperator
 
 TRAIN = {
     "model": "include.toy.model:build_model",
@@ -47,6 +47,16 @@ def test_one_task_for_each_trial_and_one_that_concludes() -> None:
     assert tune.pods == {"cpu": "2"}
     read = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert set(read.task_dict) == {"tune", "tune_trial"}
+
+
+def test_a_trial_is_retried_as_its_search_is() -> None:
+    """Broken: where a DAG says nothing of it, a killed trial is lost, though every other step is tried again."""
+    for given in ({}, {"retries": 1, "retry_delay": timedelta(seconds=3), "retry_exponential_backoff": 0}):
+        _, tune, trials = search(**given)
+        trial = trials.unmap({"number": 0})
+        for option in RETRY_OPTIONS:
+            assert getattr(trial, option) == getattr(tune, option), option
+        assert trials.retries == tune.retries == given.get("retries", 2)
 
 
 def test_a_trial_gets_the_trainings_gang_pods_and_code() -> None:
