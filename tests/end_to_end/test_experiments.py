@@ -465,7 +465,7 @@ def stopped(airflow: LiveAirflow, ana: Person) -> dict[str, Any]:
     assert run["note"] == "search: begins no more trials, 500 trials at most, by ana"
     log = ana.http.get(f"/runs/{study_id}/logs").text
     assert (
-        "trial 0 | trial 0 ended without a result: was killed by SIGKILL; what is committed stays; it is tried" in log
+        "trial 0 | trial 0 ended without a result: killed by SIGKILL; what is committed stays; it is tried again" in log
     )
     study = ana.http.get(f"/studies/{study_id}").json()
     assert [trial["number"] for trial in trials()] == list(range(study["trials"]["complete"])), "none is lacking"
@@ -576,7 +576,7 @@ def _ref(airflow: LiveAirflow, step: dict[str, Any]) -> dict[str, Any]:
             422,
             "such as 500m",
         ),
-        ("/studies", {"pipeline": "events", "space": {}}, 422, "space: "),
+        ("/studies", {"pipeline": "events", "space": {}}, 422, "space must have at least 1 item, has 0"),
         (
             "/studies",
             {"pipeline": "events", "space": {"epochs": {"choices": [1]}}, "trials": 3, "settings": {"tune.trials": 5}},

@@ -178,7 +178,6 @@ def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str]) -> None
     Check what is asked for by the pipeline's file.
 
     :param fields: see :meth:`Submission.start`
-
     :raises SpecError: naming the setting and the fix
     """
     request = Request.of_params(asked.model_dump(), fields)

@@ -127,7 +127,7 @@ class Trials:
         self.said.append(f"{what}: {line}")
 
 
-LOST = Outcome(result=None, status="was killed by SIGKILL")
+LOST = Outcome(result=None, status="killed by SIGKILL")
 MAY_PASS = Outcome(result=Failure("OSError", "the disk is full", True, {}), status="exited with code 1")
 FOR_GOOD = Outcome(result=Failure("BadDataError", "it is empty", False, {}), status="exited with code 1")
 DONE = Outcome(result=cast(Any, SimpleNamespace()), status="exited with code 0")
@@ -139,8 +139,7 @@ def test_a_trial_that_is_lost_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     trials = Trials([LOST, MAY_PASS, DONE])
     assert trials.line(monkeypatch)._trial(7, cast(Any, None)) is None
     assert trials.said == [
-        "trial 7: trial 7 ended without a result: was killed by SIGKILL; what is committed stays; it is tried again in "
-        "0 s",
+        "trial 7: trial 7 ended without a result: killed by SIGKILL; what is committed stays; it is tried again in 0 s",
         "trial 7: trial 7: the disk is full; it is tried again in 0 s",
         "trial 7",
     ]
@@ -160,7 +159,7 @@ def test_a_trial_is_not_tried_again_where_the_run_is_ended(monkeypatch: pytest.M
     line = trials.line(monkeypatch)
     line.stop()
     assert line._trial(0, cast(Any, None)) is not None
-    assert trials.said == ["trial 0: trial 0 ended without a result: was killed by SIGKILL; what is committed stays"]
+    assert trials.said == ["trial 0: trial 0 ended without a result: killed by SIGKILL; what is committed stays"]
 
 
 def test_a_search_does_not_conclude_without_what_an_outage_took(monkeypatch: pytest.MonkeyPatch) -> None:
