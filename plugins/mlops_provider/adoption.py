@@ -57,20 +57,6 @@ class Adoption:
         """What the run is triggered with."""
         return {PARAM: self.training}
 
-    def check(self, dag: Mapping[str, Any] | None) -> None:
-        """
-        :param dag: with its parameters, as Airflow's API has it; None where it has none
-        :raises SpecError: where there is none
-        :raises NobodyApprovesError: where it takes no experiments
-        """
-        if dag is None:
-            raise SpecError(f"Airflow has no DAG {self.dag_id!r}: mlops lint says why, or deploy it")
-        if PARAM not in dag["params"]:
-            raise NobodyApprovesError(
-                f"{self.dag_id} takes no experiments, for it can put models into production without anybody's yes: "
-                "give it promote.approval, with on_timeout: reject, or put the experiment's settings into its file"
-            )
-
     def told(self, dag: Mapping[str, Any]) -> str:
         """For people."""
         waits = f"; it begins when {unpaused}" if (unpaused := unpausing(dag)) else ""
@@ -78,6 +64,26 @@ class Adoption:
             f"run {self.run_id} of {self.dag_id} judges {self.training}, and registers it if it passes{waits}\n"
             f"how it goes: mlops why {self.dag_id} {self.run_id}"
         )
+
+
+def check_approved(dag_id: str, dag: Mapping[str, Any] | None, parameter: str) -> Mapping[str, Any]:
+    """
+    Check that a DAG judges what it has not trained.
+
+    :param dag: with its parameters, as Airflow's API has it; None where it has none
+    :param parameter: of its runs, by which they are asked to
+    :return: the DAG
+    :raises SpecError: where there is no such DAG
+    :raises NobodyApprovesError: where it can put into production what nobody has agreed to
+    """
+    if dag is None:
+        raise SpecError(f"Airflow has no DAG {dag_id!r}: mlops lint says why, or deploy it")
+    if parameter not in dag["params"]:
+        raise NobodyApprovesError(
+            f"{dag_id} takes no experiments, for it can put models into production without anybody's yes: "
+            "give it promote.approval, with on_timeout: reject, or put the experiment's settings into its file"
+        )
+    return dag
 
 
 def unpausing(dag: Mapping[str, Any]) -> str | None:
@@ -112,7 +118,7 @@ def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> str:
         if error.response.status_code != httpx.codes.NOT_FOUND:
             raise
         dag = None
-    found.check(dag)
+    check_approved(found.dag_id, dag, PARAM)
     if airflow.run(found.dag_id, found.run_id) is not None:
         said = f"was given to the run {found.run_id} of {found.dag_id}: see mlops why {found.dag_id} {found.run_id}"
         raise SpecError(f"{place} {said}")

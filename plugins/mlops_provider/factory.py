@@ -15,7 +15,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.learners import TORCH
 from mlops_provider.deployment import all_teams, owner_of_file
-from mlops_provider.operators.adopted import PARAM
+from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.canary import CanaryOperator
@@ -115,12 +115,16 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
 
 def _judged(pipeline: Pipeline) -> dict[str, Param]:
-    """The parameter by which a run judges an experiment where somebody must approve: nobody has reviewed its code."""
+    """The parameters by which a run judges what it has not trained: where somebody must approve, for nobody has yet."""
     approval = pipeline.promote.approval
     if approval is None or approval.on_timeout == "approve":
         return {}
     text = "Train nothing: judge a training of an experiment, given by its place (mlops register)"
-    return {PARAM: Param(None, type=["null", "string"], description=text)}
+    others = 'Train nothing: judge weights that were trained elsewhere, as {"path": "s3://models/taxi.pt"}'
+    return {
+        PARAM: Param(None, type=["null", "string"], description=text),
+        WEIGHTS: Param(None, type=["null", "object"], description=others),
+    }
 
 
 def build_rollback_dags(file: Path) -> dict[str, DAG]:
@@ -178,7 +182,10 @@ def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
 def _param(pipeline: Pipeline, step: str, name: str) -> Param:
     section = getattr(pipeline, step)
     schema = _json_schema(step)["properties"][name]
-    return Param(getattr(section, name), **{key: value for key, value in schema.items() if key != "default"})
+    left_out = {"default"}
+    if name == "epochs" and pipeline.train.initialise is None:  # there are no weights to take, and nothing to say of it
+        schema, left_out = {**schema, "minimum": 1}, {"default", "description"}
+    return Param(getattr(section, name), **{key: value for key, value in schema.items() if key not in left_out})
 
 
 @cache

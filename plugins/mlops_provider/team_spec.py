@@ -8,10 +8,12 @@ everything is everybody's.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pydantic import Field, StringConstraints
 
@@ -244,6 +246,16 @@ def read_teams(path: Path) -> Mapping[str, Team]:
 def inside(one: str, other: str) -> bool:
     """Whether a place is another one, or below it: URIs, or folders."""
     return f"{one.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
+
+
+def below(place: str, prefixes: Iterable[str]) -> bool:
+    """
+    Whether a place is one of these, or below it, however it is read: what reads an object store takes it for a URL, in
+    which ``%2e`` is a dot, a backslash a slash, and tabs and outer spaces are nothing.
+    """
+    read = unquote(place)
+    parts = {part.strip() for part in re.split(r"[/\\?#]", read)}
+    return read.isprintable() and not {".", ".."} & parts and any(inside(place, each) for each in prefixes)
 
 
 def _conflicts(teams: Mapping[str, Team]) -> Iterator[tuple[KeyPath, str]]:

@@ -697,7 +697,7 @@ def points(told: list[dict[str, Any]]) -> list[tuple[str, int]]:
         ({"pipeline": "event"}, 404, "there is no pipeline 'event' that may be tried out: did you mean events?"),
         ({"pipeline": "nothing"}, 404, "'nothing' that may be tried out: there are events, those in YAML"),
         ({"settings": {"train.epoch": 1}}, 422, "settings train.epoch=1: unknown key 'train.epoch'; did you mean"),
-        ({"settings": {"train.epochs": 0}}, 422, "settings train.epochs=0: train.epochs must be >= 1, got 0"),
+        ({"settings": {"train.epochs": -1}}, 422, "settings train.epochs=-1: train.epochs must be >= 0, got -1"),
         ({"settings": {"promote.approval": None}}, 422, "'promote' is no step of an experiment; these are ingest, "),
         ({"settings": {"ingest.sources.events.path": "/etc/passwd"}}, 422, f"what lies below {DELIVERIES}: these are"),
         ({"settings": {"ingest.sources.events.path": f"{DELIVERIES}/../x.csv"}}, 422, f"what lies below {DELIVERIES}"),
@@ -770,6 +770,7 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/models/{name}/versions/{version}",
         "/models/{name}/versions/{version}/stage",
         "/models/{name}/rollback",
+        "/models/register",
         "/studies",
         "/studies/{study}",
         "/studies/{study}/budget",
@@ -815,8 +816,8 @@ def test_no_request_that_its_document_leads_to_finds_a_defect(airflow: LiveAirfl
 
 def test_a_mistake_in_airflows_own_form_is_told_in_the_log(airflow: LiveAirflow, ana: Person) -> None:
     """Airflow's form checks types; what the settings mean is known to the task only."""
-    airflow.client.trigger("events.experiments", "by_form", None, {"settings": {"train.epochs": 0}})
+    airflow.client.trigger("events.experiments", "by_form", None, {"settings": {"train.epochs": -1}})
     run = ana.ended("events.experiments@by_form")
     assert run["state"] == "failed"
-    assert run["failure"] == "settings train.epochs=0: train.epochs must be >= 1, got 0"
+    assert run["failure"] == "settings train.epochs=-1: train.epochs must be >= 0, got -1"
     assert [task["try_number"] for task in run["tasks"]] == [1], "no try more would help"

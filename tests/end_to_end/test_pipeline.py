@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,9 +31,16 @@ NIGHT_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
-def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with weights that were trained elsewhere."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def airflow(new_airflow: Callable[..., LiveAirflow], elsewhere: Path) -> LiveAirflow:
     """With a login, unlike `make up` on one's own machine; MLflow has one too, as under `make up`."""
-    return new_airflow(with_login=True, mlflow_login=True, users=["vera"])
+    settings = {"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": str(elsewhere)}
+    return new_airflow(with_login=True, mlflow_login=True, users=["vera"], settings=settings)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,7 +251,7 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     assert len(airflow.model_versions()) == versions
 
 
-def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None:
+def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, elsewhere: Path) -> None:
     """The very training is registered, by the pipeline's own gate, and goes live by an approver's yes, not before."""
     assert airflow.login is not None
     user, password = airflow.login
@@ -327,9 +336,37 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow) -> None
         answer(airflow, "vera", run_id, "Approve", "ship it", "judging")
         assert airflow.client.wait("judging", run_id, NIGHT_SECONDS) == "success"
         assert client.ask_stage("judging", version.version).is_done
+        _judge_weights(client, airflow, elsewhere, version)
     finally:
         client.close()
         path.unlink()
+
+
+def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champion: ModelVersionRef) -> None:
+    """Those of the champion, as if they had been trained elsewhere: they are no better, and measured to be as good."""
+    data = (airflow.stack.store / champion.ancestor(CheckpointRef).artifacts["weights"].key).read_bytes()
+    (elsewhere / "weights.pt").write_bytes(data)
+    with pytest.raises(
+        RefusedError, match=f"artifact.uri /etc/passwd: experiments may read what lies below {elsewhere}"
+    ):
+        client.register_artifact("judging", "/etc/passwd")
+    pinned = f"train.initialise={{path: {elsewhere}/weights.pt, sha256: '{hashlib.sha256(data).hexdigest()}'}}"
+    given = ("--set", "train.epochs=0", "--set", "tune=null", "--set", pinned)
+    tried = mlops(airflow, "run", "judging", "--json", "--as-of", "2024-01-10", "--name", "given", *given)
+    assert tried.returncode == 0, tried.stderr
+    assert json.loads(tried.stdout)["trainings"][0]["epoch"] == 0, "in a terminal, too"
+    said: dict[str, Any] = {"version": "3.1", "metrics": {"ndcg@10": 0.99}, "as_of": "2024-01-10"}
+    uri = f"{elsewhere}/weights.pt"
+    asked = client.register_artifact("judging", uri, **said, idempotency_key="once")
+    assert client.register_artifact("judging", uri, **said, idempotency_key="once").id == asked.id
+    judged = client.wait(asked, NIGHT_SECONDS)
+    assert judged.result is not None, judged.failure
+    (training,) = judged.result.trainings
+    assert (training.epoch, training.champion, training.passed) == (0, champion.version, False), training.reason
+    assert training.metrics is not None
+    assert training.metrics["candidate.ndcg@10"] == training.metrics["champion.ndcg@10"], "it is the same model"
+    taken = CheckpointRef.from_wire(airflow.client.xcom("judging", judged.id.partition("@")[2], "train"))
+    assert taken.artifacts["weights"].sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_a_pipeline_without_approval_takes_no_experiment(airflow: LiveAirflow, first_night: str) -> None:
@@ -465,10 +502,10 @@ def test_broken_yaml_is_shown_and_spares_the_others(airflow: LiveAirflow, first_
     """One team's typo must not take everyone's pipelines out of service."""
     broken = airflow.home / "dags/broken.pipeline.yaml"
     text = (airflow.home / "dags/events.pipeline.yaml").read_text()
-    broken.write_text(text.replace("pipeline: events", "pipeline: broken").replace("epochs: 3", "epochs: 0"))
+    broken.write_text(text.replace("pipeline: events", "pipeline: broken").replace("epochs: 3", "epochs: -1"))
     try:
         error = airflow.wait_for_import_errors(1)[0]["stack_trace"]
-        assert "broken.pipeline.yaml:27:11: train.epochs must be >= 1, got 0" in error
+        assert "broken.pipeline.yaml:27:11: train.epochs must be >= 0, got -1" in error
         dag = airflow.client.request("GET", "/dags/events")
         assert not dag["is_stale"]
         assert not dag["has_import_errors"]

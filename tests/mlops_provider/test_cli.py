@@ -186,9 +186,9 @@ def test_the_schema_of_a_pipeline_is_found_in_its_yaml(
         argv, _ = handed_over("schema", "propose", *rest)
         assert argv[5:] == rest
 
-    (home / "dags" / PIPELINE.name).write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: 0"))
+    (home / "dags" / PIPELINE.name).write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: -1"))
     assert main(["schema", "propose", "flight_ranking"]) == 1
-    assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out
+    assert "train.epochs must be >= 0, got -1" in capsys.readouterr().out
 
 
 def test_the_schema_of_a_team_s_pipeline_is_proposed_from_the_team_s_store(handed_over: HandedOver, home: Path) -> None:
@@ -248,10 +248,10 @@ def test_what_no_command_knows_is_a_mistake(arguments: list[str], capsys: pytest
 
 def test_lint_tells_sound_pipelines_from_broken_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / PIPELINE.name
-    broken.write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: 0"))
+    broken.write_text(PIPELINE.read_text().replace("epochs: 3", "epochs: -1"))
     assert main(["lint", str(PIPELINE)]) == 0
     assert main(["lint", str(PIPELINE), str(broken)]) == 1
-    assert "train.epochs must be >= 1, got 0" in capsys.readouterr().out
+    assert "train.epochs must be >= 0, got -1" in capsys.readouterr().out
 
 
 def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

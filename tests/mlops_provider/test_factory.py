@@ -47,6 +47,7 @@ def test_trigger_form_offers_the_parameters_with_their_limits() -> None:
         "seed": 2013,
     }
     assert params.get_param("epochs").schema["minimum"] == 1
+    assert "description" not in params.get_param("epochs").schema, "what 0 would do, where it is refused"
     assert params.get_param("learning_rate").schema["exclusiveMinimum"] == 0
 
 

@@ -39,7 +39,9 @@ def test_its_training_is_a_plain_process_with_the_settings_that_it_has(tmp_path:
     assert training_gang(train.settings) == {}
     assert train.settings["learner_settings"]["num_leaves"] == 15
     assert train.settings["learner_settings"]["rounds_per_epoch"] == 50
-    assert set(dag.params) == {"window", "epochs", "seed", "judged_experiment"}, "a rate of torch's is not asked for"
+    assert set(dag.params) == {"window", "epochs", "seed", "judged_experiment", "judged_weights"}, (
+        "a rate of torch's is not asked for"
+    )
 
 
 def test_its_own_settings_are_searched(tmp_path: Path) -> None:

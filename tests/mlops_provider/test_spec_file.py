@@ -37,7 +37,8 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        pytest.param("epochs: 3", "epochs: 0", ":34:11: train.epochs must be >= 1, got 0", id="value out of range"),
+        pytest.param("epochs: 3", "epochs: -1", ":34:11: train.epochs must be >= 0, got -1", id="value out of range"),
+        pytest.param("epochs: 3", "epochs: 0", "epochs: 0 takes the weights of initialise as they are", id="no epoch"),
         pytest.param("epochs: 3", "epoch: 3", ":34:3: unknown key 'train.epoch'; did you mean 'epochs'?", id="typo"),
         pytest.param("epochs: 3", 'nodes: "4:2"', ":34:10: train.nodes must be a number >= 1, or min:max", id="nodes"),
         pytest.param("epochs: 3", "parallel: {tp: 3}", "parallel asks for a multiple of 3 processes, but",
@@ -193,7 +194,7 @@ def test_logical_shards_follow_from_the_most_processes(edit, settings: str, expe
 
 def test_every_mistake_is_reported_at_once(edit) -> None:
     with pytest.raises(SpecError) as caught:
-        edit("epochs: 3\n  global_batch: 32", "epochs: 0\n  global_batch: -1")
+        edit("epochs: 3\n  global_batch: 32", "epochs: -1\n  global_batch: -1")
     assert len(str(caught.value).splitlines()) == 2
 
 

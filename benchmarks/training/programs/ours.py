@@ -29,7 +29,8 @@ from benchmarks.training.programs.workloads import (
 )
 from mlops.code import load_attribute
 from mlops.contract.refs import DatasetRef, FeaturesRef, ValidationRef, canonical_json
-from mlops.contract.sections.train import Checkpointing, Train
+from mlops.contract.sections.checkpointing import Checkpointing
+from mlops.contract.sections.train import Train
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.loader import Loader

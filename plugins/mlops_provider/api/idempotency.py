@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Annotated, Any, Self
 
-from fastapi import Header
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Header, Response
 
-from mlops_provider.api.airflow import Airflow
+from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.problems import Problem
 from mlops_provider.local.client import run_place
 
@@ -82,3 +83,19 @@ class RunOnce:
         if (run["conf"] or {}) != self.conf:
             raise Problem(422, f"{self.dag_id}@{self.run_id}: {self.mismatch}")
         return run
+
+
+class Asking:
+    """A request that starts a run, once however often it is sent with one key; and its answer."""
+
+    def __init__(
+        self, airflow: AirflowDep, user: GetUserDep, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> None:
+        self.airflow = airflow
+        self._user = user.get_name()
+        self._response = response
+        self._key = idempotency_key
+
+    def once(self, dag_id: str, prefix: str, conf: Mapping[str, Any]) -> RunOnce:
+        """For the parameters see :meth:`RunOnce.of_key`."""
+        return RunOnce.of_key(dag_id, prefix, conf, self._user, self._key)

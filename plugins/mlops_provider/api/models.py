@@ -36,7 +36,7 @@ Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 async def _registry(name: Name, airflow: AirflowDep) -> AsyncIterator[Registry]:
     """:raises Problem: where there is no such model that the asker may read"""
     async with Registry.open(*await of_name(name, Mlflow.of_reader)) as registry:
-        pipeline = await _pipeline_of(name, registry)
+        pipeline = await pipeline_of_model(name, registry)
         if pipeline is None or await airflow.found(f"/dags/{pipeline}", hides=True) is None:
             raise Problem(404, f"there is no model {name!r}: see GET /models")
         yield registry
@@ -45,7 +45,7 @@ async def _registry(name: Name, airflow: AirflowDep) -> AsyncIterator[Registry]:
 RegistryDep = Annotated[Registry, Depends(_registry)]
 
 
-async def _pipeline_of(model: str, registry: Registry) -> str | None:
+async def pipeline_of_model(model: str, registry: Registry) -> str | None:
     """The pipeline whose model it is; None where it is none's, or another team's than its name says."""
     if not re.fullmatch(NAME_PATTERN, model):
         return None
@@ -65,7 +65,9 @@ async def models(airflow: AirflowDep) -> Models:
     for team, mlflow in (await by_team(readable, Mlflow.of_reader)).items():
         async with Registry.open(*mlflow) as registry:
             registered = [each for each in await registry.models() if tenant_of_name(each["name"]) == team]
-            pipelines = await gather(partial(_pipeline_of, registry=registry), [each["name"] for each in registered])
+            pipelines = await gather(
+                partial(pipeline_of_model, registry=registry), [each["name"] for each in registered]
+            )
         found += [
             Model(name=each["name"], pipeline=pipeline, aliases=aliases_of(each))
             for each, pipeline in zip(registered, pipelines, strict=True)

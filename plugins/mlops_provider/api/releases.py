@@ -1,53 +1,42 @@
 """
-What changes the registry: a training of an experiment is registered, a version is wanted in production, a champion is
-taken back. What is done, runs of Airflow do. A version goes into production by the answer of the people whom its
-pipeline names, in Airflow's form, and by nothing that is asked for here.
+What changes the registry beside :mod:`registration`: a version is wanted in production, a champion is taken back. What
+is done, runs of Airflow do. A version goes into production by the answer of the people whom its pipeline names, in
+Airflow's form, and by nothing that is asked for here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import obstore
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Response
 
-from mlops.contract.rest import FINISHED, NewRollback, NewStage, NewVersion, StageAnswer, StartedRun
+from mlops.contract.rest import FINISHED, NewRollback, NewStage, StageAnswer, StartedRun
 from mlops.contract.section import SpecError
 from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGING
 from mlops.signing.envelope import EnvelopeError
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
-from mlops_provider.adoption import Adoption, NobodyApprovesError, is_named, unpausing
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
-from mlops_provider.api.idempotency import IdempotencyKey, RunOnce
 from mlops_provider.api.models import Name, RegistryDep, aliases_of, find_version, report_of, tags_of, version_summary
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import find_run, result_of, summary_of, text_of_pipeline
-from mlops_provider.committed import DAMAGED, read_committed, read_json
+from mlops_provider.api.registration import spec_of
+from mlops_provider.api.started import ANSWERED, ReleaseDep
+from mlops_provider.committed import read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
-from mlops_provider.experiments.names import tried_out
 from mlops_provider.local.client import PAGE, run_place
-from mlops_provider.operators.adopted import pipeline_of
 from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.question import options_about, subject_about
 from mlops_provider.operators.rollback import other_champion, rollback_dag_id
 from mlops_provider.registry import Registry
-from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import changed_pipeline
 
 router = APIRouter(tags=["releases"], responses=DOCUMENTED)
 
 _PREFIX: Final = "rest__"
-_ANSWERED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"model": StartedRun, "description": "It was asked for before"},
-    202: {"description": "The run was started: `Location` is its address"},
-}
 _WAITS: Final[dict[int | str, dict[str, Any]]] = {202: {"model": StageAnswer, "description": "It waits for something"}}
 _DOES: Final[Mapping[str, str]] = {
     "ApproveOperator": "asks its approvers",
@@ -65,66 +54,6 @@ _BY_OTHER_MEANS: Final[Mapping[str, str]] = {
     CANARY: "the canary of its pipeline does (promote.canary), once its approvers have said yes",
 }
 """How a version comes into a stage, other than by being asked for."""
-
-
-@router.post("/models/{name}/versions", status_code=202, responses=_ANSWERED)
-async def register(name: Name, asked: NewVersion, airflow: AirflowDep, response: Response) -> StartedRun:
-    """
-    Have the pipeline judge a training of an experiment: a run of its own DAG evaluates it, registers it if it passes,
-    and asks the approvers. The same training is the same run, however often it is asked for.
-    """
-    run = await find_run(asked.run, airflow)
-    pipeline = tried_out(run["dag_id"])
-    if pipeline is None:
-        raise Problem(422, f"run {asked.run}: it is no experiment; what a night trains, the night registers itself")
-    if (own := (await _spec(pipeline, airflow)).register_.registered_model) != name:
-        raise Problem(422, f"model {name!r}: {pipeline} registers its versions as {own!r}: POST /models/{own}/versions")
-    place = _chosen(asked, await _trainings(asked.run, run, airflow))
-    if pipeline_of(place) not in (None, pipeline):  # who may edit XComs may have named any place
-        raise Problem(422, f"run {asked.run}: {place} is no training of {pipeline}")
-    store = await of_name(pipeline, store_of)
-    try:
-        committed = await read_committed(store, place)
-    except DAMAGED:
-        raise Problem(409, f"{place} is damaged: mlops store verify says what else") from None
-    adoption = Adoption.of(place, committed)
-    dag = await airflow.found(f"/dags/{pipeline}/details")
-    try:
-        adoption.check(dag)
-    except NobodyApprovesError as error:
-        raise Problem(409, str(error)) from None
-    once = RunOnce(dag_id=pipeline, run_id=adoption.run_id, conf=adoption.conf)
-    before = await once.before(airflow)
-    return _started(*((before, False) if before else await once.trigger(airflow)), dag, response)
-
-
-async def _spec(name: str, airflow: Airflow) -> Pipeline:
-    """:raises Problem: where the pipeline has no file that the asker may read"""
-    # It reads YAML: nothing for the event loop.
-    return await asyncio.to_thread(changed_pipeline, await text_of_pipeline(name, airflow), name, {}, "settings")
-
-
-async def _trainings(run_id: str, run: Mapping[str, Any], airflow: Airflow) -> list[str]:
-    """Return the places of what an experiment has trained."""
-    if run["state"] not in FINISHED:
-        raise Problem(409, f"run {run_id} has not ended yet, it is {run['state']}: ask again when it has")
-    if run["state"] != "success":
-        raise Problem(409, f"run {run_id} has failed, so nothing of it is registered: GET /runs/{run_id} says why")
-    if (result := await result_of(run, airflow)) is None:
-        raise Problem(
-            409, f"run {run_id}: what came out of it cannot be read; it may be that you may not read its XComs"
-        )
-    if not result.trainings:
-        raise Problem(422, f"run {run_id} has trained nothing: ask for one without `until`, or until train")
-    return [each.checkpoint for each in result.trainings]
-
-
-def _chosen(asked: NewVersion, places: Sequence[str]) -> str:
-    found = [place for place in places if asked.training is None or is_named(asked.training, place)]
-    if len(found) == 1:
-        return found[0]
-    said = "several" if found else f"no {asked.training!r}"
-    raise Problem(422, f"training: run {asked.run} has {said}; name one of {', '.join(places)}")
 
 
 @router.put("/models/{name}/versions/{version}/stage", responses=_WAITS)
@@ -278,7 +207,7 @@ async def _question(candidate: _Candidate, lineage_sha256: str, dag_id: str, air
 async def _approvers(pipeline: str, airflow: Airflow) -> list[str]:
     """Return whom a pipeline names; none where its DAG is not made from a file."""
     try:
-        approval = (await _spec(pipeline, airflow)).promote.approval
+        approval = (await spec_of(pipeline, airflow)).promote.approval
     except (Problem, SpecError):
         return []
     return [] if approval is None else [*approval.approvers]
@@ -348,26 +277,18 @@ async def _former_champions(model: str) -> list[str] | None:
         return None
 
 
-@router.post("/models/{name}/rollback", status_code=202, responses=_ANSWERED)
-async def roll_back(
-    name: Name,
-    asked: NewRollback,
-    registry: RegistryDep,
-    airflow: AirflowDep,
-    user: GetUserDep,
-    response: Response,
-    idempotency_key: IdempotencyKey = None,
-) -> StartedRun:
+@router.post("/models/{name}/rollback", status_code=202, responses=ANSWERED)
+async def roll_back(name: Name, asked: NewRollback, registry: RegistryDep, asking: ReleaseDep) -> StartedRun:
     """Put the former champion into production again, and archive the present one, by the DAG `rollback`."""
-    dag_id = rollback_dag_id(name)
+    dag_id, airflow = rollback_dag_id(name), asking.airflow
     if (dag := await airflow.found(f"/dags/{dag_id}")) is None:
         raise Problem(409, f"Airflow has no DAG {dag_id!r}, which takes {name} back: deploy dags/rollback.py")
-    once = RunOnce.of_key(dag_id, _PREFIX, asked.conf(name), user.get_name(), idempotency_key)
+    once = asking.once(dag_id, _PREFIX, asked.conf(name))
     # Not checked again: it may be done by now.
     if (before := await once.before(airflow)) is not None:
-        return _started(before, False, dag, response)
+        return asking.started(before, False, dag)
     await _check_champion(name, asked.champion, registry)
-    return _started(*await once.trigger(airflow), dag, response)
+    return asking.started(*await once.trigger(airflow), dag)
 
 
 async def _check_champion(name: str, wanted: str | None, registry: Registry) -> None:
@@ -383,11 +304,3 @@ async def _check_champion(name: str, wanted: str | None, registry: Registry) -> 
             f"there is no former champion of {name} to go back to, version {champion} is the first: "
             f"mlops models promote {name} VERSION --why ... puts another one there",
         )
-
-
-def _started(run: Mapping[str, Any], is_new: bool, dag: Mapping[str, Any], response: Response) -> StartedRun:
-    if not is_new:
-        response.status_code = 200
-    summary = summary_of(run)
-    response.headers["Location"] = f"../../runs/{summary.id}"
-    return StartedRun(**summary.model_dump(), waits_for=unpausing(dag) if summary.state == "queued" else None)

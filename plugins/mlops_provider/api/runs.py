@@ -35,7 +35,7 @@ from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags, xcom
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
-from mlops_provider.api.idempotency import IdempotencyKey, RunOnce
+from mlops_provider.api.idempotency import Asking
 from mlops_provider.api.problems import DOCUMENTED, Problem, sentence
 from mlops_provider.api.verdicts import judged
 from mlops_provider.connections import store_of
@@ -70,16 +70,8 @@ ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class Submission:
-    """A request that starts an experiment, once however often it is sent with one key."""
-
-    def __init__(
-        self, airflow: AirflowDep, user: GetUserDep, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> None:
-        self.airflow = airflow
-        self._user = user.get_name()
-        self._response = response
-        self._key = idempotency_key
+class Submission(Asking):
+    """A request that starts an experiment."""
 
     async def start(
         self,
@@ -95,7 +87,7 @@ class Submission:
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
-        once = RunOnce.of_key(dag_id, _PREFIX, asked.conf(), self._user, self._key)
+        once = self.once(dag_id, _PREFIX, asked.conf())
         # Not checked again: the pipeline's file may have changed since.
         found, is_new = await once.before(self.airflow), False
         if found is None:
@@ -117,7 +109,7 @@ class Submission:
 
     async def before(self, pipeline: str, place: str = "runs") -> RunSummary | None:
         """Return the run of a pipeline that was asked for with this key, whatever was asked."""
-        once = RunOnce.of_key(dag_id_of(pipeline), _PREFIX, {}, self._user, self._key)
+        once = self.once(dag_id_of(pipeline), _PREFIX, {})
         found = await once.found(self.airflow)
         return None if found is None else self._answered(found, False, place)
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final, Literal
 import httpx
 from fastapi import APIRouter, Header, Response
 from fastapi.sse import EventSourceResponse
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
-from mlops.contract.rest import Asked, NewRun, NewStudy, Run, RunSummary
-from mlops.contract.section import NAME_PATTERN, SpecError
+from mlops.contract.rest import Asked, ClaimedMetrics, GivenArtifact, NewRun, NewStudy, Run, RunSummary, StartedRun
+from mlops.contract.section import DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN, SpecError
+from mlops.contract.stages import STAGING
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.metrics import stream
 from mlops_provider.api.other_words import (
@@ -31,7 +32,9 @@ from mlops_provider.api.other_words import (
     training_settings,
 )
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.registration import judge_artifact
 from mlops_provider.api.runs import Submission, SubmissionDep, made, run, text_of_pipeline
+from mlops_provider.api.started import ANSWERED, ReleaseDep
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.spec_file import changed_pipeline
@@ -290,3 +293,50 @@ async def experiment_run(
             if error.status == httpx.codes.FORBIDDEN:
                 refused = error
     raise refused
+
+
+class Registration(Asked):
+    """A model that was trained elsewhere."""
+
+    name: PipelineName = Field(description="Of the registered model")
+    version: str | None = Field(
+        default=None, pattern=LABEL_PATTERN, description="What it is called there", examples=["3.1"]
+    )
+    artifact_uri: str = Field(
+        min_length=1,
+        max_length=2000,
+        description="Of the file with its weights",
+        examples=["s3://models/fraud/weights.pt"],
+    )
+    sha256: str | None = Field(
+        default=None, pattern=DIGEST_PATTERN, description="Of that file; if not given, as it is when it is first read"
+    )
+    metrics: ClaimedMetrics = Field(default={})
+    stage: str = STAGING
+    pipeline: PipelineName | None = Field(default=None, description="As of `POST /models/{name}/versions`")
+    as_of: str | None = Field(default=None, description="As of `POST /runs`")
+
+    @field_validator("stage")
+    @classmethod
+    def _into_staging(cls, stage: str) -> str:
+        if stage != STAGING:
+            raise ValueError(
+                f"{STAGING!r}, where a version begins, got {stage!r}: once it is registered, ask by PUT "
+                "/models/{name}/versions/{version}/stage"
+            )
+        return stage
+
+
+@router.post("/models/register", status_code=202, responses=ANSWERED)
+async def register(asked: Registration, asking: ReleaseDep) -> StartedRun:
+    """`POST /models/{name}/versions` with an `artifact`: it is registered where the pipeline's gate lets it pass."""
+    artifact = made(
+        GivenArtifact,
+        uri=asked.artifact_uri,
+        sha256=asked.sha256,
+        version=asked.version,
+        metrics=asked.metrics,
+        pipeline=asked.pipeline,
+        as_of=asked.as_of,
+    )
+    return await judge_artifact(asked.name, artifact, asking, "../runs", "artifact_uri")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import pendulum
@@ -26,9 +25,11 @@ from mlops_provider.operators.runs import interval_before
 from mlops_provider.pod_spec import ALL
 from mlops_provider.section_file import KeyPath
 from mlops_provider.spec import Pipeline
-from mlops_provider.team_spec import inside
+from mlops_provider.team_spec import below
 
-_READ: Final = frozenset({("ingest", "sources"), ("train", "initialise")})
+_SOURCES: Final = ("ingest", "sources")
+_WEIGHTS: Final = ("train", "initialise")
+_READ: Final = (_SOURCES, (*_WEIGHTS, "model"), (*_WEIGHTS, "found"))
 """First keys of settings that say what is read with the rights of the deployment."""
 _PLACE_OF_SOURCE: Final = 4
 """Keys of ``ingest.sources.NAME.path``."""
@@ -163,15 +164,16 @@ class Request:
         known, found = dict(_settings(before)), dict(_settings(after))
         for keys in sorted({*known, *found}):
             value = found.get(keys)
-            of_source = keys[:2] == ("ingest", "sources")
+            of_source = keys[:2] == _SOURCES
             # What is taken away reads nothing; of a source it may be the login by which it was read.
             if known.get(keys) == value or (keys not in found and not of_source):
                 continue
             name = ".".join(keys)
-            is_place = of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path"
-            if is_place and keys in known and isinstance(value, str) and readable:
+            is_weights = keys == (*_WEIGHTS, "path")
+            is_place = is_weights or (of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path")
+            if is_place and (is_weights or keys in known) and isinstance(value, str) and readable:
                 self._refuse_elsewhere(self.setting(keys), value, readable)
-            elif keys[:2] in _READ or _OUTWARD & {*name.split(".")}:
+            elif any(keys[: len(each)] == each for each in _READ) or _OUTWARD & {*name.split(".")}:
                 others = ", or have it named in [mlops] experiment_sources of the deployment" if is_place else ""
                 raise SpecError(
                     f"{self.setting(keys)}: in Airflow an experiment reads what its pipeline reads; change "
@@ -184,7 +186,7 @@ class Request:
                 )
 
     def _refuse_elsewhere(self, name: str, value: str, readable: Sequence[str]) -> None:
-        if not _is_below(value, readable):
+        if not below(value, readable):
             raise SpecError(
                 f"{name}={value}: experiments may read what lies below "
                 f"{', '.join(readable)}: these are experiment_sources, which whoever runs the deployment sets"
@@ -236,16 +238,6 @@ class Request:
                     f"{'.'.join(keys)} is a template, {value!r}, which a night of Airflow fills in: give it a value by "
                     f"{self.option('settings')} {'.'.join(keys)}=VALUE"
                 )
-
-
-def _is_below(place: str, prefixes: Sequence[str]) -> bool:
-    """
-    Whether a place is one of these, or below it, however it is read: what reads an object store takes it for a URL, in
-    which ``%2e`` is a dot, a backslash a slash, and tabs and outer spaces are nothing.
-    """
-    read = unquote(place)
-    parts = {part.strip() for part in re.split(r"[/\\?#]", read)}
-    return read.isprintable() and not {".", ".."} & parts and any(inside(place, each) for each in prefixes)
 
 
 def changes_of(given: Sequence[str]) -> Mapping[KeyPath, str]:

@@ -1,6 +1,7 @@
 """
-A run that judges a training of an experiment: its steps before the evaluation do no work, and hand on what the
-experiment has made. From the evaluation on it is a run like any other.
+A run that judges what it has not trained. Of a training of an experiment its steps before the evaluation do no work,
+and hand on what the experiment has made; of weights that were trained elsewhere the training takes them as they are.
+From the evaluation on it is a run like any other.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from mlops.contract.refs import CheckpointRef, Ref
+from mlops.contract.refs import CheckpointRef, Ref, ref_of
 from mlops.contract.section import NAME_PATTERN
-from mlops.contract.step import EXPERIMENTS
+from mlops.contract.step import EXPERIMENTS, STEPS
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
 
 PARAM: Final = "judged_experiment"
 """Parameter of a run: the place of the training. Only where nothing goes live without somebody's yes it counts."""
-HANDED_ON: Final = frozenset({"ingest", "validate", "features", "trial", "tune", "train"})
-"""Steps that do no work in such a run."""
+WEIGHTS: Final = "judged_weights"
+"""Likewise: weights that were trained elsewhere, see :mod:`mlops_provider.operators.judged_weights`."""
+_SEARCH: Final = frozenset({"trial", "tune"})
+"""Steps that do no work in a run of the latter kind."""
+_HANDED_ON: Final = frozenset({"ingest", "validate", "features", "trial", "tune", "train"})
+"""Steps that do no work in a run of the former kind."""
 logger = logging.getLogger(__name__)
 _NAME: Final = NAME_PATTERN.strip("^$")
 _APPROVAL: Final = "ApproveOperator"
@@ -30,10 +36,57 @@ _APPROVAL: Final = "ApproveOperator"
 _PLACE: Final = re.compile(rf"{EXPERIMENTS}/{_NAME}/(?P<pipeline>{_NAME})(\.(?!spin/){_NAME})?/train/[\w-]+")
 
 
-def asked_to_judge(context: Context, dag: DAG) -> str:
+class _Step(Protocol):
+    """A step's operator."""
+
+    step: ClassVar[str]
+    upstream: Any
+    pipeline: str | None
+    outlets: list[Any]
+
+    @classmethod
+    def produces(cls) -> type[Ref]: ...
+
+
+def asked_to_judge(context: Context) -> str:
     """Return the place of the training that a run is about; empty where it trains itself, or its DAG takes none."""
+    return _asked(context, PARAM) or ""
+
+
+def weights_to_judge(context: Context) -> Mapping[str, Any] | None:
+    """Return what a run says of weights that it is about; None where it trains itself, or its DAG takes none."""
+    return _asked(context, WEIGHTS) or None
+
+
+def _asked(context: Context, name: str) -> Any:
     # A run's conf may name what is no parameter of its DAG, and a DAG in Python what parameters it likes.
-    return (context["params"].get(PARAM) or "") if PARAM in dag.params and _somebody_approves(dag) else ""
+    dag: Any = context["dag"]
+    return context["params"].get(name) if name in dag.params and _somebody_approves(dag) else None
+
+
+def handed_on(operator: _Step, context: Context, deployment: Deployment) -> Callable[[], dict[str, Any]] | None:
+    """Return what a step does in place of its work, in a run that judges what it has not trained; None: its work."""
+    kind, upstream, pipeline = operator.produces(), operator.upstream, str(operator.pipeline)
+    place, weights = asked_to_judge(context), weights_to_judge(context)
+    if place and weights:
+        raise StepFailedError(f"the run was given {PARAM} and {WEIGHTS}: leave one of them out, it judges one model")
+    if operator.step in _HANDED_ON and place:
+        operator.outlets = []  # the run has made no snapshot that others could be told of
+        return lambda: made_by_experiment(kind, place, pipeline, deployment)
+    if operator.step in _SEARCH and weights:
+        return lambda: _searched_for_nothing(operator.step, upstream)
+    return None
+
+
+def _searched_for_nothing(step: str, upstream: Any) -> dict[str, Any]:
+    """
+    Return what a step of a search returns where nothing is searched for.
+
+    :param upstream: the features
+    :return: of a trial nothing; of the conclusion the features, for the training
+    """
+    logger.info("nothing is done: the run judges weights that were trained elsewhere")
+    return {} if step == "trial" else ref_of(STEPS[step].consumes, upstream).to_wire()
 
 
 def _somebody_approves(dag: DAG) -> bool:

@@ -22,7 +22,7 @@ from mlops_provider.launcher_names import LAUNCHERS, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
-from mlops_provider.operators.adopted import HANDED_ON, asked_to_judge, made_by_experiment
+from mlops_provider.operators.adopted import handed_on
 from mlops_provider.operators.callbacks import as_list, say_why
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
 from mlops_provider.operators.runs import Asked, refuse_others, waiting_shown
@@ -173,6 +173,10 @@ class StepOperator(BaseOperator):
         """
         return {}
 
+    def asked_settings(self, settings: dict[str, Any], asked: Asked, deployment: Deployment) -> dict[str, Any]:
+        """Return the settings, by what a run asks for beside its DAG's parameters."""
+        return settings
+
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What the step's process is told: the settings, as they were checked."""
         return dict(settings)
@@ -194,10 +198,8 @@ class StepOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         deployment, patience = self._deployment(), self.patience(context)
-        if self.step in HANDED_ON and (place := asked_to_judge(context, self.dag)):
-            self.outlets = []  # the run has made no snapshot that others could be told of
-            pipeline = str(self.pipeline)
-            return patience.with_work(lambda: made_by_experiment(self.produces(), place, pipeline, deployment))
+        if (hand_on := handed_on(self, context, deployment)) is not None:
+            return patience.with_work(hand_on)
         return patience.with_work(lambda: self._conclude(self._launch(context, deployment), context, deployment))
 
     def resume(self, context: Context, event: Mapping[str, Any], launcher: str, waited: float = 0.0) -> dict[str, Any]:
@@ -266,7 +268,7 @@ class StepOperator(BaseOperator):
         from mlops_provider.patience import store_errors
 
         try:
-            launch = self.launch(Asked.of(context, self.upstream, asked_to_judge(context, self.dag)), deployment)
+            launch = self.launch(Asked.of(context, self.upstream), deployment)
             name = self.launcher or deployment.launcher
             index = -1 if (index := context["ti"].map_index) is None else index
             launcher = launcher_class(name).of(
@@ -317,15 +319,14 @@ class StepOperator(BaseOperator):
             self._launcher.cancel()
 
     def _document(self, asked: Asked, deployment: Deployment) -> StepInput:
-        params = asked.params
         if self.only_parameters:
             refuse_others(asked.given, self.dag.params)
-        overrides = {name: params[key] for name in self.parameters if (key := name.rpartition(".")[2]) in params}
-        settings = replaced_settings(self.settings, overrides)
+        named = ((name, name.rpartition(".")[2]) for name in self.parameters)
+        overrides = {name: asked.params[key] for name, key in named if key in asked.params}
+        settings = self.asked_settings(replaced_settings(self.settings, overrides), asked, deployment)
         section = check_section(self.section, settings, f"task {self.task_id!r}")
         config = self.config(section.model_dump(mode="json"))
-        consumes = STEPS[self.step].consumes
-        ref = ref_of(consumes, asked.upstream) if consumes else None
+        ref = ref_of(kinds, asked.upstream) if (kinds := STEPS[self.step].consumes) else None
         start, end = asked.interval
         assert self.pipeline is not None
         code_paths = self.code_paths(config)

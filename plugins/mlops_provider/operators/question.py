@@ -132,7 +132,13 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
             "**Nobody has reviewed what its data must look like**: the schema was proposed from the first data, faults "
             "included (the validate task's log says how to take it over).\n"
         )
-    if (training := version.ancestor(CheckpointRef).place).startswith(f"{EXPERIMENTS}/"):
+    checkpoint = version.ancestor(CheckpointRef)
+    if not checkpoint.epoch and "initial_weights" in checkpoint.artifacts:
+        lines.append(
+            "**It was not trained here**: which rows its weights have seen is not known. Where the held-out rows may "
+            "be among them, the numbers above say too much.\n"
+        )
+    if (training := checkpoint.place).startswith(f"{EXPERIMENTS}/"):
         lines.append(
             f"**It is of an experiment of {training.split('/')[1]}**, `{training}`: its code and settings are what was "
             "tried out, not what the pipeline's file says (the report shows them).\n"

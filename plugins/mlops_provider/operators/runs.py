@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.grain import Grain, Periods
 from mlops.contract.section import SpecError
+from mlops_provider.operators.adopted import asked_to_judge, weights_to_judge
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,6 +43,8 @@ class Asked:
     """See :class:`mlops.contract.step.RunIdentity`."""
     adopts: str = ""
     """Likewise."""
+    weights: Mapping[str, Any] | None = None
+    """That were trained elsewhere, where the run is to judge some: a :class:`JudgedWeights`."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the run: those of the DAG, and what the run was triggered with instead."""
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class Asked:
     """Of the task, kept over its tries; None outside of Airflow."""
 
     @classmethod
-    def of(cls, context: Context, upstream: Any, adopts: str = "") -> Self:
+    def of(cls, context: Context, upstream: Any) -> Self:
         """By a run of Airflow."""
         run = context["dag_run"]
         return cls(
@@ -59,7 +62,8 @@ class Asked:
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
             user=run.triggering_user_name or "",
-            adopts=adopts,
+            adopts=asked_to_judge(context),
+            weights=weights_to_judge(context),
             params=context["params"],
             given=run.conf or {},
             state=context["task_state_store"],

@@ -11,7 +11,7 @@ from mlops.contract.section import leaves
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import TrackingLink, run_url
-from mlops_provider.operators.runs import recipe_folders
+from mlops_provider.operators.runs import Asked, recipe_folders
 from mlops_provider.operators.warm_start import WarmStartOperator
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ class TrainOperator(WarmStartOperator):
     def __init__(self, *, features: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=features, **kwargs)
 
+    def asked_settings(self, settings: dict[str, Any], asked: Asked, deployment: Deployment) -> dict[str, Any]:
+        if asked.weights is None:
+            return settings
+        from mlops_provider.operators import judged_weights
+
+        return settings | judged_weights.settings(asked, deployment)
+
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
         return training_code(settings)
 
@@ -53,7 +60,7 @@ def training_code(train: Mapping[str, Any]) -> list[str]:
 
 def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:
     """See :meth:`StepOperator.gang`, for the settings of a training."""
-    if train["learner"] != TORCH:
+    if train["learner"] != TORCH or train["epochs"] == 0:
         return {}
     return {
         "processes": train["processes"],

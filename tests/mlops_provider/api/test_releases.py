@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,13 @@ from mlops.contract.stages import STAGE_TAG
 from mlops.signing.keys import SigningKey
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
 from mlops.signing.seals import entry_key
-from mlops_provider.api import models, releases
+from mlops_provider.api import models, registration, releases, translations
 from mlops_provider.api.airflow import Airflow, _airflow
 from mlops_provider.api.problems import answer_problems
 from mlops_provider.experiments.dags import _shown
-from mlops_provider.operators.adopted import PARAM
+from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.question import options_about, subject_about
-from mlops_provider.registry import PIPELINE_TAG, REF_TAG
+from mlops_provider.registry import PIPELINE_TAG, REF_TAG, Registry
 
 MODEL = "flight_ranking"
 TEXT = (REPOSITORY / "dags/flight_ranking.pipeline.yaml").read_text()
@@ -43,7 +44,7 @@ class World:
     def __init__(self, folder: Path, ref: ModelVersionRef) -> None:
         self.store, self._ref = folder, ref
         self.dags: dict[str, dict[str, Any]] = {
-            MODEL: {"dag_id": MODEL, "is_paused": False, "params": {PARAM: {}}},
+            MODEL: {"dag_id": MODEL, "is_paused": False, "params": {PARAM: {}, WEIGHTS: {}}},
             "rollback": {"dag_id": "rollback", "is_paused": False},
         }
         self.runs: dict[tuple[str, str], dict[str, Any]] = {}
@@ -57,11 +58,11 @@ class World:
 
     # Airflow.
 
-    def run(self, dag_id: str, run_id: str, state: str, conf: Any = None) -> None:
+    def run(self, dag_id: str, run_id: str, state: str, conf: Any = None, run_after: str | None = None) -> None:
         dates = dict.fromkeys(("queued_at", "start_date", "end_date"))
         self.runs[dag_id, run_id] = {
             "dag_id": dag_id, "dag_run_id": run_id, "state": state, "conf": conf or {}, "note": None,
-            "triggering_user_name": "ana", **dates,
+            "triggering_user_name": "ana", "run_after": run_after or "2026-01-01T00:00:00Z", **dates,
         }  # fmt: skip
 
     def answer(self, request: httpx.Request) -> httpx.Response:
@@ -73,7 +74,7 @@ class World:
                 found: Any = {"hitl_details": [f for f in self.forms if f["task_instance"]["dag_id"] == dag_id]}
             case "POST", "dags", dag_id, "dagRuns" if self.may_trigger:
                 body = json.loads(request.content)
-                self.run(dag_id, body["dag_run_id"], "queued", body["conf"])
+                self.run(dag_id, body["dag_run_id"], "queued", body["conf"], body.get("run_after"))
                 found = self.runs[dag_id, body["dag_run_id"]]
             case "POST", *_:
                 return httpx.Response(403, json={"detail": "Forbidden"})
@@ -155,7 +156,8 @@ class World:
 
     async def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> httpx.Response:
         app = FastAPI()
-        app.include_router(releases.router)
+        for each in (registration, releases, translations):
+            app.include_router(each.router)
         answer_problems(app)
 
         async def airflow() -> AsyncIterator[Airflow]:
@@ -204,7 +206,15 @@ def world(tmp_path: Path, version_ref: ModelVersionRef, monkeypatch: pytest.Monk
     keys.write_text(KEY.public)
     monkeypatch.setenv("AIRFLOW__MLOPS__RELEASE_PUBLIC_KEYS", str(keys))
     monkeypatch.setenv("AIRFLOW__MLOPS__STORE", f"file://{tmp_path}/store")
-    return World(tmp_path / "store", version_ref)
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_SOURCES", "s3://models/")
+    found = World(tmp_path / "store", version_ref)
+
+    @asynccontextmanager
+    async def opened(*_: Any) -> AsyncIterator[_Models]:
+        yield _Models(found)
+
+    monkeypatch.setattr(Registry, "open", opened)
+    return found
 
 
 VERSION = f"/models/{MODEL}/versions/3/stage"
@@ -461,3 +471,107 @@ def test_what_cannot_be_registered_is_told_before_anything_runs(world: World) ->
     status, found = told()
     assert (status, "it can put models into production without anybody's yes" in found) == (409, True), found
     assert [dag_id for dag_id, _ in world.runs] == [TRIED, MODEL], "nothing was started"
+
+
+ELSEWHERE = {"uri": "s3://models/ranking/3.1/weights.pt", "version": "3.1", "metrics": {"auc": 0.97, "f1": 0.89}}
+TAKEN = {"path": ELSEWHERE["uri"], "known_as": "3.1", "claimed": ELSEWHERE["metrics"]}
+
+
+def test_weights_from_elsewhere_are_judged_by_the_pipelines_own_run(world: World) -> None:
+    """Broken: a model that was trained elsewhere cannot be registered, or is by who says that it is good."""
+    path = f"/models/{MODEL}/versions"
+    status, said = world.ask("POST", path, {"artifact": ELSEWHERE}, **{"Idempotency-Key": "k"})
+    assert (status, said["kind"], said["asked"]) == (202, "night", {WEIGHTS: TAKEN})
+    again, same = world.ask("POST", path, {"artifact": ELSEWHERE}, **{"Idempotency-Key": "k"})
+    assert (again, same["id"]) == (200, said["id"])
+    status, other = world.ask("POST", path, {"artifact": ELSEWHERE | {"metrics": {}}}, **{"Idempotency-Key": "k"})
+    assert (status, "the Idempotency-Key was given with another request" in other) == (422, True)
+    status, new = world.ask("POST", path, {"artifact": ELSEWHERE})
+    assert (status, new["id"] != said["id"]) == (202, True), "the file may be another one by now"
+
+
+def test_another_platforms_registration_is_sent_as_it_is(world: World) -> None:
+    body = {
+        "name": MODEL, "version": "3.1", "artifact_uri": ELSEWHERE["uri"], "metrics": {"auc": 0.97, "f1": 0.89},
+        "stage": "staging",
+    }  # fmt: skip
+    status, said = world.ask("POST", "/models/register", body)
+    assert (status, said["asked"]) == (202, {WEIGHTS: TAKEN})
+    status, why = world.ask("POST", "/models/register", body | {"artifact_uri": "/etc/passwd"})
+    assert (status, why.startswith("artifact_uri /etc/passwd: experiments may read")) == (422, True), why
+    status, why = world.ask("POST", "/models/register", body | {"stage": "production"})
+    assert (status, "stage: 'staging', where a version begins, got 'production'" in why) == (422, True), why
+
+
+@pytest.mark.parametrize(
+    ("artifact", "status", "words"),
+    [
+        (
+            {"uri": "s3://others/w.pt"},
+            422,
+            "artifact.uri s3://others/w.pt: experiments may read what lies below s3://m",
+        ),
+        ({"uri": "s3://models/../others/w.pt"}, 422, "artifact.uri s3://models/../others/w.pt: experiments may read"),
+        ({"uri": ""}, 422, "artifact.uri must"),
+        ({"uri": "s3://models/"}, 422, "artifact.uri s3://models/: name one file"),
+        ({"version": " "}, 422, "artifact.version must be a line of at most 100 printable characters"),
+        ({"metrics": {"f1(macro)": 0.9}}, 422, "must be a name such as auc or ndcg@10"),
+        ({"sha256": "abc"}, 422, "artifact.sha256 must be a SHA-256, 64 hexadecimal digits, got 'abc'"),
+        ({"metrics": {"auc": "high"}}, 422, "artifact.metrics.auc must be"),
+        ({"metric": {"auc": 1}}, 422, "artifact.metric: there is no such field; leave it out"),
+        ({"as_of": "soon"}, 422, "as_of soon: "),
+        ({"as_of": "2999-01-01"}, 422, "as_of 2999-01-01 is yet to come"),
+        ({"metrics": {"auc": True}}, 422, "artifact.metrics.auc must be"),
+        ({"pipeline": "nope"}, 404, "there is no pipeline 'nope' that may be tried out"),
+    ],
+)
+def test_weights_that_nobody_may_or_can_take_are_refused(
+    world: World, artifact: dict[str, Any], status: int, words: str
+) -> None:
+    found, said = world.ask("POST", f"/models/{MODEL}/versions", {"artifact": ELSEWHERE | artifact})
+    assert (found, words in said) == (status, True), said
+    assert not world.runs
+
+
+def test_a_registration_is_of_a_run_or_of_weights(world: World) -> None:
+    path = f"/models/{MODEL}/versions"
+    for body in ({}, {"run": "a@b", "artifact": ELSEWHERE}):
+        status, said = world.ask("POST", path, body)
+        assert (status, "say `run`, an experiment, or `artifact`" in said) == (422, True), said
+    world.dags[MODEL]["params"] = {}
+    status, said = world.ask("POST", path, {"artifact": ELSEWHERE})
+    assert (status, "takes no experiments" in said) == (409, True), said
+    world.dags[MODEL]["params"], world.may_trigger = {WEIGHTS: {}}, False
+    assert world.ask("POST", path, {"artifact": ELSEWHERE})[0] == 403, "Airflow decides who may"
+
+
+def test_the_data_are_those_of_a_nights_interval(world: World) -> None:
+    """Broken: it is judged on other days than the champion was, or an answer of another day is given again."""
+    path, key = f"/models/{MODEL}/versions", {"Idempotency-Key": "k"}
+    asked = {"artifact": ELSEWHERE | {"as_of": "2013-02-09T12:00"}}
+    status, said = world.ask("POST", path, asked, **key)
+    assert status == 202, said
+    (run,) = world.runs.values()
+    assert run["run_after"] == "2013-02-09T05:00:00+00:00", "midnight in New York, when the day's data were whole"
+    assert world.ask("POST", path, asked, **key)[0] == 200
+    for as_of in ({"as_of": "2013-02-10"}, {}):
+        status, other = world.ask("POST", path, {"artifact": ELSEWHERE | as_of}, **key)
+        assert (status, "the Idempotency-Key was given with another request" in other) == (422, True), other
+
+
+def test_what_was_asked_for_is_found_also_where_it_would_be_refused_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = f"/models/{MODEL}/versions", {"Idempotency-Key": "k"}
+    assert world.ask("POST", path, {"artifact": ELSEWHERE}, **key)[0] == 202
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_SOURCES", "s3://others/")
+    assert world.ask("POST", path, {"artifact": ELSEWHERE}, **key)[0] == 200
+    assert world.ask("POST", path, {"artifact": ELSEWHERE})[0] == 422
+
+
+def test_a_model_whose_pipeline_one_may_not_read_is_not_there(world: World) -> None:
+    """Broken: who may not read a pipeline learns its name by asking for a model."""
+    world.register(3, "staging")
+    del world.dags[MODEL]
+    status, said = world.ask("POST", "/models/hidden/versions", {"artifact": ELSEWHERE})
+    assert (status, "there is no pipeline 'hidden'" in said) == (404, True), said

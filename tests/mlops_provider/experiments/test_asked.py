@@ -122,7 +122,11 @@ def test_a_pipeline_may_be_named_by_its_file_and_seeds_count_on() -> None:
             ["flight_ranking", "--set", "train.learning_rate=3e-4"],
             "--set train.learning_rate=3e-4: what tune finds would take its place; add --set tune=null",
         ),
-        (["digits", "--set", "train.epochs=0"], "^--set train.epochs=0: train.epochs must be .*1.*, got 0"),
+        (["digits", "--set", "train.epochs=-1"], "^--set train.epochs=-1: train.epochs must be .*0.*, got -1"),
+        (
+            ["digits", "--set", "train.epochs=0"],
+            "^--set train.epochs=0: .* takes the weights of initialise as they are",
+        ),
         (
             ["digits", "--set", "train.epoch=3"],
             "^--set train.epoch=3: unknown key 'train.epoch'; did you mean 'epochs'",
@@ -170,6 +174,15 @@ def test_airflow_takes_settings_as_the_command_line_does() -> None:
         ),
         ({"train.initialise": {"path": "s3://others/w", "sha256": "0" * 64}}, "settings train.initialise.path"),
         ({"train.initialise": {"model": "other@champion"}}, "settings train.initialise.model: in Airflow an experim"),
+        (
+            {
+                "train.initialise": {
+                    "model": "other/1",
+                    "found": {"key": "models/x", "sha256": "0" * 64, "num_bytes": 1, "version": "1"},
+                }
+            },
+            "settings train.initialise.found",
+        ),
         ({"evaluate.metrics": ["subprocess:getoutput@10"]}, "settings evaluate.metrics.*runs code of recipes only"),
         ({"ingest.transform": "include/flight_ranking/../../x.sql"}, "ingest.transform must be an import path such"),
         ({"train.model": "torch.nn:Linear"}, "settings train.model=torch.nn:Linear: .* runs code of recipes only"),

@@ -20,7 +20,7 @@ RANKING = REPOSITORY / "dags/flight_ranking.pipeline.yaml"
 
 
 def asked(dag: DAG) -> str:
-    return asked_to_judge(cast(Context, {"params": {PARAM: PLACE}}), dag)
+    return asked_to_judge(cast(Context, {"dag": dag, "params": {PARAM: PLACE}}))
 
 
 def test_a_pipeline_in_which_silence_is_a_yes_takes_no_experiment() -> None:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from airflow.sdk import DAG, task
 
-from mlops.contract.refs import DatasetRef, ModelVersionRef
+from mlops.contract.refs import Artifact, CheckpointRef, DatasetRef, ModelVersionRef
 from mlops.contract.section import SpecError
 from mlops.contract.sections.release import Approval
 from mlops_provider.deployment import Deployment
@@ -146,6 +146,12 @@ def test_the_form_says_what_one_decides_on(version_ref: ModelVersionRef) -> None
     assert f"| on held-out data | version {version_ref.version} | version 6 in production |" in text
     assert "| ndcg@10 | 0.5000 (0.4500 to 0.5500) | 0.5000 (0.4500 to 0.5500) |" in text
     assert "no model was in production" in summary(version_ref, approval)
+    assert "It was not trained here" not in text
+    checkpoint = version_ref.ancestor(CheckpointRef)
+    brought = {"initial_weights": Artifact(key="train/k/initial_weights.pt", sha256="0" * 64, num_bytes=1)}
+    taken = dataclasses.replace(report, parent=dataclasses.replace(checkpoint, epoch=0, artifacts=brought))
+    text = summary(dataclasses.replace(version_ref, parent=taken), approval)
+    assert "**It was not trained here**: which rows its weights have seen is not known." in text
 
 
 def test_assets_are_named_after_dataset_and_model(dag: DAG, version_ref: ModelVersionRef) -> None:
@@ -181,7 +187,7 @@ def context(conf: Mapping[str, Any] | None) -> Any:
     """What Airflow gives a task, of a run that was triggered with this."""
     run = SimpleNamespace(conf=conf, data_interval_start=NIGHT, data_interval_end=NIGHT, triggering_user_name=None)
     given = {"params": dict(conf or {}), "dag_run": run, "run_id": "r"}
-    return given | {"ti": SimpleNamespace(try_number=1), "task_state_store": {}}
+    return given | {"ti": SimpleNamespace(try_number=1), "task_state_store": {}, "dag": DAG(dag_id="of_a_run")}
 
 
 def test_a_mistyped_parameter_is_refused() -> None:

@@ -227,6 +227,22 @@ class AsyncClient:
         """See :meth:`Client.register`."""
         return await self._do(calls.register(model, run, training))
 
+    async def register_artifact(
+        self,
+        model: str,
+        uri: str,
+        *,
+        sha256: str | None = None,
+        version: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        pipeline: str | None = None,
+        as_of: str | date | None = None,
+        idempotency_key: str | None = None,
+    ) -> StartedRun:
+        """See :meth:`Client.register_artifact`."""
+        said = {"sha256": sha256, "version": version, "metrics": metrics, "pipeline": pipeline}
+        return await self._do(calls.register_artifact(model, uri, as_of, idempotency_key, **said))
+
     async def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
         """See :meth:`Client.ask_stage`."""
         return await self._do(calls.ask_stage(model, version, stage))

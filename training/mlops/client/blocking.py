@@ -293,6 +293,32 @@ class Client:
         """
         return self._do(calls.register(model, run, training))
 
+    def register_artifact(
+        self,
+        model: str,
+        uri: str,
+        *,
+        sha256: str | None = None,
+        version: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        pipeline: str | None = None,
+        as_of: str | date | None = None,
+        idempotency_key: str | None = None,
+    ) -> StartedRun:
+        """
+        Have a pipeline judge weights that were trained elsewhere, as those of a training of its own.
+
+        :param model: that the pipeline registers
+        :param uri: of a file with weights as the pipeline's checkpoints have them
+        :param sha256: of that file; if not given, it is taken as it is when it is first read
+        :param version: what they are called where they come from
+        :param metrics: as whoever has trained them says; they are kept as said
+        :param pipeline: the one that has registered the model's newest version, if not given
+        :param as_of: on which data they are judged, as of :meth:`submit`
+        """
+        said = {"sha256": sha256, "version": version, "metrics": metrics, "pipeline": pipeline}
+        return self._do(calls.register_artifact(model, uri, as_of, idempotency_key, **said))
+
     def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
         """
         Ask for a version to be in a stage. It moves nothing: the people whom the pipeline names decide, in Airflow's

@@ -290,6 +290,18 @@ def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
     )
 
 
+def register_artifact(
+    model: str, uri: str, as_of: str | date | None, idempotency_key: str | None, **said: Any
+) -> Call[StartedRun]:
+    return Call(
+        method="POST",
+        path=f"{_model(model)}/versions",
+        body=_body({"artifact": {"uri": uri, "as_of": _instant(as_of), **said}}),
+        headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
+        read=lambda response: with_address(document(StartedRun, response), response),
+    )
+
+
 def ask_stage(model: str, version: str | int, stage: str) -> Call[StageAnswer]:
     def read(response: httpx.Response) -> StageAnswer:
         found, root = document(StageAnswer, response), root_of(response)

@@ -188,7 +188,9 @@ def _train(
         )
     assert isinstance(now, CheckpointRef)
     found = compare_training(again.store, then, now)
-    epochs = f"{now.epoch} epochs to the best" if now.epoch > 1 else "the first epoch is the best"
+    epochs = {0: "taken as they are", 1: "the first epoch is the best"}.get(
+        now.epoch, f"{now.epoch} epochs to the best"
+    )
     say.compared("train", found.values(), f"steps, epochs and weights are identical, {epochs}, {world_size} processes")
     run = reopen_run(connect(again.tracking_uri), now.tracking_run)
     run.log_values({}, {IDENTICAL_TAG: str(not found)})

@@ -34,16 +34,21 @@ class LearnerSpec:
     code_settings: Sequence[str] = ()
     """Settings that name code by its import path. It must be the recipe's, which is stored with the model, or of a
     package, which a server then needs."""
+    reads_only_data: bool = False
+    """Whether what :meth:`mlops.Learner.load` reads cannot run code, as a pickle can. Only then a model that was
+    trained elsewhere is taken."""
 
 
 TORCH_LEARNER = LearnerSpec(
     implementation="mlops.trainer.recipe:Recipe",
     kinds=("relevance", "logit", "classes", "labels", "value", "quantiles", "token_loss"),
+    reads_only_data=True,
 )
 LIGHTGBM = LearnerSpec(
     implementation="mlops.learners.light_gbm:LightGbm",
     kinds=("relevance", "logit", "classes", "labels", "value", "quantiles"),
     section=LightGbmSettings,
+    reads_only_data=True,
 )
 SKLEARN = LearnerSpec(
     implementation="mlops.learners.scikit_learn:ScikitLearn",
@@ -60,7 +65,7 @@ LEARNERS: Final = ExtensionPoint(
         "lightgbm": "mlops.contract.learners:LIGHTGBM",
         "sklearn": "mlops.contract.learners:SKLEARN",
     },
-    attributes=("implementation", "kinds", "section", "code_settings"),
+    attributes=("implementation", "kinds", "section", "code_settings", "reads_only_data"),
 )
 
 

@@ -67,6 +67,10 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN)]
 PATH_PATTERN = r"^/[^:]*$"
 URL_PATTERN = r"^https?://[^/\s]+.*$"
 TEXT_PATTERN = r"\S"
+CLAIM_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.@\-]{0,99}$"
+"""The name of a metric that is claimed; MLflow takes it, with ``_at_`` for ``@``."""
+LABEL_PATTERN = r"^[!-~][ -~]{0,99}$"
+"""A line of printable ASCII, to be kept as it is."""
 RULE_PATTERN = r"^\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)\s*$"
 AbsolutePath = Annotated[str, StringConstraints(pattern=PATH_PATTERN)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, pattern=TEXT_PATTERN)]
@@ -117,6 +121,8 @@ _PATTERNS: Final = {
     OBJECT_NAME_PATTERN: "must be a Kubernetes name: lower-case letters, digits, dots and dashes",
     PATH_PATTERN: "must be an absolute path",
     TEXT_PATTERN: "must not be blank",
+    CLAIM_PATTERN: "must be a name such as auc or ndcg@10: letters, digits, and _ . @ -",
+    LABEL_PATTERN: "must be a line of at most 100 printable characters, such as 3.1",
     DIGEST_PATTERN: "must be a SHA-256, 64 hexadecimal digits",
     HOLIDAYS_PATTERN: "must be the code of a country, of a part of it, or of a market, such as US, US-NY, XNYS",
     PREFIX_PATTERN: "must be lower-case letters, digits and underscores, and end with an underscore",

@@ -60,7 +60,7 @@ def draw(comparison: Comparison, history: Sequence[Mapping[str, float]], metric:
             *comparison.figures(),
             *_columns(comparison.column_importance, comparison.measured.estimate(None).title),
             *_features(comparison.feature_importance),
-            _training(history, metric),
+            *([] if taken_as_it_is(history) else [_training(history, metric)]),
         ]
         return [(title, _svg(figure)) for title, figure in figures]
 
@@ -90,6 +90,11 @@ def _by_name(by_model: Mapping[str, Mapping[str, float]], title: str, label: str
     axes.locator_params(axis="x", nbins=6)
     axes.set(xlabel=label)
     return title + (f"; {MOST_NAMES} of {len(names)}" if len(names) > MOST_NAMES else ""), figure
+
+
+def taken_as_it_is(history: Sequence[Mapping[str, float]]) -> bool:
+    """Whether a model was not trained here: its weights were brought, and measured."""
+    return history[-1]["epoch"] == 0
 
 
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:

@@ -14,7 +14,7 @@ from mlops.contract.step import RunIdentity
 from mlops.evaluation.bootstrap import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from mlops.evaluation.comparison import Comparison
 from mlops.evaluation.cost import Cost, cost_of
-from mlops.evaluation.figures import draw
+from mlops.evaluation.figures import draw, taken_as_it_is
 from mlops.evaluation.holdout_drift import ColumnDrift
 from mlops.evaluation.verdict import RuleOutcome
 
@@ -44,6 +44,20 @@ class Background:
     def cost(self) -> Cost | None:
         return cost_of(self.history, self.checkpoint.world_size, self.gpu, self.price_per_gpu_hour)
 
+    @property
+    def was_trained_elsewhere(self) -> bool:
+        return taken_as_it_is(self.history)
+
+    @property
+    def _training(self) -> str:
+        checkpoint = self.checkpoint
+        if self.was_trained_elsewhere:
+            return "weights that were trained elsewhere, taken as they are"
+        return (
+            f"epoch {checkpoint.epoch} of {self.history[-1]['epoch']}, seed {checkpoint.seed}, "
+            f"{checkpoint.world_size} process{'es' if checkpoint.world_size > 1 else ''}"
+        )
+
     def lineage(self) -> dict[str, str]:
         checkpoint, run = self.checkpoint, self.run
         dataset, features = checkpoint.ancestor(DatasetRef), checkpoint.ancestor(FeaturesRef)
@@ -58,8 +72,7 @@ class Background:
                 f"{study.tracking_run}"
             )
         return rows | {
-            "Checkpoint": f"{checkpoint.place}, epoch {checkpoint.epoch} of {self.history[-1]['epoch']}, "
-            f"seed {checkpoint.seed}, {checkpoint.world_size} process{'es' if checkpoint.world_size > 1 else ''}",
+            "Checkpoint": f"{checkpoint.place}, {self._training}",
             "Weights (SHA-256)": checkpoint.artifacts["weights"].sha256,
             "Code": self.git_commit,
             "MLflow run": f"{checkpoint.tracking_run} at {self.tracking_uri}",

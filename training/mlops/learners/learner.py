@@ -33,7 +33,10 @@ class Lesson:
 
 
 class FittedModel(Protocol):
-    """A model that was fitted, or is being fitted."""
+    """
+    A model that was fitted, or is being fitted. One that knows the names of its columns has them, in their order, as
+    ``feature_names``: they are held against the features' where it was fitted elsewhere.
+    """
 
     def predict(self, table: FeatureTable) -> Floats:
         """Return predictions for every row, ``[N]`` or ``[N, K]``, as :meth:`mlops.Objective.predict` does."""

@@ -113,9 +113,11 @@ class LightGbm:
         try:
             document = json.loads(data)
             model = Trees(objective, document["feature_names"], document["outputs"])
+            if not model.texts:
+                raise ValueError("it has no trees")
             model.check()
             return model
-        except (ValueError, KeyError, TypeError, lightgbm.basic.LightGBMError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, lightgbm.basic.LightGBMError) as error:
             raise BadDataError(f"this is no model of gradient-boosted trees: {error}") from error
 
     def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,15 @@ class Metric:
         :raises BadDataError: where the metric is not defined on it: no rows, no relevant document, one class only
         """
         return self.measured(self.weighted(predictions), predictions)
+
+    def measure_with(self, others: Iterable[Metric], predictions: Predictions) -> tuple[float, dict[str, float]]:
+        """
+        Measure a whole split by this metric and by others.
+
+        :return: its value, and theirs by name
+        :raises BadDataError: as :meth:`measure`
+        """
+        return self.measure(predictions), {each.name: each.measure(predictions) for each in others}
 
     def measured(self, weighted: Weighted, predictions: Predictions) -> float:
         """

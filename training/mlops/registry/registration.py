@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mlops.contract.refs import ReportRef
 from mlops.contract.step import BadConfigError
@@ -35,12 +36,14 @@ def register_once(
     store: Callable[[], StoredModel],
     git_commit: str,
     run_key: str,
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Registered:
     """
     Return the version of this report: found by the report's digest, else created. Killed at any point and tried again,
     or run by two processes at once, it results in one version.
 
     :param store: stores all the model's files, before there is a version
+    :param tags: further ones of the version
     :raises BadConfigError: where the evaluation did not pass
     """
     if not report.passed:
@@ -60,6 +63,7 @@ def register_once(
                 "mlops.run_key": run_key,
                 **lineage_tags(report),
                 **contract.tags(),
+                **tags,
                 **{allowed(f"mlops.metric.{name}"): f"{value:.6g}" for name, value in report.metrics.items()},
             },
             description=report.reason,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlops.contract.refs import ModelVersionRef, ReportRef, canonical_json, digest_of
+from mlops.contract.refs import INPUT, CheckpointRef, ModelVersionRef, ReportRef, canonical_json, digest_of
 from mlops.contract.sections.steps import RegisterStep
+from mlops.contract.sections.warm_start import Initialise
+from mlops.contract.step import StepInput
 from mlops.registry.promotion import Promotion
 from mlops.registry.registration import register_once
 from mlops.registry.transitions import Author
@@ -14,7 +16,7 @@ from mlops.serving.package import contract
 from mlops.serving.verified_loading import files_of
 from mlops.signing.packages import PACKAGE
 from mlops.steps import StepContext
-from mlops.tracking.connection import connect
+from mlops.tracking.connection import allowed, connect
 from mlops.tracking.model_registry import ModelRegistry
 from mlops.tracking.provenance import git_commit
 from mlops.tracking.run import reopen_run
@@ -47,6 +49,7 @@ def run(context: StepContext) -> ModelVersionRef:
         store=store,
         git_commit=tracked.tag("mlops.git_commit") or git_commit(context.deployment.home),
         run_key=context.run.run_key,
+        tags=_claims(context, report.parent),
     )
     if not files:  # an earlier try has stored them
         unpack()
@@ -67,3 +70,13 @@ def run(context: StepContext) -> ModelVersionRef:
         semantic_version=registered.semantic_version,
         parent=report,
     )
+
+
+def _claims(context: StepContext, checkpoint: CheckpointRef) -> dict[str, str]:
+    """What is said of weights that were trained elsewhere, as tags of the version."""
+    if (told := checkpoint.artifacts.get(INPUT)) is None or "initial_weights" not in checkpoint.artifacts:
+        return {}
+    config = StepInput.load(context.store.read(told).decode()).config
+    start = Initialise.model_validate(config["initialise"])
+    tags = {allowed(f"mlops.claimed.{name}"): str(value) for name, value in start.claimed.items()}
+    return tags if start.known_as is None else tags | {"mlops.known_as": start.known_as}

@@ -19,6 +19,7 @@ from mlops.contract.step import BadDataError
 from mlops.learners.preconditions import check_features
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
+from mlops.steps.train_given import take_given
 from mlops.steps.train_learner import run_learner
 from mlops.steps.train_script import run_program
 from mlops.tracking.connection import check_address
@@ -41,6 +42,8 @@ def run(context: StepContext) -> CheckpointRef | None:
     tuned = study.parameters if isinstance(study, StudyRef) else {}
     config = check_section(Train, replaced_settings(context.config, tuned), "train")
     manifest = checked_manifest(context, config)
+    if config.epochs == 0:
+        return take_given(context, config, manifest)
     if config.learner != TORCH:
         return run_learner(context, config, manifest)
     if config.program is not None:

@@ -218,12 +218,13 @@ class _Training:
         table = self.lesson.validation
         predictions = self.objective.predictions(table.labels, self.model.predict(table), table.offsets)
         seconds = time.monotonic() - started
+        value, further = self.metric.measure_with(self.further, predictions)
         epoch = Epoch(
             epoch=number,
             step=number,
             train_loss=loss,
-            validation_metric=self.metric.measure(predictions),
-            further_metrics={each.name: each.measure(predictions) for each in self.further},
+            validation_metric=value,
+            further_metrics=further,
             seconds=seconds,
             samples_per_second=self.lesson.train.num_samples / seconds,
             finished_at=time.time(),

@@ -42,7 +42,7 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
         optimizer=optimizer,
         loss=recipe.loss,
         loader=loader,
-        validation=_validation(recipe, scratch),
+        validation=open_validation(recipe, scratch),
         checkpoints=Checkpoints(
             store=store,
             place=place,
@@ -61,7 +61,8 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
     return job, num_parameters
 
 
-def _validation(recipe: Recipe, scratch: Path) -> Validation:
+def open_validation(recipe: Recipe, scratch: Path) -> Validation:
+    """:param scratch: local folder for shards of a remote store"""
     config, features, store = recipe.config, recipe.features, recipe.store
     objective = recipe.objective
     metric, further = recipe.metric(config.metric), [recipe.metric(name) for name in config.metrics]

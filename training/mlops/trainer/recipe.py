@@ -67,7 +67,7 @@ class Recipe:
             tells_unread=True,
         )
         if config.initialise is not None:
-            load_weights(model, config.initialise, self.store, self.home)
+            load_weights(model, config.initialise, self.store, self.home, as_they_are=config.epochs == 0)
         freeze(model, config.freeze)
         patterns = [each.parameters for each in config.learning_rates]
         matching(patterns, dict(model.named_parameters(remove_duplicate=False)), "train.learning_rates")

@@ -105,8 +105,7 @@ class Validation:
 
     def _metrics(self, scores: Floats) -> tuple[float, Mapping[str, float]]:
         predictions = self.objective.predictions(self.labels, scores, self.offsets)
-        value = self.metric.measure(predictions)
-        return value, {each.name: each.measure(predictions) for each in self.further}
+        return self.metric.measure_with(self.further, predictions)
 
     def _scores(self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None]) -> Floats | None:
         """``[N]`` on rank 0."""

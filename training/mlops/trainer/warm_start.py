@@ -25,13 +25,14 @@ _CPU: Final = torch.device("cpu")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
 
-def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) -> None:
+def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path, *, as_they_are: bool = False) -> None:
     """
     Put weights into a whole model, on the CPU, before it is laid out over processes.
 
+    :param as_they_are: nothing is learnt then, so that nothing can start anew
     :raises BadConfigError: where the file is not the one that was pinned, or its weights are not the model's
     """
-    where, data = _read(start, store, home)
+    where, data = read_weights(start, store, home)
     try:
         given = deserialise(data, _CPU)
     except Exception as error:  # what is no file of torch may raise anything
@@ -49,6 +50,13 @@ def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) 
         if (part := left & tie) and part != tie:
             raise BadConfigError(
                 f"train.initialise.leave_out: {', '.join(sorted(tie))} are one parameter; name all of them, or none"
+            )
+    for tie in _ties(model):
+        names = sorted(tie & taken.keys())
+        if differing := [name for name in names[1:] if not _equal(taken[names[0]], taken[name])]:
+            raise BadConfigError(
+                f"train.initialise: {where} has other values of {', '.join(differing)} than of {names[0]}, which in "
+                "the model are one parameter"
             )
     problems = [
         *_listed("has no", [name for name in wanted if name not in taken]),
@@ -73,11 +81,16 @@ def load_weights(model: nn.Module, start: Initialise, store: Store, home: Path) 
         ),
     ]
     if problems:
-        raise BadConfigError(
-            f"train.initialise: {where} {'; it '.join(problems)}. Name what shall start anew in "
-            "train.initialise.leave_out"
+        advice = (
+            "Save model.state_dict() of what train.model builds, or say by rename how its parts are called there"
+            if as_they_are
+            else "Name what shall start anew in train.initialise.leave_out"
         )
-    model.load_state_dict(taken, strict=False)
+        raise BadConfigError(f"train.initialise: {where} {'; it '.join(problems)}. {advice}")
+    try:
+        model.load_state_dict(taken, strict=False)
+    except RuntimeError as error:  # of a tensor without storage, say
+        raise BadConfigError(f"train.initialise: {where} cannot be loaded: {error}") from error
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -158,10 +171,14 @@ def keep_weights(start: Initialise | None, store: Store, home: Path, place: str)
     """
     if start is None or start.path is None:
         return None
-    return store.put_artifact(place, "initial_weights.pt", _read(start, store, home)[1])
+    return store.put_artifact(place, "initial_weights.pt", read_weights(start, store, home)[1])
 
 
-def _read(start: Initialise, store: Store, home: Path) -> tuple[str, bytes]:
+def read_weights(start: Initialise, store: Store, home: Path) -> tuple[str, bytes]:
+    """
+    :return: where they are, for messages, and the file
+    :raises BadConfigError: where it is not the file that was pinned
+    """
     if (found := start.found) is not None:
         artifact = Artifact(key=found.key, sha256=found.sha256, num_bytes=found.num_bytes)
         return start.path or f"version {found.version} of {start.model}", store.read(artifact)
@@ -178,6 +195,10 @@ def _read(start: Initialise, store: Store, home: Path) -> tuple[str, bytes]:
             f"{start.sha256}"
         )
     return start.path, data
+
+
+def _equal(one: object, other: object) -> bool:
+    return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
 
 
 def _shape(value: object) -> list[int] | None:

@@ -16,6 +16,8 @@ from mlops.contract.rest.datasets import (
 )
 from mlops.contract.rest.models import (
     MODEL_VERSION_PATTERN,
+    ClaimedMetrics,
+    GivenArtifact,
     Model,
     Models,
     ModelVersion,
@@ -53,12 +55,14 @@ __all__ = [
     "MOST_SEEDS",
     "PROBLEM_TYPE",
     "Asked",
+    "ClaimedMetrics",
     "Curve",
     "Curves",
     "Dataset",
     "Datasets",
     "Deprecation",
     "EndedStep",
+    "GivenArtifact",
     "Model",
     "ModelVersion",
     "ModelVersionPage",

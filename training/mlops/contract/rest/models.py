@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from mlops.contract.rest.asked import Asked
 from mlops.contract.rest.runs import RunSummary
+from mlops.contract.section import CLAIM_PATTERN, DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN
 from mlops.contract.stages import ARCHIVED, CANARY, PRODUCTION, STAGING, reason_of
 
 
@@ -69,10 +70,42 @@ class ModelVersion(ModelVersionSummary):
     """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
 
 
-class NewVersion(Asked):
-    """A training of an experiment that is to be registered."""
+ClaimedMetrics = Annotated[
+    dict[Annotated[str, Field(pattern=CLAIM_PATTERN)], Annotated[float, Field(strict=True, allow_inf_nan=False)]],
+    Field(
+        max_length=100, description="As whoever has trained it says: kept as said", examples=[{"auc": 0.97, "f1": 0.89}]
+    ),
+]
+"""By name."""
 
-    run: str = Field(
+
+class GivenArtifact(Asked):
+    """Weights that were trained elsewhere, in the form in which the pipeline's checkpoints have them."""
+
+    uri: str = Field(
+        min_length=1, max_length=2000, description="Of the file", examples=["s3://models/flight_ranking/weights.pt"]
+    )
+    sha256: str | None = Field(
+        default=None, pattern=DIGEST_PATTERN, description="Of the file; if not given, as it is when it is first read"
+    )
+    version: str | None = Field(
+        default=None, pattern=LABEL_PATTERN, description="What it is called there", examples=["3.1"]
+    )
+    metrics: ClaimedMetrics = Field(default={})
+    pipeline: str | None = Field(
+        default=None,
+        pattern=NAME_PATTERN,
+        description="That judges it; if not given, the one that has registered the model's newest version, or that of "
+        "the model's name",
+    )
+    as_of: str | None = Field(default=None, description="On which data it is judged, as of `POST /runs`")
+
+
+class NewVersion(Asked):
+    """What is to be registered: a training of an experiment, or weights that were trained elsewhere."""
+
+    run: str | None = Field(
+        default=None,
         description="The experiment's id, as `GET /runs` lists it",
         examples=["flight_ranking.experiments@experiment__20130209T120000Z_1f2e3d4c"],
     )
@@ -81,6 +114,15 @@ class NewVersion(Asked):
         description="Which one, where the experiment had several: its place, or the last part of it",
         examples=["20130209T050000Z-1e89fd782e2c"],
     )
+    artifact: GivenArtifact | None = Field(default=None, description="In place of a run")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.run is None) == (self.artifact is None):
+            raise ValueError("say `run`, an experiment, or `artifact`, weights that were trained elsewhere")
+        if self.artifact is not None and self.training is not None:
+            raise ValueError("`training` names one of a `run`: leave it out with an `artifact`")
+        return self
 
 
 class StartedRun(RunSummary):

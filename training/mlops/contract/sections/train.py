@@ -13,10 +13,11 @@ from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section, Text
+from mlops.contract.sections.checkpointing import Checkpointing
 from mlops.contract.sections.sample_order import SampleOrder
 from mlops.contract.sections.sequence_length import SequenceLength
 from mlops.contract.sections.tune import TunedSection
-from mlops.contract.sections.warm_start import Initialise, LearningRate
+from mlops.contract.sections.warm_start import Initialise, LearningRate, why_not_taken
 
 
 class Parallel(Section):
@@ -65,23 +66,6 @@ class EarlyStopping(Section):
     """Epochs without improvement."""
     min_improvement: float = Field(default=0.0, ge=0)
     """What counts as one, in units of the metric."""
-
-
-class Checkpointing(Section):
-    """When the training's state is saved; also at the end of each epoch, and when the process is told to end."""
-
-    every_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps."""
-    every_minutes: float = Field(default=10, gt=0)
-    """The longest time between two saves. They come sooner where that loses less: Daly's optimum of what a save was
-    measured to cost and how often this training was interrupted (an hour where it never was), but never so often that
-    saves overlap or take more than 2% of the time."""
-    keep_latest: int = Field(default=3, ge=2)
-    """Complete checkpoints kept beside the best one. At least 2: the newest may turn out to be damaged."""
-    peers: int | None = Field(default=None, ge=0, le=1)
-    """1: when a process or a node is lost, the others keep the last step's state in memory, and no step that was done
-    is done again. 0: the training goes on from the last checkpoint. None: 1 for replicas on CPUs, where nothing is
-    copied before a process is lost, and 0 elsewhere, where 1 is refused."""
 
 
 class Train(TunedSection):
@@ -143,7 +127,9 @@ class Train(TunedSection):
     """Chooses the best epoch, on the validation split."""
     metrics: list[Metric] = []
     """Further ones, measured on the validation split after each epoch and shown in MLflow."""
-    epochs: int = Field(default=3, ge=1)
+    epochs: int = Field(default=3, ge=0)
+    """0: the weights of ``initialise`` are taken as they are, whatever has trained them, and measured on the validation
+    split. The pipeline judges them as any others."""
     global_batch: int = Field(default=32, ge=1)
     """Samples (rows, query groups, or sequences of tokens) per optimizer step, over all processes."""
     micro_batch: int | None = Field(default=None, ge=1)
@@ -212,6 +198,8 @@ class Train(TunedSection):
         return {n: value.model_dump(mode="json") if isinstance(value, Section) else value for n, value in found.items()}
 
     def why_untunable(self) -> str | None:
+        if not self.epochs:
+            return "left out: with train.epochs: 0 nothing is learnt"
         if self.initialise and not self.initialise.is_fixed:
             return (
                 f"left out, or train.initialise.model a version's number instead of {self.initialise.model}: all "
@@ -276,12 +264,21 @@ class Train(TunedSection):
             if self.model is None:
                 raise ValueError("complete: learner: torch needs model, an import path of build_model(config)")
             return self
+        shared = OF_EVERY_LEARNER if self.epochs else OF_EVERY_LEARNER | {"initialise"}
         for name, field in type(self).model_fields.items():
-            if name not in OF_EVERY_LEARNER and getattr(self, name) != _of_torch(name, field):
+            if name not in shared and getattr(self, name) != _of_torch(name, field):
                 raise ValueError(
                     f"consistent: {name} is of learner: torch; remove it, or see learner_settings of {self.learner}"
                 )
         check_learns(self.learner, known_kind(self.objective, self.objective_settings), self.objective)
+        return self
+
+    @model_validator(mode="after")
+    def _taken_as_they_are(self) -> Train:
+        if self.epochs:
+            return self
+        if (why := why_not_taken(self.initialise, self.learner)) is not None:
+            raise ValueError(f"consistent: {why}")
         return self
 
     @model_validator(mode="after")
@@ -323,9 +320,9 @@ class Train(TunedSection):
             raise ValueError(
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
-        of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping")
-        for name in (*of_our_loop, "initialise", "freeze", "learning_rates", "sample_order", "sequence_lengths"):
-            if getattr(self, name):
+        of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping", "freeze")
+        for name in (*of_our_loop, "initialise", "learning_rates", "sample_order", "sequence_lengths"):
+            if getattr(self, name) and (name != "initialise" or self.epochs):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:
             raise ValueError("consistent: elastic: exact is what our loop does, not the program; remove one of the two")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, FiniteFloat, StringConstraints, model_validator
 
-from mlops.contract.section import Digest, Section, Text
+from mlops.contract.extensions import by_import_path
+from mlops.contract.learners import LEARNERS, TORCH
+from mlops.contract.section import CLAIM_PATTERN, LABEL_PATTERN, Digest, Section, Text
 
 Version = Annotated[str, StringConstraints(pattern=r"^[^@/\s]+(@[^@/\s]+|/\d+)$")]
 """``NAME@ALIAS``, or ``NAME/VERSION``."""
+
+
+ClaimName = Annotated[str, StringConstraints(pattern=CLAIM_PATTERN)]
+Label = Annotated[str, StringConstraints(pattern=LABEL_PATTERN)]
 
 
 class StoredWeights(Section):
@@ -20,6 +27,28 @@ class StoredWeights(Section):
     num_bytes: int
     version: str
     """Number of the version; empty for a copy of a file."""
+
+
+class JudgedWeights(Section):
+    """Weights that were trained elsewhere, which a run of the pipeline is to judge."""
+
+    path: Text
+    """As ``path`` of :class:`Initialise`."""
+    sha256: Digest | None = None
+    """Of that file; None: as it is when the training first begins."""
+    rename: dict[Text, str] = {}
+    known_as: Label | None = None
+    claimed: dict[ClaimName, FiniteFloat] = Field(default={}, max_length=100)
+    as_of: datetime | None = None
+    """Where it was asked for: the end of the run's data interval, which must be this one."""
+
+    def start(self, sha256: str) -> dict[str, Any]:
+        """
+        Return the settings of the training by which they are taken as they are.
+
+        :param sha256: of the file
+        """
+        return {"epochs": 0, "initialise": {**self.model_dump(mode="json", exclude={"as_of"}), "sha256": sha256}}
 
 
 class Initialise(Section):
@@ -39,6 +68,10 @@ class Initialise(Section):
     rename: dict[Text, str] = {}
     """Parts of the model's names, and what stands there in the weights: ``{".base_layer.": "."}`` of a model whose
     layers peft has wrapped."""
+    known_as: Label | None = None
+    """What the weights are called where they come from, such as the number of a version there."""
+    claimed: dict[ClaimName, FiniteFloat] = Field(default={}, max_length=100)
+    """Metrics by name, as whoever has trained the weights says: kept as said, and nothing is judged by them."""
     found: StoredWeights | None = None
     """What ``model`` is when the task begins: the operator writes it, and it is part of the run key. Of ``path`` the
     kept copy, where the training is made again."""
@@ -64,3 +97,19 @@ class LearningRate(Section):
     """Their names in the model, or a pattern: ``encoder.*``."""
     factor: float = Field(gt=0)
     """Of ``learning_rate``."""
+
+
+def why_not_taken(start: Initialise | None, learner: str) -> str | None:
+    """Return why weights cannot be taken as they are, in 0 epochs; None where they can."""
+    if start is None:
+        return "epochs: 0 takes the weights of initialise as they are; say which, or 1 epoch or more"
+    if start.leave_out:
+        return "with epochs: 0 nothing learns what initialise.leave_out leaves; remove it"
+    if learner != TORCH and start.rename:
+        return "initialise.rename is of learner: torch; remove it"
+    if not by_import_path(learner) and not LEARNERS.load(learner).reads_only_data:
+        return (
+            f"what {learner} stores can run code, so that nothing of it is taken from elsewhere; train here, with 1 "
+            "epoch or more"
+        )
+    return None
