@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +20,20 @@ from mlops.contract.refs import DatasetRef
 from mlops.contract.step import INTERRUPTED, Failure
 from mlops.elastic.failure_attribution import Ended, blames_connection, first_failure, say_the_same, symptom
 from mlops.elastic.memory import memory_kills, say_kills
-from mlops.elastic.rendezvous import Meeting, meet
+from mlops.elastic.rendezvous import LOOPBACK, Meeting, meet
 
+DIES = """
+import os, signal, sys
+from mlops.elastic.rendezvous import LOOPBACK, Meeting, meet
+meeting = Meeting(
+    run_id="gang", endpoint=sys.argv[1], host_store=False, min_nodes=1, max_nodes=2, local_addr=sys.argv[2],
+    join_seconds=60.0, keep_alive_seconds=3.0,
+)
+told = meet(meeting).next_rendezvous()
+print(told.rank, told.world_size, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A node that is lost as soon as it knows its rank."""
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -154,9 +168,9 @@ def endpoint() -> Iterator[str]:
     del store  # with its last reference it ends
 
 
-def join(folder: Path, endpoint: str, name: str, **environment: Any) -> Any:
+def join(folder: Path, endpoint: str, name: str, *, address: str = LOOPBACK, **environment: Any) -> Any:
     options = ["--nnodes=1:2", "--max-restarts=0", f"--rdzv-endpoint={endpoint}", "--no-host-store"]
-    options += ["--local-addr=127.0.0.1", "--keep-alive-seconds=3", f"--node-name={name}"]
+    options += [f"--local-addr={address}", "--keep-alive-seconds=3", f"--node-name={name}"]
     return started(folder, *options, name=f"{name}.json", **environment)
 
 
@@ -183,6 +197,22 @@ def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
             if goes == "evicted":
                 assert left == max(note["interrupted"] for note in second.notes if "interrupted" in note)
             second.wait_for_step(left + 5)
+
+
+@pytest.mark.gang
+@pytest.mark.parametrize(("ours", "its", "rank"), [("localhost", LOOPBACK, 0), (LOOPBACK, "localhost", 1)])
+def test_a_node_that_is_lost_as_a_round_begins_holds_nobody_up(
+    tmp_path: Path, endpoint: str, ours: str, its: str, rank: int
+) -> None:
+    """Broken: the others wait a minute for what it would have told them of its ranks, and give up with it."""
+    with join(tmp_path, endpoint, "a", address=ours, STEPS=100000) as gang:
+        gang.wait_for_step(5)
+        node = subprocess.run([sys.executable, "-c", DIES, endpoint, its], capture_output=True, text=True, check=False)
+        assert node.returncode == -signal.SIGKILL, node.stderr
+        assert node.stdout.split() == [str(rank), "2"]
+        left = max(step for _, step in starts(gang.notes))
+        gang.wait_for(lambda notes: starts(notes)[-1][0] == 1 and starts(notes)[-1][1] > left)
+        gang.wait_for_step(starts(gang.notes)[-1][1] + 5)
 
 
 @pytest.mark.gang

@@ -99,6 +99,9 @@ class Agent(SimpleElasticAgent):
     _failed_at: float
 
     def __init__(self, node: Node, rendezvous: Rendezvous) -> None:
+        # All nodes have as many ranks, so each can count its own. torch's agents would tell each other, and wait a
+        # minute for a node that was lost since the round began, to fail with it.
+        os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
         spec = TorchSpec(
             role="train",
             local_world_size=node.processes,

@@ -126,7 +126,7 @@ def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) ->
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mlops.steps.torchrun", allow_abbrev=False)
     parser.add_argument("--nnodes", type=_bounds, default=(1, 1), help="nodes, N or MIN:MAX")
-    parser.add_argument("--nproc-per-node", type=int, default=1, help="workers of each node")
+    parser.add_argument("--nproc-per-node", type=int, default=1, help="workers of each node, as many on all")
     parser.add_argument("--max-restarts", type=int, default=0, help="in a row without an optimizer step more")
     parser.add_argument("--hang-seconds", type=float, default=0.0, help="without progress; 0: nobody looks")
     parser.add_argument("--rdzv-id", default="gang", help="the same on all nodes")
