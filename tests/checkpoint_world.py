@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 
+from mlops.contract.checkpoint_listing import is_copy
+from mlops.contract.checkpoint_markers import DamagedCheckpointError, Saved
 from mlops.store import Store, Stored
 from mlops.trainer.checkpoint import checkpoints as checkpoints_module
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.files import DamagedCheckpointError
 from mlops.trainer.checkpoint.generation import Generation, GenerationGoneError, LostGenerationError
-from mlops.trainer.checkpoint.listing import is_copy
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.writing import Save, Writer
 from mlops.trainer.parallel import Ranks

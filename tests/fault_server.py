@@ -18,7 +18,9 @@ from typing import Any
 from mlops.contract.step import Failure, RunIdentity, StepInput
 from mlops.elastic import pace, workers
 from mlops.elastic.agent import Agent, Node
+from mlops.elastic.notes import Notes
 from mlops.elastic.rendezvous import LOOPBACK, Meeting, meet
+from mlops.store import Store
 
 PROGRAM = Path(__file__).with_name("fault_program.py")
 RUN = RunIdentity(
@@ -34,6 +36,7 @@ def meet_with(folder: Path, section: dict[str, Any], case: str, rank: int, hang_
     scratch.mkdir(parents=True)
     document = place / "input.json"
     document.write_text(StepInput(step="train", run=RUN, config=section).dump())
+    notes = Notes(lambda: Store(f"file://{place}/store"), "train", "node")
     node = Node(
         name="node",
         program=(str(PROGRAM), str(place), case, str(rank), str(document)),
@@ -43,6 +46,7 @@ def meet_with(folder: Path, section: dict[str, Any], case: str, rank: int, hang_
         grace_seconds=1,
         scratch=scratch,
         keep=lambda files: None,
+        notes=notes,
     )
     meeting = Meeting(
         run_id=f"{case}-{rank}", endpoint=f"{LOOPBACK}:0", host_store=True, min_nodes=1, max_nodes=1,
@@ -54,11 +58,13 @@ def meet_with(folder: Path, section: dict[str, Any], case: str, rank: int, hang_
         agent.run()
     finally:
         rendezvous.fall_silent()
+        notes.finish()
     sample = place / "sample"
     return {
         "case": case,
         "slow": list(agent.slow),
         "failure": asdict(agent.outcome) if isinstance(agent.outcome, Failure) else None,
+        "noted": sorted(json.loads(file.read_text())["kind"] for file in (place / "store/train/events").iterdir()),
         "sample": sample.read_text() if sample.exists() else None,
     }
 

@@ -17,6 +17,7 @@ import psutil
 from warm import WarmProcess
 
 from mlops.contract.step import RunIdentity, StepInput, python_path, read_result
+from mlops.contract.training_events import TrainingEvent
 
 CHECKOUT = Path(__file__).parents[1]
 PROGRAM = Path(__file__).with_name("gang_program.py")
@@ -37,6 +38,12 @@ class Gang:
     @property
     def notes(self) -> list[dict[str, Any]]:
         return read_notes(self.folder)
+
+    @property
+    def noted(self) -> list[TrainingEvent]:
+        """What the store tells of it, in that order."""
+        files = self.folder.glob("store/pipelines/gang/train/key/events/*.json")
+        return sorted((TrainingEvent.load(file.read_bytes()) for file in files), key=lambda event: event.at)
 
     @property
     def log(self) -> str:

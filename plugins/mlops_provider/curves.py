@@ -23,6 +23,8 @@ class Tracked:
     name: str
     latest: Mapping[str, int]
     """The newest step of each metric."""
+    place: str
+    """Of the training in the store; empty where it has none there."""
 
 
 class CurveName(NamedTuple):
@@ -130,4 +132,7 @@ class Tracking(MlflowReader):
 def _tracked(run: Mapping[str, Any]) -> Tracked:
     info = run["info"]
     latest = {each["key"]: int(each.get("step", 0)) for each in run.get("data", {}).get("metrics", [])}
-    return Tracked(run_id=info["run_id"], name=info.get("run_name", ""), latest=latest)
+    tags = {each["key"]: each["value"] for each in run.get("data", {}).get("tags", [])}
+    return Tracked(
+        run_id=info["run_id"], name=info.get("run_name", ""), latest=latest, place=tags.get("mlops.place", "")
+    )

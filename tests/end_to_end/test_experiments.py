@@ -321,6 +321,80 @@ def test_an_experiment_starts_from_a_snapshot_by_its_version(
     assert run["result"]["interval"] == tried["result"]["interval"]
 
 
+def test_a_training_is_gone_on_with_from_its_checkpoints(airflow: LiveAirflow, ana: Person) -> None:
+    """Broken: who wants more epochs, or to go back, begins from the start, or gets another model."""
+    long = ana.ended(ana.submit(SHORT | {"name": "long", "settings": {"train.epochs": 4}})["id"])
+    assert long["state"] == "success", long["failure"]
+    (whole,) = long["result"]["trainings"]
+    listed = ana.http.get(f"/runs/{long['id']}/checkpoints").raise_for_status().json()["checkpoints"]
+    ends = {each["epoch"]: each for each in listed if each["is_end_of_epoch"]}
+    assert 4 in ends
+    early = min(ends)  # of short epochs some end while the save before is being written
+    assert {each["training"] for each in listed} == {whole["checkpoint"]}
+    assert ends[whole["epoch"]]["validation"] == pytest.approx(
+        {name: value for name, value in whole["validation"].items() if name != "train_loss"}
+    )
+    with Client(airflow.stack.airflow_url, "ana", "the-password-of-ana") as client:
+        assert [each.id for each in client.checkpoints(long["id"])] == [each["id"] for each in listed]
+        told = [each.kind for each in client.events(long["id"])]
+        assert [kind for kind in told if kind != "checkpoint"] == ["task_started", "started", "ended", "task_ended"]
+        assert told.count("checkpoint") == len(listed)
+        same = client.restore(client.checkpoints(long["id"])[-1], name="same")
+    further = ana.http.post(
+        f"/training-runs/{long['id']}/checkpoints/{early}/restore",
+        json={"settings": {"train.epochs": 6}},
+        headers={"Idempotency-Key": "further"},
+    )
+    assert further.status_code == 201, further.text
+    assert further.json()["asked"]["name"] == "long"
+    again = ana.http.post(
+        f"/training-runs/{long['id']}/checkpoints/{early}/restore",
+        json={"settings": {"train.epochs": 6}},
+        headers={"Idempotency-Key": "further"},
+    )
+    assert (again.status_code, again.json()["id"]) == (200, further.json()["id"])
+    for run_id, epochs in ((same.id, 4), (further.json()["id"], 6)):
+        run = ana.ended(run_id)
+        assert run["state"] == "success", run["failure"]
+        (training,) = run["result"]["trainings"]
+        events = ana.http.get(f"/runs/{run_id}/events").raise_for_status().json()["events"]
+        assert [each["kind"] for each in events].count("resumed") == 1
+        step = next(each for each in run["steps"] if each["step"] == "train")
+        history = _ref(airflow, step)["artifacts"]["history"]["key"]
+        curve = json.loads((airflow.stack.store / history).read_text())
+        assert [each["epoch"] for each in curve] == [*range(1, epochs + 1)]
+        if epochs == 4:
+            assert training["validation"] == whole["validation"]
+            of_whole = next(each for each in long["steps"] if each["step"] == "train")
+            digests = [_ref(airflow, each)["artifacts"]["weights"]["sha256"] for each in (step, of_whole)]
+            assert digests[0] == digests[1]
+    refused = ana.http.post(f"/checkpoints/{listed[0]['id']}/restore", json={"settings": {"train.seed": 5}})
+    assert (refused.status_code, "seed is 5 here and was 0 there" in refused.text) == (422, True), refused.text
+
+
+def test_a_training_that_runs_tells_its_checkpoints(ana: Person) -> None:
+    """Broken: what goes wrong would have to be waited for, before somebody can go back."""
+    run_id = ana.submit(SHORT | {"name": "running", "settings": {"train.epochs": 2000}})["id"]
+
+    def checkpoints() -> list[Any]:
+        found: list[Any] = ana.http.get(f"/runs/{run_id}/checkpoints").raise_for_status().json()["checkpoints"]
+        return found
+
+    try:
+        ana.wait(run_id, lambda run: bool(checkpoints()) or run["state"] in ("success", "failed"))
+        assert ana.run(run_id)["state"] == "running"
+        chosen = next(each for each in checkpoints() if each["is_end_of_epoch"])
+        body = {"settings": {"train.epochs": chosen["epoch"]}, "name": "gone_back"}
+        answer = ana.http.post(f"/checkpoints/{chosen['id']}/restore", json=body)
+        # One that was replaced meanwhile is told with those that there are.
+        assert answer.status_code in (201, 404), answer.text
+    finally:
+        ana.http.delete(f"/runs/{run_id}").raise_for_status()
+    if answer.status_code == 201:
+        ended = ana.ended(answer.json()["id"])
+        assert ended["state"] == "success" or "has no checkpoint of step" in ended["failure"], ended["failure"]
+
+
 def test_requests_of_another_platform_are_runs(airflow: LiveAirflow, ana: Person, tried: dict[str, Any]) -> None:
     """Broken: programs that speak so already would have to be written anew."""
     delivered = airflow.home / DELIVERIES / "2024"
@@ -758,9 +832,12 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
     assert set(document["paths"]) == {
         "/runs",
         "/runs/{run}",
+        "/runs/{run}/checkpoints",
+        "/runs/{run}/events",
         "/runs/{run}/logs",
         "/runs/{run}/metrics",
         "/runs/{run}/metrics/stream",
+        "/checkpoints/{checkpoint}/restore",
         "/datasets",
         "/datasets/{name}/versions",
         "/datasets/{name}/versions/{version}",
@@ -780,6 +857,7 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/hpo/studies",
         "/training-runs",
         "/training-runs/{run}/metrics",
+        "/training-runs/{run_id}/checkpoints/{epoch}/restore",
         "/experiments/{experiment_id}/runs/{run_id}",
     }
 

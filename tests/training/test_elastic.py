@@ -194,6 +194,12 @@ def test_nodes_come_and_go(tmp_path: Path, endpoint: str, goes: str) -> None:
                 first.process.send_signal(signal.SIGTERM)
             second.wait_for(lambda notes: starts(notes)[-1][0] == 1 and starts(notes)[-1][1] > came)
             left = starts(second.notes)[-1][1]
+            second.wait_for(
+                lambda notes: [each.kind for each in second.noted if each.kind == "started"] == ["started"] * 3
+            )
+            assert goes == "evicted" or "node_lost" in {each.kind for each in second.noted}
+            told = [(each.node, each.said) for each in second.noted if each.kind == "interrupted"]
+            assert told == ([("a", "a got SIGTERM")] if goes == "evicted" else [])
             if goes == "evicted":
                 assert left == max(note["interrupted"] for note in second.notes if "interrupted" in note)
             second.wait_for_step(left + 5)
@@ -275,6 +281,29 @@ def test_the_cause_is_told_from_what_follows(tmp_path: Path) -> None:
     told = symptom(tmp_path, ended[:1], world_size=2, node="n")
     assert (told.type, told.details["log"]) == ("RuntimeError", ["last words"])
     assert told.message == "connection reset (rank 0 of 2 on n)"
+
+
+@pytest.mark.gang
+def test_what_happens_to_a_training_is_noted(tmp_path: Path) -> None:
+    """Broken: who looks at it in the morning has to read the logs of all its tries."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=1", do={"1:10": KILL}) as gang:
+        assert isinstance(gang.result(), DatasetRef), gang.log
+        noted = gang.noted
+    assert [each.kind for each in noted] == ["started", "failed", "started", "ended"]
+    assert [noted[n].said for n in (0, 2, 3)] == ["2 processes", "2 processes", "its result is p"]
+    assert "was killed by SIGKILL" in noted[1].said
+    assert {each.node for each in noted} == {socket.gethostname()}
+
+
+@pytest.mark.gang
+def test_a_training_goes_on_where_nothing_can_be_noted(tmp_path: Path) -> None:
+    """Broken: a store that takes no notes costs the training."""
+    place = tmp_path / "store/pipelines/gang/train/key"
+    place.mkdir(parents=True)
+    (place / "events").write_text("no folder")
+    with started(tmp_path, "--nproc-per-node=1") as gang:
+        assert isinstance(gang.result(), DatasetRef), gang.log
+    assert "could not be noted" in gang.log
 
 
 @pytest.mark.gang

@@ -99,6 +99,7 @@ def test_a_fault_names_its_rank_and_cause(name: str, outcomes: Mapping[str, Mapp
         assert words.format(**outcome) in failure["message"]
     if expected.certain is not None:
         assert failure["details"].get("certain") is expected.certain, failure["message"]
+    assert outcome["noted"] == ["failed" if expected.hang_seconds == NO_HANG else "hung", "started"]
 
 
 @pytest.mark.gang

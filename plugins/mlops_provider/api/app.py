@@ -5,7 +5,18 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from mlops_provider import __version__
-from mlops_provider.api import datasets, metrics, models, registration, releases, runs, studies, translations
+from mlops_provider.api import (
+    checkpoints,
+    datasets,
+    events,
+    metrics,
+    models,
+    registration,
+    releases,
+    runs,
+    studies,
+    translations,
+)
 from mlops_provider.api.problems import answer_problems
 
 app = FastAPI(
@@ -19,7 +30,9 @@ app = FastAPI(
 )
 app.include_router(runs.router)
 app.include_router(metrics.router)
+app.include_router(checkpoints.router)
 app.include_router(datasets.router)
+app.include_router(events.router)
 app.include_router(models.router)
 app.include_router(registration.router)
 app.include_router(releases.router)

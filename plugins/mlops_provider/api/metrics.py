@@ -153,20 +153,26 @@ async def _all_points(
     metrics: Sequence[str],
     most: int,
 ) -> list[Point]:
-    """Read the curves of a run, those of trainings included that an experiment has found done."""
+    """Read the curves of a run."""
     async with Tracking.open(*mlflow) as tracking:
-        found = await _own(run, tracking)
-        if tried_out(run["dag_id"]) and run["state"] == "success":
-            result = await xcom(run, TASK, "return_value", airflow) or {}
-            there = {each.run_id for each in found}
-            for training in result.get("trainings", []):
-                of_training = training["tracking_run"]
-                if of_training not in there and (earlier := await tracking.run(of_training)) is not None:
-                    found.append(earlier)
+        found = await trainings_of(run, tracking, airflow)
         known = {metric for each in found for metric in each.latest}
         if known and (unknown := sorted({*metrics} - known)):
             raise Problem(422, f"metric {', '.join(unknown)}: not logged so far; there are {', '.join(sorted(known))}")
         return await tracking.points(found, {}, metrics, most)
+
+
+async def trainings_of(run: Mapping[str, Any], tracking: Tracking, airflow: Airflow) -> list[Tracked]:
+    """Find what MLflow has of a run of Airflow, trainings included that an experiment has found done."""
+    found = await _own(run, tracking)
+    if tried_out(run["dag_id"]) and run["state"] == "success":
+        result = await xcom(run, TASK, "return_value", airflow) or {}
+        there = {each.run_id for each in found}
+        for training in result.get("trainings", []):
+            of_training = training["tracking_run"]
+            if of_training not in there and (earlier := await tracking.run(of_training)) is not None:
+                found.append(earlier)
+    return found
 
 
 async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:

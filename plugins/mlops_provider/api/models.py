@@ -19,7 +19,7 @@ from mlops.contract.rest import Model, Models, ModelVersion, ModelVersionPage, M
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.stages import STAGE_TAG
 from mlops_provider.api.airflow import AirflowDep, readable_dags
-from mlops_provider.api.deployments import Mlflow, by_team, of_name
+from mlops_provider.api.deployments import Mlflow, by_team, found_by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
@@ -61,19 +61,21 @@ async def pipeline_of_model(model: str, registry: Registry) -> str | None:
 async def models(airflow: AirflowDep) -> Models:
     """List the models of the pipelines that the asker may read."""
     readable = await readable_dags(airflow)
-    found: list[Model] = []
-    for team, mlflow in (await by_team(readable, Mlflow.of_reader)).items():
+
+    async def of_team(team: str | None, mlflow: Mlflow) -> list[Model]:
         async with Registry.open(*mlflow) as registry:
             registered = [each for each in await registry.models() if tenant_of_name(each["name"]) == team]
             pipelines = await gather(
                 partial(pipeline_of_model, registry=registry), [each["name"] for each in registered]
             )
-        found += [
+        return [
             Model(name=each["name"], pipeline=pipeline, aliases=aliases_of(each))
             for each, pipeline in zip(registered, pipelines, strict=True)
             if pipeline is not None and pipeline in readable
         ]
-    return Models(models=found)
+
+    found, unreachable = await found_by_team(await by_team(readable, Mlflow.of_reader), of_team)
+    return Models(models=found, unreachable=unreachable)
 
 
 @router.get("/models/{name}/versions")

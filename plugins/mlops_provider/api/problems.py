@@ -80,6 +80,13 @@ def _mistake(found: ErrorDetails, request: Request, body: Any) -> str:
     return sentence(found, place)
 
 
+def outage(error: MlflowError | BaseError) -> str:
+    """Say in a sentence that MLflow or the store does not answer, or refuses."""
+    if isinstance(error, MlflowError):
+        return str(error)
+    return f"the store cannot be read: {str(error).partition(chr(10))[0]}"
+
+
 def answer_problems(app: FastAPI) -> None:
     """Have an app answer each error so."""
 
@@ -92,12 +99,9 @@ def answer_problems(app: FastAPI) -> None:
         return _details(422, str(error))
 
     @app.exception_handler(MlflowError)
-    async def without_mlflow(_: Request, error: MlflowError) -> JSONResponse:
-        return _details(502, str(error))
-
     @app.exception_handler(BaseError)
-    async def without_store(_: Request, error: BaseError) -> JSONResponse:
-        return _details(502, f"the store cannot be read: {str(error).partition(chr(10))[0]}")
+    async def away(_: Request, error: MlflowError | BaseError) -> JSONResponse:
+        return _details(502, outage(error))
 
     @app.exception_handler(StepFailedError)
     async def misconfigured(_: Request, error: StepFailedError) -> JSONResponse:  # a connection is missing, say

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -47,6 +47,7 @@ from mlops_provider.experiments.request import Request
 from mlops_provider.local.client import PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.rollback import ROLLBACK, is_rollback
+from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import changed_pipeline
 from mlops_provider.why import is_lost
 
@@ -79,11 +80,13 @@ class Submission(Asking):
         place: str = "runs",
         text: str | None = None,
         fields: Mapping[str, str] = MappingProxyType({}),
+        check: Callable[[Pipeline], None] = lambda pipeline: None,
     ) -> RunSummary:
         """
         :param place: where its address lies, seen from the request's
         :param text: of the pipeline's file, where it was read already
         :param fields: of the request, in which settings were given, for messages
+        :param check: raises SpecError where what is tried out, the pipeline with these settings, cannot be
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
@@ -93,7 +96,7 @@ class Submission(Asking):
         if found is None:
             text = text or await text_of_pipeline(asked.pipeline, self.airflow)
             # It reads YAML: nothing for the event loop.
-            await asyncio.to_thread(_check_settings, asked, text, fields)
+            await asyncio.to_thread(_check_settings, asked, text, fields, check)
             if asked.dataset is not None:
                 store = await of_name(asked.pipeline, store_of)
                 await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
@@ -165,11 +168,11 @@ async def _no_pipeline(pipeline: str, airflow: Airflow, is_night: bool = False) 
     )
 
 
-def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str]) -> None:
+def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str], check: Callable[[Pipeline], None]) -> None:
     """
     Check what is asked for by the pipeline's file.
 
-    :param fields: see :meth:`Submission.start`
+    :param fields: see :meth:`Submission.start`, as for check
     :raises SpecError: naming the setting and the fix
     """
     request = Request.of_params(asked.model_dump(), fields)
@@ -177,6 +180,7 @@ def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str]) -> None
         lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"), request.fields)
     )
     request.interval(pipeline, datetime.now(UTC))
+    check(pipeline)
 
 
 @router.get("/runs")
@@ -275,7 +279,7 @@ async def logs(
 
 
 async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflow: Airflow) -> str:
-    found = await _instances(run, airflow)
+    found = await instances_of(run, airflow)
     indices = sorted(each["map_index"] for each in found if each["task_id"] == task)
     if indices:
         known = f"map_index {map_index}: it has {indices[0]} to {indices[-1]}"
@@ -284,7 +288,7 @@ async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflo
     return f"task {task!r} of {run['dag_id']}@{run['dag_run_id']}: {known}"
 
 
-async def _instances(run: Mapping[str, Any], airflow: Airflow) -> list[dict[str, Any]]:
+async def instances_of(run: Mapping[str, Any], airflow: Airflow) -> list[dict[str, Any]]:
     """The tasks of a run."""
     place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
     return list((await airflow.request("GET", place, params={"limit": PAGE}))["task_instances"])
@@ -339,14 +343,20 @@ def _kind(dag_id: str) -> RunKind:
 
 async def whole_run(run: Mapping[str, Any], airflow: Airflow) -> Run:
     summary = summary_of(run)
-    instances = await _instances(run, airflow)
-    failure = None
+    instances = await instances_of(run, airflow)
+    failure, silent = None, None
     for each in instances:
         if failure is None and each["state"] == "failed":
             told = await xcom(run, each["task_id"], FAILURE_KEY, airflow, each["map_index"])
             said = told.get("message") if isinstance(told, dict) else None
             # Who has ended a process says more than its end.
             failure = (cancelled_by(run["note"]) if is_lost(told) else None) or said
+            silent = silent or each
+    # Somebody else's operator says it in its log only. Where the run went on to succeed, that task was not needed.
+    if failure is None and silent is not None and run["state"] != "success":
+        task, index = silent["task_id"], silent["map_index"]
+        name, more = (task, "") if index == -1 else (f"{task}[{index}]", f"&map_index={index}")
+        failure = f"{name} failed: its log says why (GET /runs/{summary.id}/logs?task={quote(task, safe='')}{more})"
     steps, result = None, None
     if summary.kind == "experiment":
         steps = await _said(_STEPS, run, STEPS_KEY, airflow)

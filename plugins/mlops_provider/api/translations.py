@@ -15,10 +15,21 @@ from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
-from mlops.contract.rest import Asked, ClaimedMetrics, GivenArtifact, NewRun, NewStudy, Run, RunSummary, StartedRun
+from mlops.contract.rest import (
+    Asked,
+    ClaimedMetrics,
+    GivenArtifact,
+    NewRun,
+    NewStudy,
+    Restored,
+    Run,
+    RunSummary,
+    StartedRun,
+)
 from mlops.contract.section import DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN, SpecError
 from mlops.contract.stages import STAGING
 from mlops_provider.api.airflow import AirflowDep
+from mlops_provider.api.checkpoints import restore_epoch
 from mlops_provider.api.metrics import stream
 from mlops_provider.api.other_words import (
     dimension_of,
@@ -270,6 +281,16 @@ async def start_search(asked: Search, submission: SubmissionDep) -> NamedRun:
 
 
 router.get("/training-runs/{run}/metrics", response_class=EventSourceResponse)(stream)
+
+
+@router.post("/training-runs/{run_id}/checkpoints/{epoch}/restore", status_code=201, responses=_ASKED_BEFORE)
+async def restore_training(
+    run_id: str, epoch: int, submission: SubmissionDep, asked: Restored | None = None
+) -> NamedRun:
+    """`POST /checkpoints/{id}/restore`, of the checkpoint of an epoch's end."""
+    found = await restore_epoch(run_id, epoch, asked or Restored(), submission, "../../../../runs")
+    assert found.pipeline is not None, "it is an experiment"
+    return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(found.pipeline))
 
 
 @router.get("/experiments/{experiment_id}/runs/{run_id}", response_model=Run)

@@ -31,6 +31,7 @@ _SOURCES: Final = ("ingest", "sources")
 _WEIGHTS: Final = ("train", "initialise")
 _READ: Final = (_SOURCES, (*_WEIGHTS, "model"), (*_WEIGHTS, "found"))
 """First keys of settings that say what is read with the rights of the deployment."""
+_RESUMED: Final = ("train", "resume_from")
 _PLACE_OF_SOURCE: Final = 4
 """Keys of ``ingest.sources.NAME.path``."""
 _OUTWARD: Final = frozenset({"connection", "path", "schema_path", "url"})
@@ -165,6 +166,8 @@ class Request:
         for keys in sorted({*known, *found}):
             value = found.get(keys)
             of_source = keys[:2] == _SOURCES
+            if keys[:2] == _RESUMED and (start := after.train.resume_from) and start.pipeline == after.pipeline:
+                continue
             # What is taken away reads nothing; of a source it may be the login by which it was read.
             if known.get(keys) == value or (keys not in found and not of_source):
                 continue
@@ -173,6 +176,10 @@ class Request:
             is_place = is_weights or (of_source and len(keys) == _PLACE_OF_SOURCE and keys[-1] == "path")
             if is_place and (is_weights or keys in known) and isinstance(value, str) and readable:
                 self._refuse_elsewhere(self.setting(keys), value, readable)
+            elif keys[:2] == _RESUMED and keys in found:
+                raise SpecError(
+                    f"{self.setting(keys)}={value}: in Airflow an experiment goes on from trainings of its own pipeline"
+                )
             elif any(keys[: len(each)] == each for each in _READ) or _OUTWARD & {*name.split(".")}:
                 others = ", or have it named in [mlops] experiment_sources of the deployment" if is_place else ""
                 raise SpecError(

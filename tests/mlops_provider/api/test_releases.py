@@ -522,6 +522,11 @@ def test_another_platforms_registration_is_sent_as_it_is(world: World) -> None:
         ({"as_of": "soon"}, 422, "as_of soon: "),
         ({"as_of": "2999-01-01"}, 422, "as_of 2999-01-01 is yet to come"),
         ({"metrics": {"auc": True}}, 422, "artifact.metrics.auc must be"),
+        (
+            {"metrics": {"ndcg@10": 0.9, "ndcg_at_10": 0.8}},
+            422,
+            "artifact.metrics: MLflow calls ndcg@10 and ndcg_at_10 alike, so that one would be lost; leave one of them",
+        ),
         ({"pipeline": "nope"}, 404, "there is no pipeline 'nope' that may be tried out"),
     ],
 )

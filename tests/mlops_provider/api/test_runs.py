@@ -2,100 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from airflow.api_fastapi.core_api.security import get_user
-from project import REPOSITORY
 from pydantic import ValidationError
+from rest_world import NAME, NIGHT, World
 
 from mlops.contract.refs import Artifact, CheckpointRef, ModelVersionRef
 from mlops.contract.rest import NewRollback
-from mlops_provider.api.airflow import Airflow, _airflow
-from mlops_provider.api.app import app
-from mlops_provider.experiments.dags import _shown
 from mlops_provider.links import report_url
-
-NAME = "flight_ranking"
-NIGHT = "scheduled__2013-02-09"
-
-
-class World:
-    """An Airflow that has the pipelines of this repository, and one night of one of them."""
-
-    def __init__(self) -> None:
-        self.state = "success"
-        self.tasks = [self.task("evaluate", "EvaluateOperator"), self.task("approve", "ApproveOperator", "skipped")]
-        self.xcoms: dict[str, Any] = {}
-        self.triggered: list[dict[str, Any]] = []
-
-    @staticmethod
-    def task(task_id: str, operator: str, state: str = "success") -> dict[str, Any]:
-        return {"task_id": task_id, "operator_name": operator, "state": state, "map_index": -1, "try_number": 1}
-
-    def run(self, dag_id: str, run_id: str, state: str, conf: Any) -> dict[str, Any]:
-        return {
-            "dag_id": dag_id, "dag_run_id": run_id, "state": state, "conf": conf, "note": None,
-            "triggering_user_name": "ana", **dict.fromkeys(("queued_at", "start_date", "end_date")),
-        }  # fmt: skip
-
-    def answer(self, request: httpx.Request) -> httpx.Response:
-        found: Any = None
-        match request.method, *request.url.path.removeprefix("/api/v2/").split("/"):
-            case "GET", "dags", dag_id, "dagRuns" if dag_id in ("~", f"{NAME}.experiments"):
-                if request.url.params.get("cursor"):
-                    return httpx.Response(400, json={"detail": "Invalid cursor token"})
-                found = {"dag_runs": [], "next_cursor": None}
-            case "POST", "dags", dag_id, "dagRuns":
-                self.triggered.append(json.loads(request.content))
-                found = self.run(dag_id, self.triggered[-1]["dag_run_id"], "queued", self.triggered[-1]["conf"])
-            case "GET", "dags", dag_id, "dagRuns", run_id if (dag_id, run_id) == (NAME, NIGHT):
-                found = self.run(dag_id, run_id, self.state, {})
-            case "GET", "dags", _, "dagRuns", _, "taskInstances":
-                found = {"task_instances": self.tasks}
-            case "GET", "dags", _, "dagRuns", _, "taskInstances", task_id, "xcomEntries", "return_value":
-                found = {"value": self.xcoms[task_id]} if task_id in self.xcoms else None
-            case "GET", "dags", dag_id, "tasks", _ if (file := self.file(dag_id)).exists():
-                found = {"doc_md": _shown(file.read_text())}
-            case "GET", "dags":
-                found = {"dags": [{"dag_id": NAME}, {"dag_id": f"{NAME}.experiments"}], "total_entries": 2}
-        return httpx.Response(404, json={"detail": "Not Found"}) if found is None else httpx.Response(200, json=found)
-
-    @staticmethod
-    def file(dag_id: str) -> Path:
-        return REPOSITORY / "dags" / f"{dag_id.removesuffix('.experiments')}.pipeline.yaml"
-
-    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
-        """:return: status and answer; of an error its words"""
-
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
-                return await client.request(method, path, **({} if body is None else {"json": body}), **more)
-
-        answer = asyncio.run(ask())
-        return answer.status_code, answer.json() if answer.is_success else answer.json()["detail"]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    found = World()
-
-    async def airflow() -> AsyncIterator[Airflow]:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(found.answer), base_url="http://airflow") as client:
-            yield Airflow(client)
-
-    asker = {_airflow: airflow, get_user: lambda: SimpleNamespace(get_name=lambda: "ana")}
-    monkeypatch.setattr(app, "dependency_overrides", asker)
-    monkeypatch.setenv("AIRFLOW__MLOPS__STORE", f"file://{tmp_path}/store")
-    return found
+from mlops_provider.operators.base import FAILURE_KEY
 
 
 @pytest.mark.parametrize("state", ["running", "success"])
@@ -122,6 +40,44 @@ def test_a_night_whose_evaluation_cannot_be_read_has_no_verdict(world: World, re
     world.xcoms["evaluate"] = returned
     status, run = world.ask("GET", f"/runs/{NAME}@{NIGHT}")
     assert (status, run["result"]) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "tasks", "failure"),
+    [
+        (
+            "failed",
+            [("ingest", -1, "success"), ("check_quota", -1, "failed"), ("train", -1, "upstream_failed")],
+            f"check_quota failed: its log says why (GET /runs/{NAME}@{NIGHT}/logs?task=check_quota)",
+        ),
+        (
+            "running",
+            [("quotas.check", 0, "success"), ("quotas.check", 1, "failed")],
+            f"quotas.check[1] failed: its log says why (GET /runs/{NAME}@{NIGHT}/logs?task=quotas.check&map_index=1)",
+        ),
+        ("failed", [("check_quota", -1, "failed"), ("train", -1, "failed")], "no split is worth its price"),
+        ("success", [("notify", -1, "failed")], None),
+    ],
+    ids=["operator", "mapped", "a step says more", "not needed"],
+)
+def test_a_task_that_is_no_step_of_ours_and_failed_is_named(
+    world: World, state: str, tasks: list[tuple[str, int, str]], failure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the night has failed, and nobody is told why, nor where to look."""
+    answer = world.answer
+
+    def with_failure(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(f"/taskInstances/train/xcomEntries/{FAILURE_KEY}"):
+            return httpx.Response(200, json={"value": {"message": "no split is worth its price"}})
+        return answer(request)
+
+    monkeypatch.setattr(world, "answer", with_failure)
+    world.state = state
+    world.tasks = [
+        {**world.task(name, "PythonOperator", its_state), "map_index": index} for name, index, its_state in tasks
+    ]
+    status, run = world.ask("GET", f"/runs/{NAME}@{NIGHT}")
+    assert (status, run["failure"]) == (200, failure)
 
 
 PLACED = {"pipeline": NAME, "as_of": "2013-02-09"}

@@ -113,6 +113,10 @@ def test_where_silence_is_a_yes_none_are_taken() -> None:
         ({"path": "s3://models/w.pt", "claimed": {"f1(macro)": 1}}, "must be a name such as auc or ndcg@10"),
         ({"path": "s3://models/w.pt", "claimed": {"a/": 1}}, "must be a name such as auc or ndcg@10"),
         ({"path": "s3://models/w.pt", "claimed": {"auc": float("inf")}}, "claimed.auc must be"),
+        (
+            {"path": "s3://models/w.pt", "claimed": {"ndcg_at_10": 0.8, "ndcg@10": 0.9}},
+            "claimed must be of different names: MLflow calls ndcg_at_10 and ndcg@10 alike",
+        ),
         ({"path": "s3://models/w.pt", "known_as": "a\nb"}, "known_as must be a line of at most 100 printable"),
         (
             {"path": "s3://models/w.pt", "as_of": "2013-02-10T05:00:00+00:00"},

@@ -574,8 +574,8 @@ def test_both_clients_have_the_same_methods() -> None:
 
         return {
             name: str(inspect.signature(method).replace(return_annotation=inspect.Signature.empty))
-            for name, method in vars(of).items()
-            if callable(method) and not name.startswith("_")
+            for name in dir(of)
+            if callable(method := getattr(of, name)) and not name.startswith("_")
         }
 
     assert methods(Client) == methods(AsyncClient)

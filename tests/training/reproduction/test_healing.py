@@ -121,7 +121,9 @@ class Night:
         return {
             key: self.store.get(key)
             for key in keys
-            if not key.startswith("damaged/") and not key.endswith("/generations/00000002.json")
+            if not key.startswith("damaged/")
+            and not key.endswith("/generations/00000002.json")
+            and "/events/" not in key  # that it was made again is one
         }
 
 

@@ -127,3 +127,22 @@ def test_a_training_that_started_from_weights_is_identical_when_their_file_is_go
     done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+
+
+def test_a_training_that_went_on_from_another_is_identical_when_that_is_gone(quick: Any) -> None:
+    """Broken: with the other training its checkpoint is lost, and nobody can make this model again, or sees damage."""
+    features = quick.features()
+    base = quick.train(features, key="base", epochs=1)
+    step = json.loads(quick.store.read(base.artifacts["history"]))[-1]["step"]
+    checkpoint = quick.train(features, key="on", epochs=2, resume_from={"training": base.place, "step": step})
+    quick.store.delete(list(quick.store.list(base.place)))
+    version = quick.register(checkpoint)
+    done = quick.mlops("reproduce", version, "--steps", "train")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+    (kept,) = (key for key in quick.store.list(f"{checkpoint.place}/start") if key.endswith(".bin") and "/step-" in key)
+    data = bytearray(quick.store.get(kept))
+    data[0] ^= 1
+    quick.store.put(kept, bytes(data))
+    done = quick.mlops("store", "verify")
+    assert (done.returncode, kept.rpartition("/")[0] in done.stdout) == (1, True), done.stdout + done.stderr

@@ -154,6 +154,48 @@ def test_tensors_that_are_no_weights_are_named(
     assert "leave_out" not in failure.message, "nothing can start anew where nothing is learnt"
 
 
+NORMALISED = """
+import torch
+from torch import nn
+
+
+class Normalised(nn.Module):
+    def __init__(self, num_features):
+        super().__init__()
+        self.normalise = nn.BatchNorm1d(num_features)
+        self.head = nn.Linear(num_features, 1)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+        self.register_buffer("near", torch.eye(4).to_sparse(), persistent=False)
+        self.register_buffer("steps", torch.ones(4, dtype=torch.float8_e4m3fn))
+
+    def forward(self, features):
+        rows = self.normalise(features.flatten(0, -2)).view_as(features)
+        return self.head(rows).squeeze(-1) + self.mask.softmax(-1)[0, 1]
+
+
+def build_model(config):
+    return Normalised(config.num_features)
+"""
+
+
+def test_buffers_that_are_not_finite_are_named_and_masks_are_taken(
+    project: Any, toy_checkpoint: Any, given: Any
+) -> None:
+    """Broken: a model with a spoilt mean is judged by scores that mean nothing; or no model with a mask is taken."""
+    (project.home / "include/toy/normalised.py").write_text(NORMALISED)
+    trained = toy_checkpoint(key="trained", model="include.toy.normalised:build_model", model_args={})
+    data = project.store.read(trained.artifacts["weights"])
+    taken = given(trained, "given", data)
+    assert isinstance(taken, CheckpointRef), taken
+    assert taken.artifacts["weights"].sha256 == trained.artifacts["weights"].sha256
+    for name, value in (("normalise.running_mean", float("inf")), ("mask", float("nan"))):
+        spoilt = changed(data, name, lambda tensor, value=value: torch.full_like(tensor, value))
+        failure = given(trained, f"spoilt_{name}", spoilt)
+        assert isinstance(failure, Failure)
+        assert f"the weights have values in {name} that are not finite" in failure.message
+        assert (failure.type, failure.retryable) == ("BadDataError", False)
+
+
 TIED = """
 from torch import nn
 
@@ -197,6 +239,10 @@ START = {"path": "weights.pt", "sha256": "0" * 64}
         (
             {"initialise": {**START, "rename": {"a": "b"}}, "learner": "lightgbm", "model": None},
             "initialise.rename is of learner: torch",
+        ),
+        (
+            {"initialise": {**START, "claimed": {"ndcg@10": 0.9, "ndcg_at_10": 0.8}}},
+            "initialise.claimed must be of different names: MLflow calls ndcg@10 and ndcg_at_10 alike",
         ),
         ({"epochs": 1, "initialise": START, "learner": "lightgbm", "model": None}, "initialise is of learner: torch"),
     ],
@@ -253,3 +299,36 @@ def test_trees_of_other_columns_are_named(toy_checkpoint: Any, given: Any) -> No
     assert isinstance(failure, Failure)
     assert (failure.type, failure.retryable) == ("BadDataError", False), failure.message
     assert "was fitted to the columns f0, f1, f2" in failure.message
+
+
+FOREIGN: list[tuple[dict[str, Any], str | None]] = [
+    ({"objective": "binary"}, "binary sigmoid:1"),
+    ({"objective": "poisson"}, "poisson"),
+    ({"objective": "regression", "reg_sqrt": True}, "regression sqrt"),
+    ({"objective": "regression", "alpha": 0.5}, None),
+    ({"objective": "mae"}, None),
+    ({"objective": lambda predicted, data: (predicted - data.get_label(), np.ones(len(predicted)))}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"), FOREIGN, ids=["binary", "poisson", "sqrt", "ours", "read alike", "own function"]
+)
+def test_trees_of_another_objective_are_named(
+    project: Any, toy_checkpoint: Any, given: Any, parameters: dict[str, Any], named: str | None
+) -> None:
+    """Broken: logits, logarithms or square roots are judged, and served, as if they were what is predicted."""
+    trained = toy_checkpoint(key="trained", **LEARNERS["lightgbm"])
+    names = json.loads(project.store.read(trained.artifacts["weights"]))["feature_names"]
+    rows = np.random.default_rng(0).normal(size=(200, len(names)))
+    data = lightgbm.Dataset(rows, (rows[:, 0] > 0).astype(float))
+    fitted = lightgbm.train({"verbose": -1, **parameters}, data, 2)
+    document = {"feature_names": names, "outputs": [fitted.model_to_string()]}
+    found = given(trained, "given", json.dumps(document).encode())
+    if named is None:
+        assert isinstance(found, CheckpointRef), found
+        return
+    assert isinstance(found, Failure)
+    assert (found.type, found.retryable) == ("BadDataError", False), found.message
+    assert f"LightGBM's objective {named!r}, and objective 'regression' would read them as those" in found.message
+    assert "of 'regression'" in found.message

@@ -11,11 +11,12 @@ import pytest
 import torch
 from checkpoint_world import PromiseBrokenError, explore
 
+from mlops.contract.checkpoint_listing import step_of
+from mlops.contract.checkpoint_markers import Saved
 from mlops.trainer.checkpoint import writing
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.generation import Generation
-from mlops.trainer.checkpoint.listing import read_listing, step_of, superseded
+from mlops.trainer.checkpoint.listing import read_listing, superseded
 from mlops.trainer.checkpoint.writing import Writer
 
 INTERLEAVINGS = int(os.environ.get("CHAOS_INTERLEAVINGS", "1000"))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from mlops.contract.checkpoint_markers import DamagedCheckpointError
 from mlops.store import Store
-from mlops.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError
+from mlops.trainer.checkpoint.files import CheckpointFiles
 from mlops.trainer.checkpoint.index import Index, IndexWriter, TensorPart
 
 

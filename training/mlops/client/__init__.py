@@ -15,8 +15,10 @@ Ask Airflow for experiments, from a program or a notebook::
 from __future__ import annotations
 
 from mlops.client.answers import (
+    Checkpoints,
     Curves,
     Datasets,
+    Events,
     Models,
     ModelVersion,
     ModelVersions,
@@ -35,9 +37,11 @@ from mlops.client.awaited import AsyncClient
 from mlops.client.blocking import Client
 from mlops.client.errors import ClientError, RefusedError, UnreachableError
 from mlops.contract.rest import (
+    Checkpoint,
     Curve,
     Dataset,
     EndedStep,
+    Event,
     Model,
     ModelVersionSummary,
     SnapshotSummary,
@@ -48,6 +52,8 @@ from mlops.contract.rest import (
 
 __all__ = [
     "AsyncClient",
+    "Checkpoint",
+    "Checkpoints",
     "Client",
     "ClientError",
     "Curve",
@@ -55,6 +61,8 @@ __all__ = [
     "Dataset",
     "Datasets",
     "EndedStep",
+    "Event",
+    "Events",
     "Model",
     "ModelVersion",
     "ModelVersionSummary",

@@ -50,6 +50,22 @@ class Trials(list[rest.Trial]):
         return pages.of_trials(self)
 
 
+class Checkpoints(list[rest.Checkpoint]):
+    """The whole checkpoints of a run's trainings, the newest of each first."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(
+            self, ("id", "step", "epoch", "is_end_of_epoch", "validation", "is_best", "saved_at", "num_bytes")
+        )
+
+
+class Events(list[rest.Event]):
+    """What happened to a run, in that order."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("at", "kind", "said", "task", "node"))
+
+
 class Datasets(list[rest.Dataset]):
     """The datasets of the pipelines that one may read."""
 

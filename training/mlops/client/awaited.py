@@ -15,8 +15,10 @@ from httpx_sse import EventSource
 
 from mlops.client import calls, following
 from mlops.client.answers import (
+    Checkpoints,
     Curves,
     Datasets,
+    Events,
     Models,
     ModelVersion,
     ModelVersions,
@@ -31,7 +33,7 @@ from mlops.client.answers import (
     Study,
     Trials,
 )
-from mlops.client.calls import AnyRun, AnySnapshot, Call
+from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
 from mlops.client.notebook import Picture
 from mlops.client.session import Exchange, Session, State
@@ -192,6 +194,22 @@ class AsyncClient:
             except CUTS as error:
                 pause = looks.pause(error)
             await asyncio.sleep(pause)
+
+    async def events(self, run: AnyRun) -> Events:
+        return await self._do(calls.events(run))
+
+    async def checkpoints(self, run: AnyRun) -> Checkpoints:
+        return await self._do(calls.checkpoints(run))
+
+    async def restore(
+        self,
+        checkpoint: AnyCheckpoint,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        return await self._do(calls.restore(checkpoint, settings, name, idempotency_key))
 
     async def datasets(self) -> Datasets:
         """See :meth:`Client.datasets`."""

@@ -6,17 +6,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-import httpx
-import tenacity
 from httpx_sse import EventSource
 
 from mlops.client import calls, following
 from mlops.client.answers import (
+    Checkpoints,
     Curves,
     Datasets,
+    Events,
     Models,
     ModelVersion,
     ModelVersions,
@@ -31,17 +30,18 @@ from mlops.client.answers import (
     Study,
     Trials,
 )
-from mlops.client.calls import AnyRun, AnySnapshot, Call
-from mlops.client.following import CUTS, Looks, Position, is_stream
+from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot
+from mlops.client.connection import Connection
+from mlops.client.following import CUTS, Looks, Position
 from mlops.client.notebook import Picture
-from mlops.client.session import Exchange, Session, State
+from mlops.client.session import State
 from mlops.contract.rest import FINISHED, RunKind, Value
 from mlops.contract.stages import CHAMPION, PRODUCTION
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(Connection):
     """
     :param url: root of Airflow's API server, such as ``http://127.0.0.1:8080``
     :param user: of Airflow; None where it lets everybody in, or a token is given
@@ -49,24 +49,6 @@ class Client:
     :param token: of Airflow's API, where somebody else has logged in
     :raises ClientError: of each method, where the server refuses or cannot be reached; its message says what would do
     """
-
-    def __init__(
-        self, url: str, user: str | None = None, password: str | None = None, *, token: str | None = None
-    ) -> None:
-        self._session = Session(url, user, password, token)
-        self._http = httpx.Client()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
     def submit(
         self,
@@ -235,6 +217,32 @@ class Client:
                 pause = looks.pause(error)
             time.sleep(pause)
 
+    def events(self, run: AnyRun) -> Events:
+        """List what happened to a run so far: to its tasks, and to its trainings."""
+        return self._do(calls.events(run))
+
+    def checkpoints(self, run: AnyRun) -> Checkpoints:
+        """List the whole checkpoints of a run's trainings, the newest of each first."""
+        return self._do(calls.checkpoints(run))
+
+    def restore(
+        self,
+        checkpoint: AnyCheckpoint,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunSummary:
+        """
+        Have Airflow go on from a checkpoint in a training of its own, with the optimizer's state and the place in the
+        data.
+
+        :param checkpoint: one, as :meth:`checkpoints` lists them, or its id
+        :param settings: other values than those of the training that it is of, such as ``train.epochs``
+        :param name: see :meth:`submit`, as for ``idempotency_key``
+        """
+        return self._do(calls.restore(checkpoint, settings, name, idempotency_key))
+
     def datasets(self) -> Datasets:
         """List the datasets of the pipelines that you may read."""
         return self._do(calls.datasets())
@@ -359,29 +367,3 @@ class Client:
             return self.run(run)
         except CUTS:
             return None
-
-    def _do(self, call: Call[T]) -> T:
-        return self._run(self._session.exchange(call))
-
-    def _run(self, exchange: Exchange[T]) -> T:
-        response: httpx.Response | None = None
-        while True:
-            try:
-                request = next(exchange) if response is None else exchange.send(response)
-            except StopIteration as done:
-                answer: T = done.value
-                return answer
-            response = self._answered(request)
-
-    def _answered(self, request: httpx.Request) -> httpx.Response:
-        try:
-            return tenacity.Retrying(**self._session.retrying(request))(self._send, request)
-        except httpx.RequestError as error:
-            raise self._session.unreachable(error) from error
-
-    def _send(self, request: httpx.Request) -> httpx.Response:
-        response = self._http.send(request, stream=True)
-        self._session.has_answered = True
-        if not is_stream(response):
-            response.read()
-        return response

@@ -14,8 +14,10 @@ from urllib.parse import quote
 import httpx
 
 from mlops.client.answers import (
+    Checkpoints,
     Curves,
     Datasets,
+    Events,
     Models,
     ModelVersion,
     Run,
@@ -36,6 +38,8 @@ AnyRun = str | rest.RunSummary | rest.Study
 """A run, or its id."""
 AnySnapshot = str | rest.SnapshotSummary
 """A snapshot, or its version."""
+AnyCheckpoint = str | rest.Checkpoint
+"""A checkpoint, or its id."""
 REQUEST_SECONDS: Final = 300.0
 """For one answer, of a machine that has much else to do."""
 
@@ -127,9 +131,32 @@ def trials(of: AnyRun) -> Call[Trials]:
     )
 
 
+def checkpoints(of: AnyRun) -> Call[Checkpoints]:
+    return Call(
+        method="GET",
+        path=f"{place(of)}/checkpoints",
+        read=lambda response: Checkpoints(document(rest.Checkpoints, response).checkpoints),
+    )
+
+
+def events(of: AnyRun) -> Call[Events]:
+    return Call(
+        method="GET",
+        path=f"{place(of)}/events",
+        read=lambda response: Events(document(rest.Events, response).events),
+    )
+
+
+def restore(
+    checkpoint: AnyCheckpoint, settings: Mapping[str, Any] | None, name: str | None, idempotency_key: str | None
+) -> Call[RunSummary]:
+    found = _name(checkpoint, "id", "checkpoint: give one, as checkpoints() lists them, or its id")
+    return _start(f"/checkpoints/{quote(found, safe='@')}/restore", None, settings, {"name": name}, idempotency_key)
+
+
 def _start(
     path: str,
-    pipeline: str,
+    pipeline: str | None,
     settings: Mapping[str, Any] | None,
     asked: Mapping[str, Any],
     idempotency_key: str | None,
@@ -144,8 +171,16 @@ def _start(
         path=path,
         body=_given({"pipeline": pipeline, "settings": settings, **asked}),
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=lambda response: with_address(document(RunSummary, response), response),
+        read=_as_summary,
     )
+
+
+def _as_summary(response: httpx.Response) -> RunSummary:
+    return with_address(document(RunSummary, response), response)
+
+
+def _as_started(response: httpx.Response) -> StartedRun:
+    return with_address(document(StartedRun, response), response)
 
 
 def _instant(of: str | date | None) -> str | None:
@@ -204,7 +239,7 @@ def cancel(of: AnyRun) -> Call[RunSummary]:
     return Call(
         method="DELETE",
         path=place(of),
-        read=lambda response: with_address(document(RunSummary, response), response),
+        read=_as_summary,
     )
 
 
@@ -286,7 +321,7 @@ def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
         method="POST",
         path=f"{_model(model)}/versions",
         body=_body({"run": _id(run), "training": training}),
-        read=lambda response: with_address(document(StartedRun, response), response),
+        read=_as_started,
     )
 
 
@@ -298,7 +333,7 @@ def register_artifact(
         path=f"{_model(model)}/versions",
         body=_body({"artifact": {"uri": uri, "as_of": _instant(as_of), **said}}),
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=lambda response: with_address(document(StartedRun, response), response),
+        read=_as_started,
     )
 
 
@@ -318,7 +353,7 @@ def rollback(model: str, why: str, champion: str | int | None, idempotency_key: 
         path=f"{_model(model)}/rollback",
         body=_body({"why": why, "champion": None if champion is None else str(champion)}),
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=lambda response: with_address(document(StartedRun, response), response),
+        read=_as_started,
     )
 
 

@@ -240,7 +240,7 @@ def _said(value: Any) -> str:
         case dict():
             return ", ".join(f"{name} = {each}" for name, each in value.items())
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M}"
+            return f"{value:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
         case int() if not isinstance(value, bool):
             return f"{value:,}"
         case float():

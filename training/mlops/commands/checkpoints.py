@@ -13,11 +13,12 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from mlops.commands import Places, Subparsers
+from mlops.contract.checkpoint_listing import is_copy, step_of
+from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.step import EXPERIMENTS, BadConfigError
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.listing import is_copy, read_listing, step_of
+from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.restoring import find_saved, restore
 
 _RUN = "PIPELINE, or PIPELINE/KEY for one training (the key's first characters do), or its place in the store"

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.reproduce_text import Transcript
+from mlops.contract.checkpoint_listing import start_of
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, StudyRef
 from mlops.contract.settings import settings_text
 from mlops.contract.step import BadConfigError
@@ -181,7 +182,7 @@ def _train(
         now = again.run(
             document,
             original.checkpoint.parent,
-            config={"nodes": 1, "processes": world_size, **_initial_weights(original)},
+            config={"nodes": 1, "processes": world_size, **_beginning(original)},
             world_size=world_size,
             num_threads=original.environment["num_threads"],
             on_line=on_line,
@@ -197,8 +198,11 @@ def _train(
     return now, found.values(), _reasons(original, now, again, found) if found else ()
 
 
-def _initial_weights(original: Original) -> dict[str, Any]:
-    """Return the setting by which a training starts from the kept copy of its file; empty where there is none."""
+def _beginning(original: Original) -> dict[str, Any]:
+    """Return the setting by which a training begins with what was kept of its beginning; empty where it is none."""
+    if "start" in original.checkpoint.artifacts:
+        step = original.train_input.config["resume_from"]["step"]
+        return {"resume_from": {"training": start_of(original.checkpoint.place), "step": step}}
     if (kept := original.checkpoint.artifacts.get("initial_weights")) is None:
         return {}
     return {"initialise": {**original.train_input.config["initialise"], "found": {**asdict(kept), "version": ""}}}

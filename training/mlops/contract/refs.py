@@ -204,7 +204,7 @@ class CheckpointRef(Ref):
     """
     The best checkpoint of a training. Artifacts: ``weights``, ``code``, ``history`` (metrics per epoch), ``trail``
     (digests of its steps; not of a program's), ``environment``, ``patch`` (of code that was not committed),
-    ``initial_weights`` (the file that it started from),
+    ``initial_weights`` (the file that it started from), ``start`` (the marker of the checkpoint that it went on from),
     ``lost_best`` (a better epoch whose weights were lost in both copies: these are the best of those that are left).
     """
 

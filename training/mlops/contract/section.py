@@ -101,6 +101,15 @@ TimeZone = Annotated[str, AfterValidator(known_time_zone)]
 """An IANA time zone."""
 
 
+def alike(claimed: Iterable[str]) -> str | None:
+    """Say which two names of claimed metrics would be one in MLflow, and one claim lost; None where none would."""
+    known: dict[str, str] = {}
+    for name in claimed:
+        if (other := known.setdefault(name.replace("@", "_at_"), name)) != name:
+            return f"MLflow calls {other} and {name} alike, so that one would be lost; leave one of them out"
+    return None
+
+
 _WANTED = {
     "union_tag_invalid": "have a {discriminator} that is one of {expected_tags}, not {tag}",
     "union_tag_not_found": "say its {discriminator}",

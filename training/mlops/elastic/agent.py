@@ -18,6 +18,7 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec as TorchSpec
 from mlops.contract.outages import MLFLOW
 from mlops.contract.refs import Ref
 from mlops.contract.step import LINEAGE_VARIABLE, RESULT_PATH_VARIABLE, Failure
+from mlops.contract.training_events import EventKind
 from mlops.elastic import flight
 from mlops.elastic.diagnosis import Watch, accuse, describe, hung
 from mlops.elastic.failure_attribution import (
@@ -32,6 +33,7 @@ from mlops.elastic.failure_attribution import (
 )
 from mlops.elastic.memory import memory_kills, say_kills
 from mlops.elastic.node_memory import NodeMemory
+from mlops.elastic.notes import Notes
 from mlops.elastic.pace import SLOW_FACTOR, Pace
 from mlops.elastic.peers import Peers
 from mlops.elastic.rendezvous import Rendezvous
@@ -77,6 +79,7 @@ class Node:
     scratch: Path
     keep: Callable[[Sequence[Path]], None]
     """Called with the stacks of a gang that hung, and what torch recorded of its collectives."""
+    notes: Notes
 
 
 class Agent(SimpleElasticAgent):
@@ -90,7 +93,6 @@ class Agent(SimpleElasticAgent):
     # Of the round that runs.
     _folder: Path
     _world_size: int
-    _lineage: str
     _watch: Watch
     _peers: Peers
     _pace: Pace
@@ -126,6 +128,7 @@ class Agent(SimpleElasticAgent):
         self._next_watch = 0.0
         self._memory_kills = memory_kills()
         self._broken = False
+        self._lineage = ""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         node, seats = self._node, worker_group.workers
@@ -155,7 +158,19 @@ class Agent(SimpleElasticAgent):
             num_nodes=worker_group.group_world_size,
             pulse=self._watch.pulse,
         )
+        if worker_group.group_rank == 0:
+            nodes = worker_group.group_world_size
+            on = f" on {nodes} nodes" if nodes > 1 else ""
+            self._note("started", f"{self._world_size} process{'es' if self._world_size > 1 else ''}{on}")
         return dict(enumerate(pids.values()))
+
+    def note_interrupted(self, by: signal.Signals) -> None:
+        """Note that this node was told to end, where it took part in a round."""
+        if self._lineage:
+            self._note("interrupted", f"{self._node.name} got {by.name}", each_node=True)
+
+    def _note(self, kind: EventKind, said: str, *, each_node: bool = False) -> None:
+        self._node.notes.add(self._lineage, self._rendezvous_handler.round, kind, said, each_node=each_node)
 
     def _environment(self, group: WorkerGroup, local_rank: int) -> dict[str, str]:
         seat = group.workers[local_rank]
@@ -207,11 +222,13 @@ class Agent(SimpleElasticAgent):
         if self._node.hang_seconds and time.monotonic() > self._next_watch:
             self._next_watch = time.monotonic() + _WATCH_SECONDS
             if (failure := self._hang()) is not None:
-                return self._charge(failure)
+                return self._charge(failure, "hung")
             self._say_slow()
         return RunResult(state=WorkerState.HEALTHY)
 
     def _succeeded(self) -> RunResult:
+        if isinstance(self.outcome, Ref):
+            self._note("ended", f"its result is {self.outcome.place}")
         ranks = [seat.global_rank for seat in self._worker_group.workers]
         return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks))
 
@@ -279,7 +296,8 @@ class Agent(SimpleElasticAgent):
         return (self._worker_group.group_world_size or 0) > self._rendezvous_handler.num_nodes
 
     def _go_on_without(self) -> RunResult:
-        logger.warning("a node is lost or leaving: going on with the others")
+        logger.warning(said := "a node is lost or leaving: going on with the others")
+        self._note("node_lost", said)
         self._broken = True
         return self._restart_free_of_charge()
 
@@ -298,7 +316,7 @@ class Agent(SimpleElasticAgent):
         self._remaining_restarts += 1
         return RunResult(state=WorkerState.UNHEALTHY)
 
-    def _charge(self, failure: Failure) -> RunResult:
+    def _charge(self, failure: Failure, kind: EventKind = "failed") -> RunResult:
         """Decide on a restart. torch makes it where ``_remaining_restarts`` allows."""
         furthest = self._watch.furthest()
         if furthest > self._furthest:
@@ -309,6 +327,7 @@ class Agent(SimpleElasticAgent):
             self._remaining_restarts = 0
         self._charged = furthest, failure
         self.outcome = failure
+        self._note(kind, failure.message)
         self._broken = self._remaining_restarts > 0
         if self._broken:
             logger.warning("%s", failure.message)

@@ -50,6 +50,7 @@ def run_node(node: Node, meeting: Meeting) -> Ref | Failure | Interrupted | None
         return _take_part(node, meeting, rendezvous)
     finally:
         rendezvous.fall_silent()
+        node.notes.finish()
 
 
 def _take_part(node: Node, meeting: Meeting, rendezvous: Rendezvous) -> Ref | Failure | Interrupted | None:
@@ -58,6 +59,7 @@ def _take_part(node: Node, meeting: Meeting, rendezvous: Rendezvous) -> Ref | Fa
         with _signals_raise():
             agent.run()
     except SignalException as interruption:
+        agent.note_interrupted(interruption.sigval)
         # Not closed: the others go on without this node.
         with suppress(RendezvousError, DistError):  # its holder may be ending, too
             rendezvous.leave()

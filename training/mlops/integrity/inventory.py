@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from mlops.contract.checkpoint_listing import start_of
+from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.refs import INPUT, MANIFEST, Artifact, CheckpointRef, ModelVersionRef, Ref, named_in, ref_from_wire
 from mlops.contract.step import EXPERIMENTS, BadConfigError
 from mlops.integrity.damage import DAMAGED, MISSING, Damage
 from mlops.reproduction.rerun import SUFFIX
 from mlops.store import REF_FILE, Store
 from mlops.store_errors import DamagedObjectError
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
 
 REQUESTS: Final = 16
@@ -102,6 +103,8 @@ class Inventory:
                 (self.manifests if name == MANIFEST else self.objects)[artifact].add(link.place)
             if isinstance(link, CheckpointRef):
                 self.trainings.add(link.place)
+                if "start" in link.artifacts:
+                    self.trainings.add(start_of(link.place))
         if isinstance(ref, ModelVersionRef) and not registered and INPUT in ref.artifacts:
             self.approvals[ref.artifacts[INPUT]] = ref.place
 

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
+from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.refs import Artifact
 from mlops.contract.step import StepInput
 from mlops.data.snapshots.deprecation import find_deprecation
@@ -20,7 +21,6 @@ from mlops.signing.envelope import EnvelopeError
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError, StoreError
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
-from mlops.trainer.checkpoint.committed import Saved
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 1024

@@ -30,6 +30,13 @@ _REGRESSIONS: Final = {
     "quantile": "quantile",
 }
 """LightGBM's objective by the loss of ours."""
+_WRITTEN: Final = {"binary": "binary sigmoid:1", "multiclass": "multiclass num_class:{num_class}"}
+"""LightGBM's objectives as a model's text has them, where that is more than the name."""
+_READ_ALIKE: Final = (
+    frozenset({"regression", "regression_l1", "huber", "fair", "mape", "quantile"}),
+    frozenset({"lambdarank", "rank_xendcg"}),
+)
+"""LightGBM's objectives whose sums are read in the same way: as the label's value, or as an order."""
 _TREE, _END = "\nTree=", "\nend of trees\n"
 """What stands before each tree, and after the last, in LightGBM's text of a model."""
 
@@ -110,15 +117,32 @@ class LightGbm:
         return Trees(lesson.objective, lesson.feature_names)
 
     def load(self, data: bytes, objective: LoadedObjective) -> Trees:
+        """
+        See :meth:`mlops.Learner.load`. Sums of trees mean what the objective says that they were learnt with: one that
+        LightGBM names in the text must be ours, with the same parameters, or one whose sums are read alike. A text
+        names none where the objective was a function of whoever has trained them. Nobody can tell then what the sums
+        mean, and a function of one's own is a reason to train elsewhere: such trees are taken for ours, and what they
+        are worth is measured.
+        """
         try:
             document = json.loads(data)
             model = Trees(objective, document["feature_names"], document["outputs"])
             if not model.texts:
                 raise ValueError("it has no trees")
             model.check()
-            return model
         except (ValueError, KeyError, TypeError, RecursionError, lightgbm.basic.LightGBMError) as error:
             raise BadDataError(f"this is no model of gradient-boosted trees: {error}") from error
+        parameters = self._objectives(objective)[0]
+        ours = _WRITTEN.get(name := parameters["objective"], name).format(**parameters)
+        alike = next((each for each in _READ_ALIKE if ours in each), {ours})
+        for text in model.texts:
+            if (theirs := _objective_of(text)) is not None and theirs not in alike:
+                raise BadDataError(
+                    f"these trees were learnt with LightGBM's objective {theirs!r}, and objective {objective.name!r} "
+                    f"would read them as those of {ours!r}: set the objective, or its settings, that they were learnt "
+                    "with"
+                )
+        return model
 
     def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
         assert isinstance(model, Trees)
@@ -286,6 +310,13 @@ def _parted(text: str) -> tuple[str, Sequence[str]]:
     # Sizes of trees, which LightGBM does without, would be those of one epoch.
     lines = [line for line in head.splitlines(keepends=True) if not line.startswith("tree_sizes=")]
     return "".join(lines), [tree.partition("\n")[2] for tree in trees]
+
+
+def _objective_of(text: str) -> str | None:
+    """Return what a booster's text says that it was learnt with; None where it names nothing that LightGBM has."""
+    lines = text.partition(_TREE)[0].splitlines()
+    named = next((line.removeprefix("objective=").strip() for line in lines if line.startswith("objective=")), "")
+    return None if named in ("", "custom") else named
 
 
 def _gains() -> list[int]:

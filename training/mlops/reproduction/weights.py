@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import torch
 
+from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef
 from mlops.store import Store
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.loading import load_whole
 from mlops.trainer.checkpoint.tree import flatten

@@ -51,6 +51,8 @@ class Origin:
     """Patch from the commit to the code as it is; empty if there is nothing to patch, or too much."""
     initial_weights: Artifact | None = None
     """The kept file of weights that it started from."""
+    start: Artifact | None = None
+    """The marker of the kept checkpoint that it went on from."""
 
     @classmethod
     def of(cls, home: Path, recipe: str, ranks: Ranks) -> Origin:
@@ -155,6 +157,8 @@ def publish(
     artifacts = {name.partition(".")[0]: context.publish(name, data) for name, data in files.items()}
     if origin.initial_weights is not None:
         artifacts["initial_weights"] = origin.initial_weights
+    if origin.start is not None:
+        artifacts["start"] = origin.start
     return CheckpointRef(
         place=context.place,
         artifacts=artifacts,

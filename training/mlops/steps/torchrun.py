@@ -93,6 +93,7 @@ def _begin(document: StepInput, deployment: ProcessSettings, arguments: argparse
 
 def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) -> tuple[Node, Meeting]:
     from mlops.elastic.agent import Node
+    from mlops.elastic.notes import Notes
     from mlops.elastic.rendezvous import LOOPBACK, Meeting
 
     alone = arguments.rdzv_endpoint is None
@@ -109,6 +110,7 @@ def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) ->
         grace_seconds=grace_seconds,
         scratch=scratch,
         keep=_keep(arguments.program[-1], arguments.node_name),
+        notes=Notes(_store, _place(arguments.program[-1]), arguments.node_name),
     )
     meeting = Meeting(
         run_id=arguments.rdzv_id,
@@ -174,12 +176,20 @@ def _node_command(arguments: argparse.Namespace) -> Callable[[int, str], Sequenc
     return command
 
 
+def _store() -> Store:
+    return Store(os.environ[STORE_VARIABLE])
+
+
+def _place(document: str) -> str:
+    return StepInput.load(Path(document).read_text()).place
+
+
 def _keep(document: str, node: str) -> Callable[[Sequence[Path]], None]:
     """Return a function that stores a diagnosis beside the step's results."""
 
     def keep(files: Sequence[Path]) -> None:
-        store, place = Store(os.environ[STORE_VARIABLE]), StepInput.load(Path(document).read_text()).place
-        folder = f"{place}/diagnosis/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{node.replace('/', '-')}"
+        store = _store()
+        folder = f"{_place(document)}/diagnosis/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{node.replace('/', '-')}"
         try:
             for file in files:
                 store.put(f"{folder}/{file.name}", file)

@@ -25,6 +25,7 @@ from mlops.steps.train_script import run_program
 from mlops.tracking.connection import check_address
 from mlops.tracking.run import TrackedRun
 from mlops.trainer.assembly import build_job
+from mlops.trainer.checkpoint.resumption import kept_start
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.loop import ShouldPrune, Trainer, TrainingJob
@@ -52,12 +53,16 @@ def run(context: StepContext) -> CheckpointRef | None:
     ranks = join_ranks(config)
     origin = _origin(context, config, ranks) if ranks.leads else None
     tags = origin.tags() if origin else {}
+    if config.resume_from:
+        tags["mlops.resumed_from"] = f"{config.resume_from.training}@{config.resume_from.step}"
     ref = None
     with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):
         best = best_of(job, state, place=context.place, rank=ranks.rank)
         if best and origin and tracked:
             if job.nondeterministic:
                 origin = origin.noting(nondeterministic=sorted(job.nondeterministic))
+            if config.resume_from:
+                origin = replace(origin, start=kept_start(context.store, context.place, config.resume_from))
             ref = publish(context, config, best, origin, tracked, manifest)
     leave(ranks)
     return ref

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
 from mlops.code import load_extension
 from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec
 from mlops.contract.metrics import short_name
@@ -68,13 +71,36 @@ def _measured_torch(context: StepContext, config: Train, manifest: Mapping[str, 
         manifest=manifest,
     )  # fmt: skip
     model = recipe.model()
-    for name, parameter in model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise BadDataError(f"train.initialise: the weights have values in {name} that are not finite")
+    if name := _not_finite(model, recipe):
+        raise BadDataError(f"train.initialise: the weights have values in {name} that are not finite")
     weights = serialise(model.state_dict())
     strategy = build_strategy(model, ranks, precision=config.precision)
     value, further = open_validation(recipe, context.scratch).measure(strategy, ranks)
     return _Measured(weights, value, further, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _not_finite(model: nn.Module, recipe: Recipe) -> str | None:
+    """
+    Return the name of a parameter or buffer with values that are not finite; None where there is none.
+
+    A buffer may have them where the model that the recipe builds has them too, as a mask of ``-inf`` does.
+    """
+    for name, parameter in model.named_parameters():
+        if not _finite(parameter).all():
+            return name
+    odd = {name: finite for name, buffer in model.named_buffers() if not (finite := _finite(buffer)).all()}
+    if not odd:
+        return None
+    built = dict(replace(recipe, config=recipe.config.model_copy(update={"initialise": None})).model().named_buffers())
+    return next((name for name, finite in odd.items() if (_finite(built[name]) & ~finite).any()), None)
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """Return which values are finite."""
+    if values.layout is not torch.strided or not (values.is_floating_point() or values.is_complex()):
+        return torch.tensor(True)  # torch cannot tell it of sparse tensors and of quantised ones
+    # Nor of floating-point numbers of 8 bits, as they are.
+    return (values.float() if values.itemsize == 1 else values).isfinite()
 
 
 def _measured_rows(context: StepContext, config: Train, manifest: Mapping[str, Any]) -> _Measured:

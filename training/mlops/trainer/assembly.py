@@ -9,6 +9,7 @@ from mlops.data.shards.shard_cache import node_folder
 from mlops.data.shards.shard_reading import open_source, open_split
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
+from mlops.trainer.checkpoint.resumption import take
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.loop import TrainingJob
@@ -26,6 +27,13 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
     :return: the job, and the number of the model's parameters
     """
     config, ranks, store = recipe.config, recipe.ranks, recipe.store
+    checkpoints = Checkpoints(
+        store=store,
+        place=place,
+        ranks=ranks,
+        keep_latest=config.checkpoint.keep_latest,
+        timeout=timedelta(seconds=config.collective_timeout_seconds),
+    )
     loader = recipe.loader()
     test = recipe.self_test(loader)
     # A training that goes on was tested when it began.
@@ -36,6 +44,9 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
     model = recipe.model()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     strategy, optimizer = recipe.parallelise(model)
+    facts = recipe.facts(optimizer)
+    if (origin := config.resume_from) is not None:
+        checkpoints.begin_at(lambda: take(store, place, origin, facts))
     job = TrainingJob(
         config=config,
         strategy=strategy,
@@ -43,13 +54,8 @@ def build_job(recipe: Recipe, *, place: str, scratch: Path, heartbeat: Heartbeat
         loss=recipe.loss,
         loader=loader,
         validation=open_validation(recipe, scratch),
-        checkpoints=Checkpoints(
-            store=store,
-            place=place,
-            ranks=ranks,
-            keep_latest=config.checkpoint.keep_latest,
-            timeout=timedelta(seconds=config.collective_timeout_seconds),
-        ),
+        checkpoints=checkpoints,
+        facts=facts.model_dump(),
         heartbeat=heartbeat,
         memory=PeerMemory.of(
             ranks,

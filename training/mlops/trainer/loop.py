@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mlops.contract.checkpoint_markers import Saved
+from mlops.contract.resumption import FACTS
 from mlops.contract.sections.train import Train
 from mlops.contract.step import INTERRUPTED, BadDataError
 from mlops.data.shards.loader import Batch, Loader, Step
 from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.tree import Contents
@@ -27,6 +28,7 @@ from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
 from mlops.trainer.interval import SaveInterval
 from mlops.trainer.memory.peer_memory import PeerMemory
+from mlops.trainer.notes import note_resumed
 from mlops.trainer.outcome import StepOutcome, TakenStep
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.progress import Progress, StepMetrics, StepWindow
@@ -62,6 +64,8 @@ class TrainingJob:
     validation: Validation
     checkpoints: Checkpoints
     heartbeat: Heartbeat
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """JSON that tells what its checkpoints are checkpoints of."""
     nondeterministic: set[str] = field(default_factory=set)
     """Operations of any rank that have no deterministic algorithm, once it is over."""
     memory: PeerMemory = field(default_factory=lambda: PeerMemory(Ranks(), place=""))
@@ -283,6 +287,7 @@ class Trainer:
         best_step = None if state.kept is None else state.kept.step
         document = state.document(loss_units, seconds)
         document["interval"] = self._interval.document(announced=announced)
+        document[FACTS] = dict(job.facts)
         begun = job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
         self._interval.saved(time.monotonic(), begun=begun)
 
@@ -325,10 +330,9 @@ class Trainer:
             )
         self._state = state
         if ranks.leads:
-            logger.info(
-                "going on after step %d of epoch %d, from %s",
-                *(self._state.step_in_epoch, self._state.epoch, whence),
-            )
+            said = f"going on after step {state.step_in_epoch} of epoch {state.epoch}, from {whence}"
+            logger.info("%s", said)
+            note_resumed(job.checkpoints.store, job.checkpoints.place, said)
 
     def _tell(self, told: RankReport) -> None:
         if self._ranks.leads:

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from mlops.code import load_attribute
-from mlops.contract.refs import FeaturesRef
+from mlops.code import load_attribute, recipe_folder
+from mlops.contract.refs import DatasetRef, FeaturesRef, digest_of
+from mlops.contract.resumption import TrainingFacts
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError, BadDataError
+from mlops.contract.step import BadConfigError, BadDataError, code_files
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.loader import Difficulty, Loader
@@ -87,6 +88,35 @@ class Recipe:
         )
         configure = self.function("configure_optimizer")
         return strategy, build_optimizer(config, strategy.model, configure, strategy.names)
+
+    def facts(self, optimizer: Optimizer) -> TrainingFacts:
+        """
+        Return what the training is, for its checkpoints.
+
+        :param optimizer: as it was built
+        """
+        assert self.config.model is not None, "of learner: torch"
+        splits = {name: dict(self.manifest["splits"][name]) for name in ("train", "validation")}
+        for split in splits.values():
+            # Not where they lie: features that were made again are the same.
+            split["shards"] = [{name: shard[name] for name in shard.keys() - {"key"}} for shard in split["shards"]]
+        folder = recipe_folder(self.home, self.config.model)
+        files = {str(file.relative_to(folder)): digest_of(file.read_text("latin-1")) for file in code_files(folder)}
+        mine = {
+            f"{name}={value!r}"
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name not in ("params", "lr", "initial_lr")
+        }
+        # Stages of a pipeline have parameters of their own.
+        options = {option for found in self.ranks.gather_objects(mine) or () for option in found}
+        return TrainingFacts(
+            settings=self.config.model_dump(mode="json"),
+            samples=digest_of({"splits": splits, "grouped": self.manifest["grouped"]}),
+            dataset=self.features.ancestor(DatasetRef).version,
+            code=digest_of(files),
+            optimizer=self.ranks.from_leader(sorted(options)),
+        )
 
     @property
     def loss(self) -> TrainingLoss:

@@ -1,6 +1,7 @@
 """What the REST API takes and answers, for its server and its client; the client passes over what it does not know."""
 
 from mlops.contract.rest.asked import Asked
+from mlops.contract.rest.checkpoints import Checkpoint, Checkpoints, Restored
 from mlops.contract.rest.curves import MOST_POINTS, Curve, Curves, Value
 from mlops.contract.rest.datasets import (
     Dataset,
@@ -14,6 +15,7 @@ from mlops.contract.rest.datasets import (
     SnapshotSummary,
     Split,
 )
+from mlops.contract.rest.events import Event, Events
 from mlops.contract.rest.models import (
     MODEL_VERSION_PATTERN,
     ClaimedMetrics,
@@ -55,6 +57,8 @@ __all__ = [
     "MOST_SEEDS",
     "PROBLEM_TYPE",
     "Asked",
+    "Checkpoint",
+    "Checkpoints",
     "ClaimedMetrics",
     "Curve",
     "Curves",
@@ -62,6 +66,8 @@ __all__ = [
     "Datasets",
     "Deprecation",
     "EndedStep",
+    "Event",
+    "Events",
     "GivenArtifact",
     "Model",
     "ModelVersion",
@@ -77,6 +83,7 @@ __all__ = [
     "Period",
     "PeriodDifference",
     "ProblemDetails",
+    "Restored",
     "Run",
     "RunKind",
     "RunSummary",

@@ -22,6 +22,8 @@ class Datasets(BaseModel):
     """Of the pipelines that the asker may read."""
 
     datasets: list[Dataset]
+    unreachable: list[str] = []
+    """A sentence for each store that did not answer, with the team whose datasets are missing."""
 
 
 class Deprecation(BaseModel):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from mlops.contract.rest.asked import Asked
 from mlops.contract.rest.runs import RunSummary
-from mlops.contract.section import CLAIM_PATTERN, DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN
+from mlops.contract.section import CLAIM_PATTERN, DIGEST_PATTERN, LABEL_PATTERN, NAME_PATTERN, alike
 from mlops.contract.stages import ARCHIVED, CANARY, PRODUCTION, STAGING, reason_of
 
 
@@ -27,6 +27,8 @@ class Models(BaseModel):
     """Of the pipelines that the asker may read."""
 
     models: list[Model]
+    unreachable: list[str] = []
+    """A sentence for each MLflow that did not answer, with its address and the team whose models are missing."""
 
 
 class ModelVersionSummary(BaseModel):
@@ -70,11 +72,18 @@ class ModelVersion(ModelVersionSummary):
     """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
 
 
+def _told_apart(metrics: dict[str, float]) -> dict[str, float]:
+    if (said := alike(metrics)) is not None:
+        raise ValueError(said)
+    return metrics
+
+
 ClaimedMetrics = Annotated[
     dict[Annotated[str, Field(pattern=CLAIM_PATTERN)], Annotated[float, Field(strict=True, allow_inf_nan=False)]],
     Field(
         max_length=100, description="As whoever has trained it says: kept as said", examples=[{"auc": 0.97, "f1": 0.89}]
     ),
+    AfterValidator(_told_apart),
 ]
 """By name."""
 

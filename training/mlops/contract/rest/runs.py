@@ -148,7 +148,8 @@ class Run(RunSummary):
     result: ExperimentResult | None
     """Of an experiment that has ended well; of a night from the moment that its model was evaluated. Else null."""
     failure: str | None
-    """Why it failed, in the step's own words; or who has cancelled it."""
+    """Why it failed, in the step's own words; or who has cancelled it; or, where no step of ours has failed, which task
+    has, and where its log is."""
 
 
 class Runs(BaseModel):

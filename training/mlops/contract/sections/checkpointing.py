@@ -1,10 +1,32 @@
-"""When a training's state is saved."""
+"""When a training's state is saved, and which one it goes on from."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
 
 from mlops.contract.section import Section
+
+TrainingPlace = Annotated[
+    str, StringConstraints(pattern=r"^(pipelines/\w+|experiments/\w+/\w+(\.\w+)?)/train/[\w-]+(/start)?$")
+]
+"""Of a training in the store; or of what it has kept of another one that it went on from."""
+
+
+class ResumeFrom(Section):
+    """A checkpoint of another training."""
+
+    training: TrainingPlace
+    """Its place in the store: ``pipelines/NAME/train/KEY``, as ``mlops checkpoints list`` shows it."""
+    step: int = Field(ge=1)
+    """Optimizer steps since its start, after which the checkpoint was saved."""
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline whose training it is, or which an experiment has tried out."""
+        folder = self.training.partition("/train/")[0].rpartition("/")[2]
+        return folder.partition(".")[0]
 
 
 class Checkpointing(Section):

@@ -13,7 +13,7 @@ from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
 from mlops.contract.section import ImportPath, Json, Program, Section, Text
-from mlops.contract.sections.checkpointing import Checkpointing
+from mlops.contract.sections.checkpointing import Checkpointing, ResumeFrom
 from mlops.contract.sections.sample_order import SampleOrder
 from mlops.contract.sections.sequence_length import SequenceLength
 from mlops.contract.sections.tune import TunedSection
@@ -77,7 +77,7 @@ class Train(TunedSection):
     # What is compared, what torchrun is started with, whose code counts, and chance.
     untunable: ClassVar[frozenset[str]] = operational | {
         *("learner", "model", "initialise", "program", "loss", "metrics", "configure_optimizer", "curriculum"),
-        "sample_order",
+        *("sample_order", "resume_from"),
         *("objective", "objective_settings", "metric"),
         *("nodes", "processes", "parallel", "deterministic", "elastic", "seed"),
     }
@@ -94,6 +94,9 @@ class Train(TunedSection):
     model_args: dict[str, Json] = {}
     initialise: Initialise | None = None
     """Weights to start from; None: as ``build_model`` makes them."""
+    resume_from: ResumeFrom | None = None
+    """A checkpoint of another training to go on from, as that one would have: with its weights, its optimizer's state
+    and its place in the data. Its features and most of its settings must be the same."""
     freeze: list[Text] = []
     """Names of parameters that are not learnt; patterns: ``embedding.*``. What a layer counts goes on, as the running
     statistics of batch normalisation."""
@@ -198,6 +201,8 @@ class Train(TunedSection):
         return {n: value.model_dump(mode="json") if isinstance(value, Section) else value for n, value in found.items()}
 
     def why_untunable(self) -> str | None:
+        if self.resume_from:
+            return "left out: with train.resume_from the settings are those of the training that is gone on with"
         if not self.epochs:
             return "left out: with train.epochs: 0 nothing is learnt"
         if self.initialise and not self.initialise.is_fixed:
@@ -275,6 +280,8 @@ class Train(TunedSection):
 
     @model_validator(mode="after")
     def _taken_as_they_are(self) -> Train:
+        if self.initialise and self.resume_from:
+            raise ValueError("consistent: resume_from brings the weights; remove it, or initialise")
         if self.epochs:
             return self
         if (why := why_not_taken(self.initialise, self.learner)) is not None:
@@ -321,7 +328,7 @@ class Train(TunedSection):
                 f"consistent: program must lie in {'/'.join(recipe)}, as the model, which is stored with it"
             )
         of_our_loop = ("loss", "metrics", "configure_optimizer", "curriculum", "early_stopping", "freeze")
-        for name in (*of_our_loop, "initialise", "learning_rates", "sample_order", "sequence_lengths"):
+        for name in (*of_our_loop, "initialise", "resume_from", "learning_rates", "sample_order", "sequence_lengths"):
             if getattr(self, name) and (name != "initialise" or self.epochs):
                 raise ValueError(f"consistent: {name} is not used where there is a program; remove one of the two")
         if self.exact:

@@ -5,17 +5,27 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, model_validator
 
 from mlops.contract.extensions import by_import_path
 from mlops.contract.learners import LEARNERS, TORCH
-from mlops.contract.section import CLAIM_PATTERN, LABEL_PATTERN, Digest, Section, Text
+from mlops.contract.section import CLAIM_PATTERN, LABEL_PATTERN, Digest, Section, Text, alike
 
 Version = Annotated[str, StringConstraints(pattern=r"^[^@/\s]+(@[^@/\s]+|/\d+)$")]
 """``NAME@ALIAS``, or ``NAME/VERSION``."""
 
 
 ClaimName = Annotated[str, StringConstraints(pattern=CLAIM_PATTERN)]
+
+
+def _told_apart(claimed: dict[str, float]) -> dict[str, float]:
+    if (said := alike(claimed)) is not None:
+        raise ValueError(f"of different names: {said}")
+    return claimed
+
+
+Claims = Annotated[dict[ClaimName, FiniteFloat], Field(max_length=100), AfterValidator(_told_apart)]
+"""Metrics by name."""
 Label = Annotated[str, StringConstraints(pattern=LABEL_PATTERN)]
 
 
@@ -38,7 +48,7 @@ class JudgedWeights(Section):
     """Of that file; None: as it is when the training first begins."""
     rename: dict[Text, str] = {}
     known_as: Label | None = None
-    claimed: dict[ClaimName, FiniteFloat] = Field(default={}, max_length=100)
+    claimed: Claims = {}
     as_of: datetime | None = None
     """Where it was asked for: the end of the run's data interval, which must be this one."""
 
@@ -70,7 +80,7 @@ class Initialise(Section):
     layers peft has wrapped."""
     known_as: Label | None = None
     """What the weights are called where they come from, such as the number of a version there."""
-    claimed: dict[ClaimName, FiniteFloat] = Field(default={}, max_length=100)
+    claimed: Claims = {}
     """Metrics by name, as whoever has trained the weights says: kept as said, and nothing is judged by them."""
     found: StoredWeights | None = None
     """What ``model`` is when the task begins: the operator writes it, and it is part of the run key. Of ``path`` the

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mlops.contract.checkpoint_markers import DamagedCheckpointError, Saved
 from mlops.store import Store
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.files import CheckpointFiles, DamagedCheckpointError, damaged_files
+from mlops.trainer.checkpoint.files import CheckpointFiles, damaged_files
 from mlops.trainer.checkpoint.index import Index
 
 

@@ -13,11 +13,12 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from mlops.contract.checkpoint_listing import start_of
+from mlops.contract.checkpoint_markers import DamagedCheckpointError, Saved
 from mlops.contract.step import StepError
 from mlops.store import Store
 from mlops.trainer.checkpoint import loading
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.generation import Generation
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError, Plan, make_plan, structure_of
@@ -70,6 +71,8 @@ class Checkpoints:
         self._staging: Staging | None = None
         self._seat: tuple[int, str] | None = None
         """Generation and attempt, once taken."""
+        self._start: Saved | None = None
+        """Of another training, from which this one goes on."""
         self._announced: frozenset[str] = frozenset()
         """Folders that an earlier process group may remove at any time."""
         self._number = 0
@@ -179,20 +182,36 @@ class Checkpoints:
         if self._writer.ended is not None:
             raise self._writer.ended
 
+    def begin_at(self, find: Callable[[], Saved]) -> None:
+        """
+        Have a training that has no checkpoint yet go on from a copy of another one's.
+
+        :param find: returns it, asked of rank 0; see :func:`mlops.trainer.checkpoint.resumption.take`
+        """
+        self._start = self._lead(find)
+
     def newest(self) -> Saved | None:
         """
-        The newest complete checkpoint whose checksums hold, if any, whatever others are like.
+        The newest complete checkpoint whose checksums hold, if any, whatever others are like; or else the copy of
+        another training's that this one goes on from.
 
         Says which it passes over, and why.
 
         :raises LostGenerationError: where another process group has taken over from an earlier one of this agent's
+        :raises DamagedCheckpointError: where that copy is damaged
         """
         self._take()
         listing = self._lead(lambda: read_listing(self.store, self.place))
         for reason in listing.damaged.values():
             self._log(logging.WARNING, f"{reason}; going back to the checkpoint before")
         self._announced = frozenset(listing.retired)
-        return next((saved for saved in reversed(listing.complete) if self._whole(saved)), None)
+        newest = next((saved for saved in reversed(listing.complete) if self._whole(saved)), None)
+        if newest is None and (newest := self._start) is not None and not self._whole(newest):
+            raise DamagedCheckpointError(
+                f"{newest.folder}, from which this training goes on, is damaged: remove that folder, and the next try "
+                "takes it from the other training again, where it is whole"
+            )
+        return newest
 
     def choose_weights(self, steps: Sequence[int], *, known: Saved | None = None) -> Saved | None:
         """
@@ -202,8 +221,9 @@ class Checkpoints:
         :param known: a checkpoint that was read just now, and is whole
         :return: for :meth:`load_whole`, of the part ``model``
         """
-        listing = self._lead(lambda: read_listing(self.store, self.place))
-        found = (saved for step in steps for saved in listing.weights_of(step))
+        places = [self.place, *([start_of(self.place)] if self._start else [])]
+        listings = self._lead(lambda: [read_listing(self.store, place) for place in places])
+        found = (saved for step in steps for listing in listings for saved in listing.weights_of(step))
         return next((saved for saved in found if saved == known or self._whole(saved)), None)
 
     def contents(self, saved: Saved) -> Contents:

@@ -14,26 +14,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from mlops.contract.step import StepError
+from mlops.contract.checkpoint_markers import MARKER, SET_ASIDE, DamagedCheckpointError, RankFile, check_size
 from mlops.store import Store
 from mlops.store_errors import StoreError
 
-MARKER: Final = "checkpoint.json"
-"""Put last: its presence makes a folder a checkpoint."""
-SET_ASIDE: Final = "set-aside.json"
-"""A marker under another name: not there for a training, and brought back by another restore."""
-RETIRED: Final = "retired.json"
-"""Put before a checkpoint is removed: whoever finds it must not rely on this one."""
 PAGE_BYTES: Final = 4096
 """Direct I/O wants memory, offset and length in whole pages: a file is padded to this."""
 _WRITE_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 64 << 20
 _PARTS: Final = 9_000
 """Most parts of a multipart upload; S3 allows 10,000."""
-
-
-class DamagedCheckpointError(StepError):
-    """A checkpoint's bytes are not those that were written. Tried again, a training goes on from the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +40,6 @@ class Chunk:
     num_bytes: int
     crc32: int
     """zlib's. It finds every damage but one in 4e9, and costs 0.3 s a gigabyte; SHA-256 would take 0.8 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankFile:
-    key: str
-    num_bytes: int
 
 
 class CheckpointFiles:
@@ -122,17 +106,6 @@ class CheckpointFiles:
             f"cannot {verb} {key} in the store {self._store.uri}: {cause}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
-
-
-def check_size(file: RankFile, num_bytes: int | None) -> None:
-    """
-    :param num_bytes: that it has now; None where it is missing
-    :raises DamagedCheckpointError: where these are not the bytes that were written
-    """
-    if num_bytes is None:
-        raise DamagedCheckpointError(f"{file.key} is missing")
-    if num_bytes != file.num_bytes:
-        raise DamagedCheckpointError(f"{file.key} has {num_bytes} bytes, not {file.num_bytes}: it is damaged")
 
 
 def read_chunks(

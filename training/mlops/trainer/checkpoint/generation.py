@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from mlops.contract.checkpoint_listing import generation_of, root_of
 from mlops.contract.step import LINEAGE_VARIABLE, StepError
 from mlops.store import Store
-from mlops.trainer.checkpoint.listing import generation_of, list_folders, root_of
+from mlops.trainer.checkpoint.listing import list_folders
 
 _VERSION: Final = 1
 _KEPT: Final = 16

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from mlops.contract.checkpoint_markers import DamagedCheckpointError, Saved
 from mlops.store import Store
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.files import CheckpointFiles, Chunk, DamagedCheckpointError
+from mlops.trainer.checkpoint.files import CheckpointFiles, Chunk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,9 +10,9 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
 from torch.distributed.tensor import DTensor
 
+from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.step import BadConfigError
 from mlops.store import Store
-from mlops.trainer.checkpoint.committed import Saved
 from mlops.trainer.checkpoint.files import CheckpointFiles, Chunk, read_chunks
 from mlops.trainer.checkpoint.index import Index
 from mlops.trainer.checkpoint.tree import Contents, TensorFacts, decode, flatten, put_leaf, unflatten

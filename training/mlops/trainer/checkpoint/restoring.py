@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlops.contract.checkpoint_listing import generation_of, is_copy, step_of
+from mlops.contract.checkpoint_markers import MARKER, SET_ASIDE, DamagedCheckpointError, Saved
 from mlops.contract.step import BadConfigError
 from mlops.store import REF_FILE, Store
 from mlops.trainer.checkpoint.checkpoint_verification import find_damage
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.files import MARKER, SET_ASIDE, DamagedCheckpointError
 from mlops.trainer.checkpoint.generation import Generation
-from mlops.trainer.checkpoint.listing import generation_of, is_copy, read_listing, step_of
+from mlops.trainer.checkpoint.listing import read_listing
 
 
 def restore(store: Store, place: str, step: int) -> tuple[Saved, Sequence[int]]:

@@ -14,19 +14,14 @@ from typing import Any, Final, TypeVar
 
 from torch import distributed
 
+from mlops.contract.checkpoint_listing import copy_folder_of, folder_of, generation_of
+from mlops.contract.checkpoint_markers import RETIRED, RankFile, Saved
 from mlops.contract.step import StepError
 from mlops.store import Store
 from mlops.store_errors import StoreError
-from mlops.trainer.checkpoint.committed import Saved
-from mlops.trainer.checkpoint.files import RETIRED, CheckpointFiles, RankFile
+from mlops.trainer.checkpoint.files import CheckpointFiles
 from mlops.trainer.checkpoint.generation import Generation, GenerationGoneError, LostGenerationError
-from mlops.trainer.checkpoint.listing import (
-    copy_folder_of,
-    folder_of,
-    generation_of,
-    read_listing,
-    superseded,
-)
+from mlops.trainer.checkpoint.listing import read_listing, superseded
 from mlops.trainer.checkpoint.planning import CheckpointError, Plan
 from mlops.trainer.checkpoint.reports import Reports
 from mlops.trainer.checkpoint.staging import SMALL_BYTES, Staging

@@ -1,5 +1,5 @@
 """
-A checkpoint's marker, ``checkpoint.json``, and whether all is there that it names.
+A checkpoint's marker, ``checkpoint.json``: what a complete checkpoint, or a copy of a model's weights, says of itself.
 """
 
 from __future__ import annotations
@@ -10,14 +10,25 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from mlops.contract.refs import Artifact, digest_of
-from mlops.contract.step import BadConfigError
-from mlops.trainer.checkpoint.files import (
-    MARKER,
-    DamagedCheckpointError,
-    RankFile,
-)
+from mlops.contract.step import BadConfigError, StepError
 
+MARKER: Final = "checkpoint.json"
+"""Put last: its presence makes a folder a checkpoint."""
+SET_ASIDE: Final = "set-aside.json"
+"""A marker under another name: not there for a training, and brought back by another restore."""
+RETIRED: Final = "retired.json"
+"""Put before a checkpoint is removed: whoever finds it must not rely on this one."""
 _VERSION: Final = 5
+
+
+class DamagedCheckpointError(StepError):
+    """A checkpoint's bytes are not those that were written. Tried again, a training goes on from the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    key: str
+    num_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,3 +82,14 @@ class Saved:
             return cls(**body, index=index, files=files)
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedCheckpointError(f"{marker} is damaged: {error}") from error
+
+
+def check_size(file: RankFile, num_bytes: int | None) -> None:
+    """
+    :param num_bytes: that it has now; None where it is missing
+    :raises DamagedCheckpointError: where these are not the bytes that were written
+    """
+    if num_bytes is None:
+        raise DamagedCheckpointError(f"{file.key} is missing")
+    if num_bytes != file.num_bytes:
+        raise DamagedCheckpointError(f"{file.key} has {num_bytes} bytes, not {file.num_bytes}: it is damaged")
