@@ -17,6 +17,7 @@ from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.train import Train
 from mlops.contract.step import Failure
 from mlops.contract.training_events import TrainingEvent
+from mlops.store import Store
 
 FALLING = {"kind": "cosine", "warmup_steps": 5, "final_fraction": 0.1}
 EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 50, "peers": 0}
@@ -117,6 +118,24 @@ def test_it_is_made_again_without_the_other_one(project: Any, train: Any) -> Non
     again = train("again", ("on/start", STEPS), epochs=3, learning_rate=30.0)
     assert weights(again) == weights(on)
     assert history(project, again) == history(project, on)
+
+
+def test_from_a_bucket_it_ends_at_the_same_bits(
+    project: Any, toy_features: FeaturesRef, s3: str, run_step: Any, config: Any
+) -> None:
+    """Broken: the copy that a training takes first is made in folders only."""
+    there = replace(project, store=Store(f"{s3}/resumed"))
+    for key in project.store.list(""):
+        there.store.put(key, project.store.get(key))
+
+    def run(key: str, epochs: int, **changes: Any) -> Any:
+        section = config(**{"processes": 1, "epochs": epochs, **changes})
+        return run_step(there, there.step_input("train", section, toy_features, key))
+
+    whole, _ = run("whole", 3), run("first", 1)
+    on = run("on", 3, resume_from={"training": place_of(project, "first"), "step": STEPS})
+    assert weights(on) == weights(whole)
+    assert any("/start/" in key for key in there.store.list(place_of(project, "on")))
 
 
 @pytest.mark.gang

@@ -17,7 +17,7 @@ from mlops.code import load_attribute, recipe_folder
 from mlops.contract.refs import DatasetRef, FeaturesRef, digest_of
 from mlops.contract.resumption import TrainingFacts
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError, BadDataError, code_files
+from mlops.contract.step import BadConfigError, BadDataError, code_digest
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.loader import Difficulty, Loader
@@ -100,8 +100,6 @@ class Recipe:
         for split in splits.values():
             # Not where they lie: features that were made again are the same.
             split["shards"] = [{name: shard[name] for name in shard.keys() - {"key"}} for shard in split["shards"]]
-        folder = recipe_folder(self.home, self.config.model)
-        files = {str(file.relative_to(folder)): digest_of(file.read_text("latin-1")) for file in code_files(folder)}
         mine = {
             f"{name}={value!r}"
             for group in optimizer.param_groups
@@ -114,7 +112,7 @@ class Recipe:
             settings=self.config.model_dump(mode="json"),
             samples=digest_of({"splits": splits, "grouped": self.manifest["grouped"]}),
             dataset=self.features.ancestor(DatasetRef).version,
-            code=digest_of(files),
+            code=code_digest([recipe_folder(self.home, self.config.model)]),
             optimizer=self.ranks.from_leader(sorted(options)),
         )
 
