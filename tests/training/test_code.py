@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import importlib.util
+import os
+import py_compile
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +44,27 @@ def test_bundled_code_survives_a_changed_checkout(home: Path, tmp_path: Path) ->
 
     assert (call(live), call(stored)) == (30, 2)
     assert sys.modules["include.toy.model"].build is live
+
+
+def test_the_code_that_runs_is_the_code_that_is_there(home: Path) -> None:
+    """Otherwise byte code of an older file of that size and time runs, and the new file is recorded as what ran."""
+    file = home / "include/toy/parts/scale.py"
+    program = "import sys, pathlib; from mlops.code import load_attribute as load; " + (
+        "print(load('include.toy.model:build', pathlib.Path(sys.argv[1]))())"
+    )
+
+    def run() -> str:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return subprocess.check_output([sys.executable, "-c", program, home], env=environment, text=True).strip()
+
+    byte_code = Path(importlib.util.cache_from_source(str(file)))
+    byte_code.parent.mkdir()
+    os.utime(file, (1e9, 1e9))
+    py_compile.compile(str(file), str(byte_code), doraise=True)
+    file.write_text("FACTOR = 3\n")
+    os.utime(file, (1e9, 1e9))
+    assert run() == "3"
 
 
 def test_two_bundles_live_side_by_side(home: Path, tmp_path: Path) -> None:

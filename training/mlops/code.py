@@ -16,8 +16,11 @@ import io
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import cache
+from importlib.abc import PathEntryFinder
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path, PurePosixPath
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe
@@ -54,6 +57,7 @@ def load_attribute(import_path: str, home: Path) -> object:
     module_name, _, name = import_path.partition(":")
     if str(home) not in sys.path:
         sys.path.insert(0, str(home))
+    _compile_from_source(home / RECIPES)
     importlib.invalidate_caches()
     return _attribute(_import(module_name, import_path, str(home)), name, import_path)
 
@@ -122,6 +126,34 @@ def resolved(target: str | Callable[..., Any], own: Callable[[str], object]) -> 
         return own(target)
     module, _, name = target.partition(":")
     return _attribute(_import(module, target, "what is installed"), name, target)
+
+
+class _FromSource(SourceFileLoader):
+    """
+    Compiles a module each time that it is imported.
+
+    Python takes byte code for that of a source of the same size and of the same second. Code that was edited at once,
+    or comes from an image or a sync that sets all times alike, would run as it was, and be recorded as it is.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+@cache
+def _compile_from_source(recipes: Path) -> None:
+    """Have modules below this folder imported by :class:`_FromSource`."""
+    find = FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
+
+    def hook(entry: str) -> PathEntryFinder:
+        if not Path(entry).is_relative_to(recipes):
+            raise ImportError(f"{entry} is not below {recipes}")  # as the import system asks of a hook
+        return find(entry)
+
+    sys.path_hooks.insert(0, hook)
+    for entry in [entry for entry in sys.path_importer_cache if Path(entry).is_relative_to(recipes)]:
+        del sys.path_importer_cache[entry]
 
 
 def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
