@@ -25,6 +25,8 @@ class World:
         self.tasks = [self.task("evaluate", "EvaluateOperator"), self.task("approve", "ApproveOperator", "skipped")]
         self.xcoms: dict[str, Any] = {}
         self.triggered: list[dict[str, Any]] = []
+        self.waiting: list[dict[str, Any]] = []
+        """Experiments, as Airflow has them."""
         self.runs: dict[tuple[str, str], Any] = {(NAME, NIGHT): {}}
         """Their ``conf`` by DAG and run."""
 
@@ -44,7 +46,7 @@ class World:
             case "GET", "dags", dag_id, "dagRuns" if dag_id in ("~", f"{NAME}.experiments"):
                 if request.url.params.get("cursor"):
                     return httpx.Response(400, json={"detail": "Invalid cursor token"})
-                found = {"dag_runs": [], "next_cursor": None}
+                found = {"dag_runs": self.waiting, "next_cursor": None}
             case "POST", "dags", dag_id, "dagRuns":
                 self.triggered.append(json.loads(request.content))
                 found = self.run(dag_id, self.triggered[-1]["dag_run_id"], "queued", self.triggered[-1]["conf"])

@@ -80,11 +80,7 @@ def read_section(
 
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path.name}:1:1: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return parse_section(kind, text, path.name, what, changes, option)
+    return parse_section(kind, _text(path), path.name, what, changes, option)
 
 
 def parse_section(
@@ -104,18 +100,8 @@ def parse_section(
     :param fields: of a request, by which some of them were given instead
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise SpecError(f"{file}:{line}:{column}: not valid YAML: {error.problem}") from None
-    if not isinstance(node, yaml.MappingNode):
-        raise SpecError(f"{file}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
-    marks: dict[KeyPath, tuple[Mark, Mark]] = {}
-    _collect_marks(node, (), marks, file)
+    document, marks = _parse(kind, text, file, what)
     places = Places(file=file, marks=marks, changes=changes, option=option, fields=fields)
-    document = _Loader.construct(node)
     for keys, value in changes.items():
         _put(document, keys, value, places.given(keys))
     try:
@@ -126,6 +112,39 @@ def parse_section(
             lines.append(f"{places.of(keys_of(problem), problem['type'])}: {describe(kind, problem)}")
         raise SpecError("\n".join(lines)) from None
     return SectionFile(section=section, places=places)
+
+
+def read_document(kind: type[Section], path: Path, what: str) -> dict[str, Any]:
+    """
+    Read what a section's file says, unchecked.
+
+    :param what: it holds, as ``a pipeline``
+    :raises SpecError: where it is no mapping in YAML, or a key is given twice
+    """
+    return _parse(kind, _text(path), path.name, what)[0]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path.name}:1:1: not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def _parse(
+    kind: type[Section], text: str, file: str, what: str
+) -> tuple[dict[str, Any], Mapping[KeyPath, tuple[Mark, Mark]]]:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise SpecError(f"{file}:{line}:{column}: not valid YAML: {error.problem}") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{file}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
+    marks: dict[KeyPath, tuple[Mark, Mark]] = {}
+    _collect_marks(node, (), marks, file)
+    return _Loader.construct(node), marks
 
 
 def value_of(text: str, given: str) -> Any:

@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +17,8 @@ from mlops.contract.rest import FINISHED
 from mlops.contract.section import SpecError
 from mlops_provider.experiments.request import changes_of
 from mlops_provider.handed_over import aside, client_of, find_stack, print_json
-from mlops_provider.section_file import value_of
+from mlops_provider.section_file import read_document, value_of
+from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX
 
 
@@ -27,10 +29,14 @@ def submit(options: argparse.Namespace, console: Console) -> int:
     :return: exit code: 1 where it was followed to its end, and failed
     """
     out = aside() if options.json else None
+    path = Path(options.pipeline)
+    if path.name.endswith(SUFFIX) and not path.is_file():
+        raise SpecError(f"{path}: there is no such file; give the pipeline's name for what Airflow has")
     find_stack(options)
     with client_of(options) as client:
         run: RunSummary | Run = client.submit(
-            options.pipeline.rpartition("/")[2].removesuffix(SUFFIX),
+            path.name.removesuffix(SUFFIX),
+            spec=read_document(Pipeline, path, "a pipeline") if path.name.endswith(SUFFIX) else None,
             settings={".".join(keys): _json(".".join(keys), text) for keys, text in changes_of(options.set).items()},
             as_of=options.as_of,
             dataset=options.dataset,
@@ -38,6 +44,7 @@ def submit(options: argparse.Namespace, console: Console) -> int:
             seeds=options.seeds,
             sample=None if options.sample is None else _number(options.sample),
             name=options.name,
+            priority=options.priority,
         )
         console.print(f"run {run.id} is {run.state}: {run.airflow}", markup=False, soft_wrap=True)
         if options.follow:

@@ -43,7 +43,7 @@ def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained
             f"Airflow at {client.url} has no DAG {dag_id!r}: see its import errors, or mlops lint"
         ) from error
     if run_id is None:
-        newest = client.request("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-run_after", "limit": 1})
+        newest = client.request("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 1})
         found = newest["dag_runs"]
         run = found[0] if found else None
     else:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -219,17 +220,18 @@ def test_users_take_turns_where_runs_wait(airflow: LiveAirflow, ana: Person) -> 
     short = SHORT | {"until": "ingest"}
     try:
         first = [admin.submit(short)["id"] for _ in range(3)]
+        patient = ana.submit(short | {"priority": "low"})["id"]
         second = [ana.submit(short)["id"] for _ in range(2)]
         line = {"state": "queued", "order_by": "run_after"}
         runs = airflow.client.request("GET", "/dags/events.experiments/dagRuns", params=line)["dag_runs"]
     finally:
         airflow.client.request("PATCH", "/dags/events.experiments", json={"is_paused": False})
-    wanted = [first[0], second[0], first[1], second[1], first[2]]
+    wanted = [first[0], second[0], first[1], second[1], first[2], patient]
     assert [f"events.experiments@{run['dag_run_id']}" for run in runs] == wanted
     assert {ana.ended(run_id)["state"] for run_id in wanted} == {"success"}
 
 
-def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dict[str, Any]) -> None:
+def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dict[str, Any], tmp_path: Path) -> None:
     asked = ["events", "--as-of", "2024-01-10", "--set", "train.epochs=1"]
     done = mlops(airflow, "submit", *asked, "--follow", "--json")
     assert done.returncode == 0, done.stderr
@@ -242,6 +244,13 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
     assert (curves.returncode, curves.stderr) == (0, "")
     assert re.search(r"^step 1: .*validation_ndcg_at_10 0\.\d+", curves.stdout, re.MULTILINE), curves.stdout
     assert re.search(r"validation_ndcg_at_10 +│ +1 │.*▁", curves.stdout), curves.stdout
+    spec = tmp_path / "events.pipeline.yaml"
+    spec.write_text(re.sub(r"epochs: \d+", "epochs: 1", (airflow.home / "dags/events.pipeline.yaml").read_text()))
+    own = mlops(airflow, "submit", str(spec), *asked[1:3], "--priority", "low", "--follow", "--json")
+    assert own.returncode == 0, own.stderr
+    whole = json.loads(own.stdout)
+    assert whole["asked"] == tried["asked"] | {"priority": "low"}
+    assert whole["steps"] == tried["steps"]
     failed = mlops(airflow, "submit", *asked, "--set", "train.model=include.events.model:build", "--follow")
     assert failed.returncode == 1
     assert "module 'include.events.model' has no 'build'; did you mean 'build_model'?" in failed.stdout.splitlines()[-1]

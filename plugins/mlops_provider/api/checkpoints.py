@@ -19,7 +19,8 @@ from mlops.contract.section import SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import ASKED_BEFORE, SubmissionDep, find_run, made, text_of_pipeline
+from mlops_provider.api.runs import find_run
+from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, made, text_of_pipeline
 from mlops_provider.api.trainings import checkpoints_at, pipeline_of, places_of
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.names import tried_out

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from mlops.contract.rest import Priority
+
+_BEFORE_LOW: Final = timedelta(minutes=1)
+"""How long before the first run of low priority the first one of normal priority is put."""
+_STEP: Final = timedelta(milliseconds=10)
+"""Between those that follow it; halves would end at equal times after twenty."""
 
 
 class Waiting(NamedTuple):
@@ -14,21 +21,28 @@ class Waiting(NamedTuple):
     user: str | None
     run_after: datetime
     """Airflow starts the runs of a DAG by it."""
+    priority: Priority
 
 
-def run_after(waiting: Sequence[Waiting], user: str | None, now: datetime) -> datetime:
+def run_after(waiting: Sequence[Waiting], user: str | None, now: datetime, priority: Priority) -> datetime:
     """
     Return the time that puts a new run into the line so that users take turns: the n-th waiting run of each comes
-    before anybody's next one, however many were asked for before.
+    before anybody's next one, however many were asked for before. So it is among the runs of normal priority, and, once
+    none of these waits, among those of low priority.
 
     :param waiting: by their times
     """
     ranks: Counter[str | None] = Counter()
-    place = 1 + sum(each.user == user for each in waiting)
+    peers = [each for each in waiting if each.priority == priority]
+    place = 1 + sum(each.user == user for each in peers)
     before = now
-    for each in waiting:
+    for each in peers:
         ranks[each.user] += 1
         if ranks[each.user] > place:
             return before + (each.run_after - before) / 2
         before = each.run_after
-    return now
+    low = [] if priority == "low" else [each.run_after for each in waiting if each.priority == "low"]
+    if not low:
+        return now
+    before = max((each.run_after for each in peers if each.run_after < low[0]), default=low[0] - _BEFORE_LOW)
+    return before + min((low[0] - before) / 2, _STEP)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -33,6 +34,8 @@ class RunOnce:
     """Whether another request may have asked for the same run."""
     mismatch: str = "it was triggered with other parameters"
     """What is wrong where the run has other parameters."""
+    settled: frozenset[str] = frozenset()
+    """Parameters that a run may have been given where they were not asked for."""
 
     @classmethod
     def of_key(cls, dag_id: str, prefix: str, conf: Mapping[str, Any], user: str, key: str | None) -> Self:
@@ -61,14 +64,21 @@ class RunOnce:
         found = await self.found(airflow)
         return None if found is None else self._same(found)
 
-    async def trigger(self, airflow: Airflow, run_after: datetime | None = None) -> tuple[Mapping[str, Any], bool]:
+    async def trigger(
+        self,
+        airflow: Airflow,
+        run_after: datetime | None = None,
+        settled: Mapping[str, Any] = MappingProxyType({}),
+    ) -> tuple[Mapping[str, Any], bool]:
         """
         Return the run, and whether this request has triggered it.
 
         :param run_after: None: now
+        :param settled: parameters beside those that were asked for
         :raises Problem: where Airflow refuses
         """
-        body: dict[str, Any] = {"dag_run_id": self.run_id, "logical_date": None, "conf": dict(self.conf)}
+        conf = {**self.conf, **settled}
+        body: dict[str, Any] = {"dag_run_id": self.run_id, "logical_date": None, "conf": conf}
         if run_after is not None:
             body["run_after"] = run_after.isoformat()
         try:
@@ -80,7 +90,8 @@ class RunOnce:
             return self._same(await airflow.request("GET", run_place(self.dag_id, self.run_id))), False
 
     def _same(self, run: Mapping[str, Any]) -> Mapping[str, Any]:
-        if (run["conf"] or {}) != self.conf:
+        settled = self.settled - self.conf.keys()
+        if {name: value for name, value in (run["conf"] or {}).items() if name not in settled} != self.conf:
             raise Problem(422, f"{self.dag_id}@{self.run_id}: {self.mismatch}")
         return run
 

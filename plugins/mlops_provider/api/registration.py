@@ -21,8 +21,9 @@ from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.idempotency import RunOnce
 from mlops_provider.api.models import Name, pipeline_of_model
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import find_run, result_of, text_of_pipeline
+from mlops_provider.api.runs import find_run, result_of
 from mlops_provider.api.started import ANSWERED, Release, ReleaseDep
+from mlops_provider.api.submission import text_of_pipeline
 from mlops_provider.committed import DAMAGED, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.names import tried_out

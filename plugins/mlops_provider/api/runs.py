@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import difflib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from mlops.contract.rest import (
     FINISHED,
@@ -26,34 +22,29 @@ from mlops.contract.rest import (
     RunKind,
     Runs,
     RunSummary,
+    SubmittedRun,
     Task,
     cancelled_by,
     with_cancellation,
 )
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
-from mlops_provider.api.airflow import Airflow, AirflowDep, readable_dags, xcom
-from mlops_provider.api.deployments import of_name
-from mlops_provider.api.fair_order import Waiting, run_after
-from mlops_provider.api.idempotency import Asking
-from mlops_provider.api.problems import DOCUMENTED, Problem, sentence
+from mlops_provider.api.airflow import Airflow, AirflowDep, xcom
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.specs import spec_settings
+from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, Translated, made, no_pipeline
+from mlops_provider.api.summaries import kind_of, summary_of
 from mlops_provider.api.verdicts import judged
-from mlops_provider.connections import store_of
-from mlops_provider.experiments.dags import TASK, text_of
-from mlops_provider.experiments.inputs import snapshot
-from mlops_provider.experiments.names import dag_id_of, person_of, tried_out
+from mlops_provider.experiments.dags import TASK
+from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
-from mlops_provider.experiments.request import Request
 from mlops_provider.local.client import PAGE, run_place
 from mlops_provider.operators.base import FAILURE_KEY
-from mlops_provider.operators.rollback import ROLLBACK, is_rollback
-from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import changed_pipeline
+from mlops_provider.operators.rollback import ROLLBACK
 from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
-_PREFIX: Final = "experiment__"
 _RUN: Final = re.compile(r"[\w.-]+@[\w.~:+-]+")
 _TASK_PATTERN: Final = r"^[\w-][\w.-]*$"
 _ONLY_TASK: Final[Mapping[str, str]] = {"experiment": TASK, "rollback": ROLLBACK}
@@ -61,126 +52,22 @@ _ONLY_TASK: Final[Mapping[str, str]] = {"experiment": TASK, "rollback": ROLLBACK
 _STEPS: Final = TypeAdapter(list[EndedStep])
 _RESULT: Final[TypeAdapter[ExperimentResult]] = TypeAdapter(ExperimentResult)
 T = TypeVar("T")
-AskedT = TypeVar("AskedT", bound=BaseModel)
 RunId = str
 """``DAG@RUN``."""
 
 
-ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"model": RunSummary, "description": "It was asked for before"}
-}
-
-
-class Submission(Asking):
-    """A request that starts an experiment."""
-
-    async def start(
-        self,
-        asked: NewRun,
-        place: str = "runs",
-        text: str | None = None,
-        fields: Mapping[str, str] = MappingProxyType({}),
-        check: Callable[[Pipeline], None] = lambda pipeline: None,
-    ) -> RunSummary:
-        """
-        :param place: where its address lies, seen from the request's
-        :param text: of the pipeline's file, where it was read already
-        :param fields: of the request, in which settings were given, for messages
-        :param check: raises SpecError where what is tried out, the pipeline with these settings, cannot be
-        :raises SpecError: naming the setting and the fix, before anything costs time
-        """
-        dag_id = dag_id_of(asked.pipeline)
-        once = self.once(dag_id, _PREFIX, asked.conf())
-        # Not checked again: the pipeline's file may have changed since.
-        found, is_new = await once.before(self.airflow), False
-        if found is None:
-            text = text or await text_of_pipeline(asked.pipeline, self.airflow)
-            # It reads YAML: nothing for the event loop.
-            await asyncio.to_thread(_check_settings, asked, text, fields, check)
-            if asked.dataset is not None:
-                store = await of_name(asked.pipeline, store_of)
-                await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
-            waiting = await self.airflow.request(
-                "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
-            )
-            line = [
-                Waiting(each["triggering_user_name"], datetime.fromisoformat(each["run_after"]))
-                for each in waiting["dag_runs"]
-            ]
-            found, is_new = await once.trigger(self.airflow, run_after(line, self._user, datetime.now(UTC)))
-        return self._answered(found, is_new, place)
-
-    async def before(self, pipeline: str, place: str = "runs") -> RunSummary | None:
-        """Return the run of a pipeline that was asked for with this key, whatever was asked."""
-        once = self.once(dag_id_of(pipeline), _PREFIX, {})
-        found = await once.found(self.airflow)
-        return None if found is None else self._answered(found, False, place)
-
-    def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
-        if not is_new:
-            self._response.status_code = 200
-        summary = summary_of(run)
-        self._response.headers["Location"] = f"{place}/{summary.id}"
-        return summary
-
-
-SubmissionDep = Annotated[Submission, Depends(Submission)]
-
-
 @router.post("/runs", status_code=201, responses=ASKED_BEFORE)
-async def submit(asked: NewRun, submission: SubmissionDep) -> RunSummary:
+async def submit(asked: SubmittedRun, submission: SubmissionDep) -> RunSummary:
     """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
-    return await submission.start(asked)
+    if (spec := asked.spec) is None:
+        return await submission.start(NewRun(**asked.run()))
 
+    def translate(text: str) -> Translated:
+        settings = spec_settings(text, spec)
+        fields = {name: f"spec.{name}" for name in settings if name not in asked.settings}
+        return made(NewRun, **asked.run(settings)), fields
 
-def made(kind: type[AskedT], **fields: Any) -> AskedT:
-    """
-    Return a request that another one is translated into.
-
-    :raises SpecError: where it cannot be one
-    """
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        raise SpecError("\n".join(sentence(each, each["loc"]) for each in error.errors())) from None
-
-
-async def text_of_pipeline(pipeline: str, airflow: Airflow) -> str:
-    """
-    Return the text of a pipeline's file.
-
-    :raises Problem: where there is none that the asker may read
-    """
-    task = await airflow.found(f"/dags/{dag_id_of(pipeline)}/tasks/{TASK}")
-    if task is None or not task["doc_md"]:
-        raise await _no_pipeline(pipeline, airflow)
-    return text_of(task["doc_md"])
-
-
-async def _no_pipeline(pipeline: str, airflow: Airflow, is_night: bool = False) -> Problem:
-    found = await readable_dags(airflow)
-    names = sorted(each for each in (found if is_night else map(tried_out, found)) if each and not tried_out(each))
-    near = difflib.get_close_matches(pipeline, names, n=1)
-    others = f"there are {', '.join(names) or 'none'}{'' if is_night else ', those in YAML'}"
-    what = "you may read" if is_night else "may be tried out"
-    return Problem(
-        404, f"there is no pipeline {pipeline!r} that {what}: {f'did you mean {near[0]}?' if near else others}"
-    )
-
-
-def _check_settings(asked: NewRun, text: str, fields: Mapping[str, str], check: Callable[[Pipeline], None]) -> None:
-    """
-    Check what is asked for by the pipeline's file.
-
-    :param fields: see :meth:`Submission.start`, as for check
-    :raises SpecError: naming the setting and the fix
-    """
-    request = Request.of_params(asked.model_dump(), fields)
-    pipeline = request.checked(
-        lambda changes: changed_pipeline(text, asked.pipeline, changes, request.option("settings"), request.fields)
-    )
-    request.interval(pipeline, datetime.now(UTC))
-    check(pipeline)
+    return await submission.start_translated(asked.run()["pipeline"], translate)
 
 
 @router.get("/runs")
@@ -198,7 +85,7 @@ async def runs(
         raise SpecError("kind night: name the pipeline, such as ?kind=night&pipeline=flight_ranking")
     if kind == "rollback" and pipeline is not None:
         raise SpecError(f"kind rollback: it is no pipeline's; leave pipeline={pipeline} out")
-    params: dict[str, Any] = {"order_by": "-run_after", "limit": limit, "cursor": cursor}
+    params: dict[str, Any] = {"order_by": "-id", "limit": limit, "cursor": cursor}
     if state is not None:
         params["state"] = state
     if user is not None:
@@ -213,12 +100,12 @@ async def runs(
             raise Problem(422, f"cursor {cursor!r:.100} is none of these runs: begin without one") from None
         raise
     if page is None:
-        raise await _no_pipeline(str(pipeline), airflow, kind == "night")
+        raise await no_pipeline(str(pipeline), airflow, kind == "night")
     found = [
         summary_of(run)
         for run in page["dag_runs"]
         if (user is None or run["triggering_user_name"] == user)
-        and (pipeline is not None or _kind(run["dag_id"]) == kind)
+        and (pipeline is not None or kind_of(run["dag_id"]) == kind)
     ]
     return Runs(runs=found, next=page["next_cursor"])
 
@@ -257,7 +144,7 @@ async def logs(
 ) -> str:
     """What a task has written so far."""
     found = await find_run(run, airflow)
-    task = task or _ONLY_TASK.get(_kind(found["dag_id"]))
+    task = task or _ONLY_TASK.get(kind_of(found["dag_id"]))
     if task is None:
         raise SpecError("task: name one of the night's tasks, such as train")
     place = f"{run_place(found['dag_id'], found['dag_run_id'])}/taskInstances/{quote(task, safe='')}"
@@ -315,30 +202,6 @@ async def find_run(run: RunId, airflow: AirflowDep) -> Mapping[str, Any]:
     if found is None or (found["dag_id"], found["dag_run_id"]) != (dag_id, run_id):
         raise Problem(404, f"there is no run {run!r}: an id is DAG@RUN, as GET /runs lists it")
     return dict(found)
-
-
-def summary_of(run: Mapping[str, Any]) -> RunSummary:
-    dag_id, run_id = run["dag_id"], run["dag_run_id"]
-    kind = _kind(dag_id)
-    return RunSummary(
-        id=f"{dag_id}@{run_id}",
-        kind=kind,
-        pipeline=None if kind == "rollback" else tried_out(dag_id) or dag_id,
-        state=run["state"],
-        user=run["triggering_user_name"],
-        asked=run["conf"] or {},
-        queued_at=run["queued_at"],
-        started_at=run["start_date"],
-        ended_at=run["end_date"],
-        note=run["note"],
-        airflow=f"/dags/{dag_id}/runs/{run_id}",
-    )
-
-
-def _kind(dag_id: str) -> RunKind:
-    if tried_out(dag_id):
-        return "experiment"
-    return "rollback" if is_rollback(dag_id) else "night"
 
 
 async def whole_run(run: Mapping[str, Any], airflow: Airflow) -> Run:

@@ -10,7 +10,7 @@ from fastapi import Depends
 from mlops.contract.rest import StartedRun
 from mlops_provider.adoption import unpausing
 from mlops_provider.api.idempotency import Asking
-from mlops_provider.api.runs import summary_of
+from mlops_provider.api.summaries import summary_of
 
 ANSWERED: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": StartedRun, "description": "It was asked for before"},

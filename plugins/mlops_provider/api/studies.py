@@ -27,7 +27,8 @@ from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import ASKED_BEFORE, SubmissionDep, find_run, made, whole_run
+from mlops_provider.api.runs import find_run, whole_run
+from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, made
 from mlops_provider.committed import DAMAGED, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.budget import Budget

@@ -5,8 +5,7 @@ Requests as other platforms have them, for programs that speak so already. Each 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 import httpx
@@ -44,8 +43,9 @@ from mlops_provider.api.other_words import (
 )
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.registration import judge_artifact
-from mlops_provider.api.runs import Submission, SubmissionDep, made, run, text_of_pipeline
+from mlops_provider.api.runs import run
 from mlops_provider.api.started import ANSWERED, ReleaseDep
+from mlops_provider.api.submission import Submission, SubmissionDep, Translated, made
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.spec_file import changed_pipeline
@@ -182,26 +182,13 @@ _ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-Translated = tuple[NewRun, Mapping[str, str]]
-"""A request of ``/runs``; and by which fields of the other request its settings were given, for messages."""
 _OF_STUDY: Final = {"space": "search_space", "metric": "objective", "trials": "n_trials"}
 """Fields of ``/studies``, and what ``/hpo/studies`` calls them."""
 
 
 async def _start(pipeline: str, translate: Callable[[str], Translated], submission: Submission, place: str) -> NamedRun:
-    """
-    :param translate: makes the request of the pipeline's file
-    :param place: see :meth:`Submission.start`
-    """
-    try:
-        text = await text_of_pipeline(pipeline, submission.airflow)
-        asked, fields = await asyncio.to_thread(translate, text)
-    except (SpecError, Problem):
-        # As it is now: the run may have been asked for before, by the file as it was then.
-        if (found := await submission.before(pipeline, place)) is None:
-            raise
-    else:
-        found = await submission.start(asked, place, text, fields)
+    """For the parameters see :meth:`Submission.start_translated`."""
+    found = await submission.start_translated(pipeline, translate, place)
     return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(pipeline))
 
 

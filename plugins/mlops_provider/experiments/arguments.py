@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import get_args
 
 from mlops.contract.refs import SHORTEST_VERSION, VERSION_PATTERN
+from mlops.contract.rest import Priority
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.spec_file import SUFFIX, pipeline_files
@@ -30,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
+    parser.add_argument(
+        "--priority",
+        choices=get_args(Priority),
+        help="where more runs of the pipeline wait than may run: low ones begin last (default: normal)",
+    )
     parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
     parser.add_argument("--json", action="store_true", help="print the run as one JSON document, the rest aside")
     parser.set_defaults(store=None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from airflow.sdk import DAG, Param
 
 from mlops.contract.refs import VERSION_PATTERN
-from mlops.contract.rest import MOST_SEEDS
+from mlops.contract.rest import MOST_SEEDS, Priority
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
@@ -79,6 +79,9 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
             type=["null", "string"],
             pattern=EXPERIMENT_NAME_PATTERN,
             description="Keeps the results apart from those of other names",
+        ),
+        "priority": Param(
+            "normal", enum=list(get_args(Priority)), description="Where more wait than may run: low ones begin last"
         ),
     }
 

@@ -92,7 +92,8 @@ class Request:
         sample = [] if params["sample"] is None else [("features.sample", params["sample"])]
         given = ((tuple(name.split(".")), _as_yaml(value)) for name, value in [*params["settings"].items(), *sample])
         return cls(
-            changes=_unique(given),
+            # Those of a section before those in it: databases give them back in an order of their own.
+            changes=_unique(iter(sorted(given, key=lambda each: len(each[0])))),
             as_of=params["as_of"],
             dataset=params["dataset"],
             until=params["until"],

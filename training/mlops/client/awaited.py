@@ -80,12 +80,13 @@ class AsyncClient:
         seeds: int | None = None,
         sample: float | None = None,
         name: str | None = None,
+        priority: str | None = None,
+        spec: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """See :meth:`Client.submit`."""
-        return await self._do(
-            calls.submit(pipeline, settings, as_of, dataset, until, seeds, sample, name, idempotency_key)
-        )
+        asked = {"until": until, "seeds": seeds, "sample": sample, "name": name, "priority": priority}
+        return await self._do(calls.submit(pipeline, settings, spec, as_of, dataset, idempotency_key, **asked))
 
     async def search(
         self,
@@ -101,13 +102,13 @@ class AsyncClient:
         as_of: str | date | None = None,
         dataset: AnySnapshot | None = None,
         name: str | None = None,
+        priority: str | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """See :meth:`Client.search`."""
         asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
-        return await self._do(
-            calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked, name=name)
-        )
+        asked |= {"name": name, "priority": priority}
+        return await self._do(calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked))
 
     async def study(self, run: AnyRun) -> Study:
         """See :meth:`Client.study`."""

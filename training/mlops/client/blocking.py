@@ -61,6 +61,8 @@ class Client(Connection):
         seeds: int | None = None,
         sample: float | None = None,
         name: str | None = None,
+        priority: str | None = None,
+        spec: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """
@@ -76,9 +78,13 @@ class Client(Connection):
         :param seeds: train and evaluate with so many seeds
         :param sample: train on a share of the samples, such as 0.1
         :param name: keeps the results apart from those of other names
+        :param priority: ``low``: where more runs of the pipeline wait than may run, it begins when no other one waits
+        :param spec: a whole pipeline, as a file has it, whose steps count in place of those that Airflow has;
+            ``settings`` count on top
         :param idempotency_key: your requests of a pipeline with one key are one run; if not given, each call is one
         """
-        return self._do(calls.submit(pipeline, settings, as_of, dataset, until, seeds, sample, name, idempotency_key))
+        asked = {"until": until, "seeds": seeds, "sample": sample, "name": name, "priority": priority}
+        return self._do(calls.submit(pipeline, settings, spec, as_of, dataset, idempotency_key, **asked))
 
     def search(
         self,
@@ -94,6 +100,7 @@ class Client(Connection):
         as_of: str | date | None = None,
         dataset: AnySnapshot | None = None,
         name: str | None = None,
+        priority: str | None = None,
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """
@@ -107,7 +114,8 @@ class Client(Connection):
         :param settings: see :meth:`submit`, as all that follow
         """
         asked = {"metric": metric, "trials": trials, "parallel": parallel, "sampler": sampler, "pruner": pruner}
-        return self._do(calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked, name=name))
+        asked |= {"name": name, "priority": priority}
+        return self._do(calls.search(pipeline, space, settings, as_of, dataset, idempotency_key, **asked))
 
     def study(self, run: AnyRun) -> Study:
         """Return a search, and what it has found so far."""

@@ -72,15 +72,15 @@ class Page(Generic[T]):
 def submit(
     pipeline: str,
     settings: Mapping[str, Any] | None,
+    spec: Mapping[str, Any] | None,
     as_of: str | date | None,
     dataset: AnySnapshot | None,
-    until: str | None,
-    seeds: int | None,
-    sample: float | None,
-    name: str | None,
     idempotency_key: str | None,
+    **asked: Any,
 ) -> Call[RunSummary]:
-    asked = {**_data(as_of, dataset), "until": until, "seeds": seeds, "sample": sample, "name": name}
+    """:param asked: as ``POST /runs`` has them; what is None is left out"""
+    _check_mapping("spec", spec, 'give a whole pipeline, such as {"pipeline": "flight_ranking", "ingest": ...}')
+    asked = {"spec": spec, **_data(as_of, dataset), **asked}
     return _start("/runs", pipeline, settings, asked, idempotency_key)
 
 
@@ -94,9 +94,7 @@ def search(
     **asked: Any,
 ) -> Call[RunSummary]:
     """:param asked: as ``POST /studies`` has them; what is None is left out"""
-    if not isinstance(space, Mapping):
-        said = "give it by settings, such as {'learning_rate': {'low': 0.001, 'high': 0.1}}"
-        raise ClientError(f"space={space!r}: {said}")
+    _check_mapping("space", space, 'give it by settings, such as {"learning_rate": {"low": 0.001, "high": 0.1}}')
     asked = {"space": dict(space), **_data(as_of, dataset), **asked}
     return _start("/studies", pipeline, settings, asked, idempotency_key)
 
@@ -161,11 +159,8 @@ def _start(
     asked: Mapping[str, Any],
     idempotency_key: str | None,
 ) -> Call[RunSummary]:
-    # Checked by the server, and not here: it may have come to take what an old client does not know.
-    if settings is not None and not isinstance(settings, Mapping):
-        raise ClientError(f'settings={settings!r}: give them by their names, such as {{"train.epochs": 6}}')
-    for key, value in (settings or {}).items():
-        _check_json(key, value)
+    # What else is wrong the server says: it may have come to take what an old client does not know.
+    _check_mapping("settings", settings, 'give them by their names, such as {"train.epochs": 6}')
     return Call(
         method="POST",
         path=path,
@@ -197,6 +192,17 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
     """As :func:`_body`, without what is None."""
     return _body({name: value for name, value in asked.items() if value is not None})
+
+
+def _check_mapping(name: str, value: Any, said: str) -> None:
+    """
+    :param said: what would do
+    :raises ClientError: where it is none, or cannot be sent
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise ClientError(f"{name}={value!r}: {said}")
+    for key, inner in (value or {}).items():
+        _check_json(key, inner)
 
 
 def _check_json(name: str, value: Any) -> None:

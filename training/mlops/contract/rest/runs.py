@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest.asked import Asked
@@ -65,10 +68,13 @@ def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
 Settings = Annotated[dict[str, Any], AfterValidator(_fitting)]
 
 
-class NewRun(Asked):
-    """An experiment that is asked for."""
+Priority = Literal["normal", "low"]
+"""Of a run that waits: low ones begin when no normal one waits."""
 
-    pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
+
+class RunOptions(Asked):
+    """What is tried out of a pipeline, and how."""
+
     settings: Settings = Field(
         default_factory=dict,
         description="Other values for settings, by their name in the pipeline's file; an entry of a list by its number",
@@ -92,10 +98,53 @@ class NewRun(Asked):
     name: str | None = Field(
         default=None, pattern=EXPERIMENT_NAME_PATTERN, description="Keeps the results apart from those of other names"
     )
+    priority: Priority = Field(
+        default="normal", description="Where more runs of a pipeline wait than may run: low ones begin last"
+    )
+
+
+class NewRun(RunOptions):
+    """An experiment that is asked for."""
+
+    pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
 
     def conf(self) -> dict[str, Any]:
         """What is not as usual, with which the run of Airflow is triggered."""
         return self.model_dump(exclude={"pipeline"}, exclude_defaults=True)
+
+
+class SubmittedRun(RunOptions):
+    """An experiment, as it is asked for: a pipeline by its name, or a whole one."""
+
+    pipeline: str | None = Field(
+        default=None, pattern=NAME_PATTERN, description="The spec's, if not given", examples=["flight_ranking"]
+    )
+    spec: Settings | None = Field(
+        default=None,
+        description="A whole pipeline, as a file has it, whose steps count in place of those that Airflow has; "
+        "`settings` count on top",
+    )
+
+    @model_validator(mode="after")
+    def _of_a_pipeline(self) -> Self:
+        named = self.pipeline if self.spec is None else self.spec.get("pipeline", self.pipeline)
+        if named is None:
+            raise ValueError("nothing says which pipeline: give pipeline, its name, or a spec with it")
+        if not isinstance(named, str) or not re.fullmatch(NAME_PATTERN, named):
+            raise ValueError(f"spec.pipeline is {named!r}: give the name of a pipeline that Airflow has")
+        if self.pipeline not in (None, named):
+            raise ValueError(f"pipeline is {self.pipeline}, and spec.pipeline is {named}: leave one of them out")
+        return self
+
+    def run(self, settings: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """
+        Return the fields of the experiment by the pipeline's name.
+
+        :param settings: what the spec says otherwise than the pipeline's file
+        """
+        name = self.pipeline or (self.spec or {})["pipeline"]
+        options = self.model_dump(exclude={"pipeline", "spec", "settings"})
+        return {**options, "pipeline": name, "settings": {**settings, **self.settings}}
 
 
 class Task(BaseModel):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest.asked import Asked
-from mlops.contract.rest.runs import Settings
+from mlops.contract.rest.runs import Priority, Settings
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
 
 
@@ -39,6 +39,7 @@ class NewStudy(Asked):
     as_of: str | None = Field(default=None, description="As of `POST /runs`")
     dataset: str | None = Field(default=None, pattern=VERSION_PATTERN, description="As of `POST /runs`")
     name: str | None = Field(default=None, pattern=EXPERIMENT_NAME_PATTERN, description="As of `POST /runs`")
+    priority: Priority = Field(default="normal", description="As of `POST /runs`")
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -50,7 +51,7 @@ class NewStudy(Asked):
 
     def run(self) -> dict[str, Any]:
         """The fields of the experiment that searches."""
-        same = self.model_dump(include={"pipeline", "as_of", "dataset", "name"})
+        same = self.model_dump(include={"pipeline", "as_of", "dataset", "name", "priority"})
         return {**same, "settings": {**self.settings, **self._own()}, "until": "tune"}
 
     def fields(self) -> dict[str, str]:
@@ -59,7 +60,7 @@ class NewStudy(Asked):
 
     def _own(self) -> dict[str, Any]:
         """What its fields say of the pipeline's settings."""
-        others = {"pipeline", "metric", "settings", "as_of", "dataset", "name"}
+        others = {"pipeline", "metric", "settings", "as_of", "dataset", "name", "priority"}
         own = {f"tune.{name}": value for name, value in self.model_dump(exclude=others, exclude_none=True).items()}
         return own if self.metric is None else {**own, "train.metric": self.metric}
 
