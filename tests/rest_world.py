@@ -40,20 +40,27 @@ class World:
             "triggering_user_name": "ana", **dict.fromkeys(("queued_at", "start_date", "end_date")),
         }  # fmt: skip
 
+    @staticmethod
+    def page(kind: str, every: list[dict[str, Any]], request: httpx.Request) -> dict[str, Any]:
+        """Part of a collection: Airflow gives a hundred at most."""
+        asked = request.url.params
+        start, limit = int(asked.get("offset", 0)), min(int(asked.get("limit", 50)), 100)
+        return {kind: every[start : start + limit], "total_entries": len(every)}
+
     def answer(self, request: httpx.Request) -> httpx.Response:
         found: Any = None
         match request.method, *request.url.path.removeprefix("/api/v2/").split("/"):
             case "GET", "dags", dag_id, "dagRuns" if dag_id in ("~", f"{NAME}.experiments"):
                 if request.url.params.get("cursor"):
                     return httpx.Response(400, json={"detail": "Invalid cursor token"})
-                found = {"dag_runs": self.waiting, "next_cursor": None}
+                found = self.page("dag_runs", self.waiting, request) | {"next_cursor": None}
             case "POST", "dags", dag_id, "dagRuns":
                 self.triggered.append(json.loads(request.content))
                 found = self.run(dag_id, self.triggered[-1]["dag_run_id"], "queued", self.triggered[-1]["conf"])
             case "GET", "dags", dag_id, "dagRuns", run_id if (dag_id, run_id) in self.runs:
                 found = self.run(dag_id, run_id, self.state, self.runs[dag_id, run_id])
             case "GET", "dags", _, "dagRuns", _, "taskInstances":
-                found = {"task_instances": self.tasks}
+                found = self.page("task_instances", self.tasks, request)
             case "GET", "dags", _, "dagRuns", _, "taskInstances", task_id, "xcomEntries", "return_value":
                 found = {"value": self.xcoms[task_id]} if task_id in self.xcoms else None
             case "GET", "dags", dag_id, "tasks", _ if (file := self.file(dag_id)).exists():

@@ -46,6 +46,19 @@ class Airflow:
                 raise
             return None
 
+    async def every(self, path: str, kind: str, **params: Any) -> list[dict[str, Any]]:
+        """
+        Return all items of a collection that Airflow gives by pages.
+
+        :param kind: name of the list in an answer
+        """
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self.request("GET", path, params={**params, "limit": PAGE, "offset": len(found)})
+            found += page[kind]
+            if not page[kind] or len(found) >= page["total_entries"]:
+                return found
+
 
 def _said(response: httpx.Response) -> str:
     try:
@@ -80,12 +93,7 @@ AirflowDep = Annotated[Airflow, Depends(_airflow)]
 
 async def readable_dags(airflow: Airflow) -> set[str]:
     """The ids of the DAGs that the asker may read."""
-    found: list[str] = []
-    while True:
-        page = await airflow.request("GET", "/dags", params={"limit": PAGE, "offset": len(found), "order_by": "dag_id"})
-        found += [dag["dag_id"] for dag in page["dags"]]
-        if not page["dags"] or len(found) >= page["total_entries"]:
-            return set(found)
+    return {dag["dag_id"] for dag in await airflow.every("/dags", "dags", order_by="dag_id")}
 
 
 async def xcom(run: Mapping[str, Any], task: str, key: str, airflow: Airflow, map_index: int = -1) -> Any:

@@ -38,7 +38,7 @@ from mlops_provider.api.verdicts import judged
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
-from mlops_provider.local.client import PAGE, run_place
+from mlops_provider.local.client import run_place
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.rollback import ROLLBACK
 from mlops_provider.why import is_lost
@@ -178,7 +178,7 @@ async def _other_tasks(run: Mapping[str, Any], task: str, map_index: int, airflo
 async def instances_of(run: Mapping[str, Any], airflow: Airflow) -> list[dict[str, Any]]:
     """The tasks of a run."""
     place = f"{run_place(run['dag_id'], run['dag_run_id'])}/taskInstances"
-    return list((await airflow.request("GET", place, params={"limit": PAGE}))["task_instances"])
+    return await airflow.every(place, "task_instances")
 
 
 def _lines(entry: str | Mapping[str, Any]) -> Iterator[str]:

@@ -26,7 +26,6 @@ from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.inputs import snapshot
 from mlops_provider.experiments.names import dag_id_of, person_of, tried_out
 from mlops_provider.experiments.request import Request
-from mlops_provider.local.client import PAGE
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import changed_pipeline
 
@@ -69,8 +68,8 @@ class Submission(Asking):
             if asked.dataset is not None:
                 store = await of_name(asked.pipeline, store_of)
                 await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
-            queued = await self.airflow.request(
-                "GET", f"/dags/{dag_id}/dagRuns", params={"state": "queued", "order_by": "run_after", "limit": PAGE}
+            queued = await self.airflow.every(
+                f"/dags/{dag_id}/dagRuns", "dag_runs", state="queued", order_by="run_after"
             )
             waiting = [
                 Waiting(
@@ -78,7 +77,7 @@ class Submission(Asking):
                     datetime.fromisoformat(each["run_after"]),
                     "low" if (each["conf"] or {}).get("priority") == "low" else "normal",
                 )
-                for each in queued["dag_runs"]
+                for each in queued
             ]
             now = datetime.now(UTC)
             at = run_after(waiting, self._user, now, asked.priority)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,28 +130,3 @@ def test_the_file_with_what_differs_is_the_spec(seed: int) -> None:
         wanted = changed_pipeline(json.dumps(other), NAME, {}, "settings")
         one, same = (json.dumps(each.model_dump(mode="json"), sort_keys=True) for each in (found, wanted))
         assert one == same
-
-
-def test_who_comes_first_is_told_the_data_of_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken: a run that was put before others would be of the data of the time when those were asked for."""
-    long_ago = datetime.now(UTC) - timedelta(hours=30)
-    world.waiting = [
-        {"triggering_user_name": "bob", "run_after": (long_ago + timedelta(seconds=each)).isoformat(), "conf": {}}
-        for each in range(3)
-    ]
-    key = {"headers": {"Idempotency-Key": "mine"}}
-    before = datetime.now(UTC)
-    status, first = world.ask("POST", "/runs", {"pipeline": NAME, "until": "ingest"}, **key)
-    assert status == 201, first
-    (asked,) = world.triggered
-    assert asked["run_after"] < (long_ago + timedelta(minutes=1)).isoformat()
-    assert before <= datetime.fromisoformat(asked["conf"]["as_of"]) <= datetime.now(UTC)
-    world.runs[f"{NAME}.experiments", asked["dag_run_id"]] = asked["conf"]
-    again = world.ask("POST", "/runs", {"pipeline": NAME, "until": "ingest"}, **key)
-    assert (again[0], again[1]["id"]) == (200, first["id"])
-    other = world.ask("POST", "/runs", {"pipeline": NAME, "until": "ingest", "as_of": "2013-02-09"}, **key)
-    assert (other[0], "another request" in other[1]) == (422, True)
-    assert len(world.triggered) == 1
-    for body in ({"as_of": "2013-02-09"}, {"priority": "low"}):
-        assert world.ask("POST", "/runs", {"pipeline": NAME, **body})[0] == 201
-        assert world.triggered[-1]["conf"] == body
