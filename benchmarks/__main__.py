@@ -21,6 +21,7 @@ GROUPS = {
     "kubernetes": "benchmarks.kubernetes.group",
     "lifecycle": "benchmarks.lifecycle.group",
     "learners": "benchmarks.learners.group",
+    "experiments": "benchmarks.experiments",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

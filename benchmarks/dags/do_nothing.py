@@ -1,12 +1,14 @@
-"""Seven tasks in a line that do nothing: what Airflow needs to run as many tasks as a night has."""
+"""Tasks in a line that do nothing, seven as a night has, or one: what Airflow needs to run as many."""
 
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.operator import chain
 
-with DAG("do_nothing", schedule=None, catchup=False):
+for dag_id, number in {"do_nothing": 7, "do_nothing_once": 1}.items():
+    with DAG(dag_id, schedule=None, catchup=False) as dag:
 
-    @task
-    def nothing() -> None:
-        """Return at once."""
+        @task
+        def nothing() -> None:
+            """Return at once."""
 
-    chain(*(nothing.override(task_id=f"task_{position}")() for position in range(7)))
+        chain(*(nothing.override(task_id=f"task_{position}")() for position in range(number)))
+    globals()[dag_id] = dag

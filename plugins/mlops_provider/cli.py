@@ -31,7 +31,12 @@ from mlops.signing.keys import (
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import LOGINS, Deployment, all_teams, project_home
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
-from mlops_provider.experiments.arguments import add_arguments, add_spin_arguments, add_submit_arguments
+from mlops_provider.experiments.arguments import (
+    add_arguments,
+    add_spin_arguments,
+    add_submit_arguments,
+    add_submitted_arguments,
+)
 from mlops_provider.handed_over import (
     AIRFLOW_URL,
     CHECKOUT,
@@ -114,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     submit = command("submit", _submit, "have a running Airflow try a pipeline out, as its files are deployed there")
     add_submit_arguments(submit)
     _add_airflow(submit)
+    submitted = command("submitted", _submitted, "list what Airflow was asked to try out, and how it goes")
+    add_submitted_arguments(submitted)
+    _add_airflow(submitted)
     for word, run, text in (
         ("metrics", _metrics, "the curves of an experiment or a night in Airflow"),
         ("logs", _logs, "what an experiment or a night in Airflow has written"),
@@ -298,6 +306,12 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.submit import submit
 
     return submit(options, console)
+
+
+def _submitted(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.submitted import submitted
+
+    return submitted(options, console)
 
 
 def _logs(options: argparse.Namespace, console: Console) -> int:

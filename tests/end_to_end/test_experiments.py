@@ -251,6 +251,14 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
     whole = json.loads(own.stdout)
     assert whole["asked"] == tried["asked"] | {"priority": "low"}
     assert whole["steps"] == tried["steps"]
+    listed = mlops(airflow, "submitted", "events", "--by", "admin", "--state", "success", "--watch", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert [each["id"] for each in json.loads(listed.stdout)][:2] == [whole["id"], run["id"]]
+    shown = mlops(airflow, "submitted", "events", "--most", "1").stdout
+    assert " success " in shown, shown
+    assert "train.epochs=1" in shown.replace("\n", ""), shown
+    none = mlops(airflow, "submitted", "events", "--by", "nobody")
+    assert (none.returncode, none.stdout.startswith("there are none of events by nobody; ")) == (0, True), none.stdout
     failed = mlops(airflow, "submit", *asked, "--set", "train.model=include.events.model:build", "--follow")
     assert failed.returncode == 1
     assert "module 'include.events.model' has no 'build'; did you mean 'build_model'?" in failed.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The arguments of ``mlops run``, ``mlops submit`` and ``mlops spin``."""
+"""The arguments of ``mlops run``, ``mlops submit``, ``mlops submitted`` and ``mlops spin``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from mlops.contract.refs import SHORTEST_VERSION, VERSION_PATTERN
-from mlops.contract.rest import Priority
+from mlops.contract.rest import Priority, RunKind
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.spec_file import SUFFIX, pipeline_files
@@ -39,6 +39,22 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
     parser.add_argument("--json", action="store_true", help="print the run as one JSON document, the rest aside")
+    parser.set_defaults(store=None)
+
+
+def add_submitted_arguments(parser: argparse.ArgumentParser) -> None:
+    _complete(parser.add_argument("pipeline", nargs="?", help="its name (default: those of all)"))
+    parser.add_argument("--by", metavar="USER", help="who asked for them (default: everybody)")
+    parser.add_argument("--state", choices=("queued", "running", "success", "failed"), help="(default: any)")
+    parser.add_argument(
+        "--kind",
+        choices=get_args(RunKind),
+        default="experiment",
+        help="what mlops submit has asked for, the pipeline's own runs, or models taken back (default: %(default)s)",
+    )
+    parser.add_argument("--most", type=_positive, default=20, metavar="N", help="the newest N (default: %(default)s)")
+    parser.add_argument("--watch", action="store_true", help="show it anew every few seconds, until all have ended")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(store=None)
 
 

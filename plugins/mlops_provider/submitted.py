@@ -1,0 +1,93 @@
+"""``mlops submitted``: what Airflow was asked to try out, and how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mlops.client import Client, RunSummary
+from mlops.client.following import CUTS, Patience
+from mlops.contract.rest import FINISHED
+from mlops_provider.handed_over import aside, client_of, find_stack, print_json
+
+_LOOK_SECONDS: Final = 3.0
+_STYLES: Final[Mapping[str, str]] = {"success": "green", "failed": "red", "running": "cyan"}
+
+
+def submitted(options: argparse.Namespace, console: Console) -> int:
+    """Print the newest runs as a table; where asked for, anew until all of them have ended."""
+    out = aside() if options.json else None
+    find_stack(options)
+    with client_of(options) as client:
+        runs = _watch(client, options, console) if options.watch else _runs(client, options)
+    if out is not None:
+        print_json([run.model_dump(mode="json") for run in runs], out)
+    elif not runs:
+        console.print(f"there are none{_of(options)}; mlops submit has Airflow try a pipeline out", markup=False)
+    elif not options.watch:
+        console.print(_table(runs))
+    return 0
+
+
+def _of(options: argparse.Namespace) -> str:
+    said = (("of", options.pipeline), ("by", options.by), ("in state", options.state))
+    return "".join(f" {word} {value}" for word, value in said if value is not None)
+
+
+def _runs(client: Client, options: argparse.Namespace) -> Sequence[RunSummary]:
+    return client.runs(options.pipeline, kind=options.kind, user=options.by, state=options.state, most=options.most)
+
+
+def _watch(client: Client, options: argparse.Namespace, console: Console) -> Sequence[RunSummary]:
+    patience = Patience()
+    runs: Sequence[RunSummary] = []
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            try:
+                runs = _runs(client, options)
+                patience.heard()
+            except CUTS as error:
+                patience.check(error)
+            else:
+                if runs:
+                    live.update(_table(runs), refresh=True)
+                if all(run.state in FINISHED for run in runs):
+                    return runs
+            time.sleep(_LOOK_SECONDS)
+
+
+def _table(runs: Sequence[RunSummary]) -> Table:
+    table = Table("run", "state", "by", "asked for", "asked at, UTC")
+    table.add_column("took", justify="right")
+    for run in runs:
+        state = Text(run.state, style=_STYLES.get(run.state, ""))
+        at = f"{run.queued_at.astimezone(UTC):%m-%d %H:%M:%S}" if run.queued_at is not None else ""
+        table.add_row(Text(run.id), state, run.user or "schedule", Text(_asked(run.asked)), at, _took(run))
+    return table
+
+
+def _asked(asked: Mapping[str, Any]) -> str:
+    """In a line: the settings, and then the rest."""
+    settings = [f"{name}={_short(value)}" for name, value in (asked.get("settings") or {}).items()]
+    return ", ".join([*settings, *(f"{name} {_short(value)}" for name, value in asked.items() if name != "settings")])
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _took(run: RunSummary) -> str:
+    if run.started_at is None:
+        return ""
+    seconds = round(((run.ended_at or datetime.now(UTC)) - run.started_at).total_seconds())
+    minutes, seconds = divmod(max(seconds, 0), 60)
+    return f"{minutes}:{seconds:02}"
