@@ -251,7 +251,7 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
     whole = json.loads(own.stdout)
     assert whole["asked"] == tried["asked"] | {"priority": "low"}
     assert whole["steps"] == tried["steps"]
-    listed = mlops(airflow, "submitted", "events", "--by", "admin", "--state", "success", "--watch", "--json")
+    listed = mlops(airflow, "submitted", "events", "--by", "ana", "--state", "success", "--watch", "--json")
     assert listed.returncode == 0, listed.stderr
     assert [each["id"] for each in json.loads(listed.stdout)][:2] == [whole["id"], run["id"]]
     shown = mlops(airflow, "submitted", "events", "--most", "1").stdout
