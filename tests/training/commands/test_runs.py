@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from committed_refs import chain, commit_lineage
 from warm import run_warm
 
-from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
+from mlops.commands.runs import _delete
+from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, RefT, ReportRef
 from mlops.contract.step import RunIdentity, StepInput, python_path
 from mlops.store import Store
 
@@ -104,6 +106,101 @@ def test_an_experiment_is_removed_and_nothing_else(store: Store, mlops: Run) -> 
     assert set(store.list("")) == before
     assert mlops("remove", "experiments/ana/toy", "--delete").returncode == 0
     assert before - set(store.list("")) == {key for key in before if key.startswith("experiments/ana/toy/")}
+
+
+def age(store: Store, place: str, days: float) -> None:
+    """As if what lies there had been written so long ago."""
+    then = time.time() - days * 86400
+    for file in Path(store.uri.removeprefix("file://"), place).rglob("*"):
+        os.utime(file, (then, then))
+
+
+STEPS = {"dataset": "ingest", "validation": "validate", "features": "features", "checkpoint": "train"}
+STEPS |= {"study": "tune", "report": "evaluate"}
+
+
+def moved(ref: RefT, folder: str) -> RefT:
+    """The same as an experiment's, which has made all of it."""
+    parent = getattr(ref, "parent", None)
+    place = f"{folder}/{STEPS[ref.kind]}/key"
+    return replace(ref, place=place, **({} if parent is None else {"parent": moved(parent, folder)}))
+
+
+def test_what_is_old_goes_and_what_newer_runs_rest_on_stays(store: Store, mlops: Run) -> None:
+    """Broken: a disk fills up with what nobody looks at; or the features of yesterday's training are gone."""
+    ours = "experiments/ana/toy"
+    whole = moved(chain()[ReportRef], ours)
+    commit_lineage(store, whole)
+    features = whole.ancestor(FeaturesRef).place
+    train(store, ours, "old", judged=ours)
+    train(store, "experiments/bo/toy", "old")
+    train(store, "pipelines/toy", "night")
+    age(store, "", 40)
+    new = replace(whole.parent, place=f"{ours}/train/new")
+    commit_lineage(store, new)
+    for place in [each.place for each in new.lineage()][1:]:
+        age(store, place, 40)
+    before = set(store.list(""))
+    said = mlops("expire", "--days", "30")
+    assert said.returncode == 0, said.stderr
+    assert "to remove them: --delete" in said.stdout
+    assert set(store.list("")) == before
+    assert mlops("expire", "ana", "--days", "50", "--delete").returncode == 0
+    assert set(store.list("")) == before
+    assert mlops("expire", "ana", "--days", "30", "--delete").returncode == 0
+    gone = before - set(store.list(""))
+    assert {"/".join(key.split("/")[:5]) for key in gone} == {
+        whole.place, whole.parent.place, f"{ours}/train/old", f"{ours}/evaluate/old"
+    }  # fmt: skip
+    assert f"{features}/ref.json" in set(store.list(""))
+    age(store, new.place, 40)
+    store.put(f"{ours}/train/begun/checkpoints/1", b"")
+    held = mlops("expire", "ana", "--days", "30", "--delete")
+    assert f"{ours}/train/begun may run" in held.stdout.replace("\n", "")
+    assert {key.split("/")[3] for key in store.list(ours)} == {*STEPS.values()} - {"evaluate"}
+    assert not list(store.list(new.place))
+    age(store, f"{ours}/train/begun", 3)
+    assert mlops("expire", "ana", "--days", "30", "--delete").returncode == 0
+    assert set(store.list(ours)) == {f"{ours}/train/begun/checkpoints/1"}
+    assert list(store.list("experiments/bo/toy/train/old"))
+
+
+def test_what_a_pipeline_has_judged_never_gets_old(store: Store, mlops: Run) -> None:
+    """Broken: a version in production has lost the training that it came from."""
+    trained = train(store, "experiments/ana/toy", "good")
+    report = chain()[ReportRef]
+    assert isinstance(report, ReportRef)
+    commit_lineage(store, replace(report, place="pipelines/toy/evaluate/good", parent=trained))
+    train(store, "experiments/ana/toy", "bad")
+    age(store, "", 400)
+    assert mlops("expire", "--days", "30", "--delete").returncode == 0
+    assert {key.split("/")[4] for key in store.list("experiments/ana/toy/train")} == {"good"}
+
+
+def test_what_is_cut_off_while_it_goes_is_no_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a ref would name files that are gone, and the next run takes it for what it is to make."""
+    train(store, "experiments/ana/toy", "a", judged="experiments/ana/toy")
+    (first,) = [each for each in store.stored("experiments/ana/toy/evaluate") if each.key.endswith("ref.json")]
+    struck: list[list[str]] = []
+
+    def delete(keys: list[str]) -> None:
+        struck.append(keys)
+        if len(struck) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "delete", delete)
+    with pytest.raises(KeyboardInterrupt):
+        _delete(store, store.stored("experiments/ana/toy"))
+    assert first.key in struck[0]
+    assert {key.rpartition("/")[2] for key in struck[0]} == {"ref.json"}
+    assert "ref.json" not in {key.rpartition("/")[2] for key in struck[1]}
+
+
+@pytest.mark.parametrize("days", ["0", "-3", "soon", "nan", "1e9"])
+def test_days_are_days(mlops: Run, days: str) -> None:
+    done = mlops("expire", "--days", days)
+    assert done.returncode == 2
+    assert f"must be a number of 1 to 36500, got '{days}'" in done.stderr
 
 
 def test_what_is_not_there_is_said(store: Store, mlops: Run) -> None:

@@ -6,6 +6,8 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -14,12 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
+from mlops.commands.runs_expired import expired, judged
 from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
 from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
-from mlops.store import Store
+from mlops.store import REF_FILE, Store, Stored
 
 _EXPERIMENT = "USER/PIPELINE or USER/PIPELINE.NAME, as `mlops run` says it"
+_MOST_DAYS = 36_500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +53,12 @@ def add_parser(subparsers: Subparsers) -> None:
     sub.set_defaults(run=_list)
     sub.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=f"{_EXPERIMENT}; all of a user: USER")
     sub.add_argument("--json", action="store_true", help="print JSON")
+    text = "remove what experiments made long ago, but for what newer runs, or judged models, rest on"
+    sub = commands.add_parser("expire", help=text, description=text)
+    sub.set_defaults(run=_expire)
+    sub.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=f"{_EXPERIMENT}; all of a user: USER")
+    sub.add_argument("--days", type=_days, required=True, metavar="N", help="long ago: nothing written for N days")
+    sub.add_argument("--delete", action="store_true", help="do it; without it is only said what would be removed")
     text = "remove all that an experiment made; its runs in MLflow stay"
     sub = commands.add_parser("remove", help=text, description=text)
     sub.set_defaults(run=_remove)
@@ -75,22 +85,55 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
     if not options.delete:
         console.print(f"{EXPERIMENTS}/{name}: {len(objects)} objects, {size}; to remove them: --delete", soft_wrap=True)
         return 0
-    if judged := list(_judged(places.store, name)):
+    pipeline = name.split("/")[1].partition(".")[0]
+    if (report := next(judged(places.store, pipeline, f"{EXPERIMENTS}/{name}/"), None)) is not None:
         raise BadConfigError(
-            f"{EXPERIMENTS}/{name} stays: {judged[0]} judged a training of it, and a registered model may rest on that"
+            f"{EXPERIMENTS}/{name} stays: {report.place} judged a training of it, on which a registered model may rest"
         )
-    places.store.delete([each.key for each in objects])
+    _delete(places.store, objects)
     console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
     return 0
 
 
-def _judged(store: Store, name: str) -> Iterator[str]:
-    """Return the evaluations of the pipeline that are of trainings of an experiment (``mlops register``)."""
-    pipeline = name.split("/")[1].partition(".")[0]
-    for key in store.folders(f"pipelines/{pipeline}/evaluate"):
-        ref = store.committed(f"pipelines/{pipeline}/evaluate/{key}")
-        if isinstance(ref, ReportRef) and ref.parent.place.startswith(f"{EXPERIMENTS}/{name}/"):
-            yield ref.place
+def _expire(options: argparse.Namespace, places: Places, console: Console) -> int:
+    now = datetime.now(UTC)
+    found = _experiments(places.store, options.experiment)
+    removed = 0
+    table = Table("user", "old results", "removed" if options.delete else "to remove", "needed by newer or judged ones")
+    for user, names in groupby(found, key=lambda name: name.split("/")[0]):
+        told = expired(places.store, list(names), user, now - timedelta(days=options.days), now)
+        if options.delete:
+            _delete(places.store, [each for place in told.expired for each in place.objects])
+        removed += len(told.expired)
+        gone = f"{len(told.expired)}, {decimal(sum(each.num_bytes for each in told.expired))}"
+        table.add_row(user, str(len(told.expired) + len(told.needed)), gone, str(len(told.needed)))
+        for place in told.running:
+            console.print(
+                f"{place.name} may run: what old results it rests on cannot be told, so they stay", soft_wrap=True
+            )
+    console.print(table)
+    if removed:
+        then = "the data that nothing else names: mlops datasets gc" if options.delete else "to remove them: --delete"
+        console.print(then)
+    return 0
+
+
+def _delete(store: Store, objects: Sequence[Stored]) -> None:
+    # What is cut off in between is then no result any more, and not one without its files.
+    refs = [each.key for each in objects if each.key.endswith(f"/{REF_FILE}")]
+    for keys in (refs, [each.key for each in objects if each.key not in refs]):
+        if keys:
+            store.delete(keys)
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 1 <= days <= _MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 to {_MOST_DAYS}, got {text!r}")
+    return days
 
 
 def _experiments(store: Store, asked: str | None, *, whole: bool = False) -> Sequence[str]:
