@@ -30,7 +30,7 @@ from mlops.contract.rest import (
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import deprecation_key
 from mlops_provider.api.airflow import AirflowDep, readable_dags
-from mlops_provider.api.deployments import by_team, found_by_team, of_name
+from mlops_provider.api.deployments import found_by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.committed import DAMAGED, Committed, committed_below, read_bytes, read_committed, read_json
 from mlops_provider.connections import store_of
@@ -164,7 +164,7 @@ async def datasets(airflow: AirflowDep) -> Datasets:
         shelves = [Shelf(name=name, store=store) for name in names if tenant_of_name(name) == team]
         return [each for each in await gather(dataset, shelves) if each is not None]
 
-    found, unreachable = await found_by_team(await by_team(names, store_of), of_team)
+    found, unreachable = await found_by_team(names, store_of, of_team)
     return Datasets(datasets=sorted(found, key=lambda each: each.name), unreachable=unreachable)
 
 

@@ -19,7 +19,7 @@ from mlops.contract.rest import Model, Models, ModelVersion, ModelVersionPage, M
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.stages import STAGE_TAG
 from mlops_provider.api.airflow import AirflowDep, readable_dags
-from mlops_provider.api.deployments import Mlflow, by_team, found_by_team, of_name
+from mlops_provider.api.deployments import Mlflow, found_by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
@@ -74,7 +74,7 @@ async def models(airflow: AirflowDep) -> Models:
             if pipeline is not None and pipeline in readable
         ]
 
-    found, unreachable = await found_by_team(await by_team(readable, Mlflow.of_reader), of_team)
+    found, unreachable = await found_by_team(readable, Mlflow.of_reader, of_team)
     return Models(models=found, unreachable=unreachable)
 
 

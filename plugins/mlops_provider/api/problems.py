@@ -80,9 +80,9 @@ def _mistake(found: ErrorDetails, request: Request, body: Any) -> str:
     return sentence(found, place)
 
 
-def outage(error: MlflowError | BaseError) -> str:
-    """Say in a sentence that MLflow or the store does not answer, or refuses."""
-    if isinstance(error, MlflowError):
+def outage(error: MlflowError | BaseError | StepFailedError) -> str:
+    """Say in a sentence that MLflow or the store does not answer, refuses, or has no connection."""
+    if not isinstance(error, BaseError):
         return str(error)
     return f"the store cannot be read: {str(error).partition(chr(10))[0]}"
 

@@ -112,3 +112,9 @@ def test_datasets_are_listed_though_a_team_s_store_is_away(
     assert (status, [each["name"] for each in found["datasets"]]) == (200, ["ads_clicks", NAME])
     (said,) = found["unreachable"]
     assert said.startswith("team search: the store cannot be read: ")
+    teams["search"]["store_connection"] = "gone"
+    write(teams, tmp_path)
+    status, found = world.ask("GET", "/datasets")
+    assert (status, [each["name"] for each in found["datasets"]]) == (200, ["ads_clicks", NAME]), found
+    assert "team search: store_connection of team 'search': " in found["unreachable"][0]
+    assert "'gone'" in found["unreachable"][0]
