@@ -13,7 +13,7 @@ from obstore.store import ObjectStore
 
 from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.section import SpecError
-from mlops.contract.step import EXPERIMENTS
+from mlops.contract.step import EXPERIMENTS, used_key
 from mlops_provider.committed import folders, read_committed
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
@@ -112,6 +112,8 @@ def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> str:
         store = store_of(deployment)
         place = _place(store, training)
         found = Adoption.of(place, asyncio.run(read_committed(store, place)))
+        # Until it is judged, `mlops runs expire` leaves it.
+        obstore.put(store, used_key(place), b"")
     try:
         dag = airflow.request("GET", f"/dags/{found.dag_id}/details")
     except httpx.HTTPStatusError as error:

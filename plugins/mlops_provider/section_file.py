@@ -198,7 +198,7 @@ class _Loader(yaml.CSafeLoader):
 
     @classmethod
     def construct(cls, node: yaml.Node) -> Any:
-        return cls("").construct_document(node)
+        return _apart(cls("").construct_document(node))
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -209,6 +209,13 @@ _Loader.yaml_implicit_resolvers = {
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _apart(value: Any) -> Any:
+    """Return the same, in which what an alias names is there twice: a change of one is none of the other."""
+    if isinstance(value, dict):
+        return {key: _apart(inner) for key, inner in value.items()}
+    return [_apart(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _collect_marks(node: yaml.Node, path: KeyPath, marks: dict[KeyPath, tuple[Mark, Mark]], file: str) -> None:

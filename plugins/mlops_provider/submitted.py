@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from rich.console import Console
@@ -66,7 +66,12 @@ def _watch(client: Client, options: argparse.Namespace, console: Console) -> Seq
 
 
 def _table(runs: Sequence[RunSummary]) -> Table:
-    table = Table("run", "state", "by", "asked for", "asked at, UTC")
+    table = Table()
+    table.add_column("run", overflow="fold")  # whole: it is what the other commands take
+    for heading in ("state", "by"):
+        table.add_column(heading)
+    table.add_column("asked for", overflow="fold")
+    table.add_column("asked at, UTC")
     table.add_column("took", justify="right")
     for run in runs:
         state = Text(run.state, style=_STYLES.get(run.state, ""))
@@ -89,5 +94,4 @@ def _took(run: RunSummary) -> str:
     if run.started_at is None:
         return ""
     seconds = round(((run.ended_at or datetime.now(UTC)) - run.started_at).total_seconds())
-    minutes, seconds = divmod(max(seconds, 0), 60)
-    return f"{minutes}:{seconds:02}"
+    return str(timedelta(seconds=max(seconds, 0)))

@@ -53,10 +53,12 @@ def test_the_code_that_runs_is_the_code_that_is_there(home: Path) -> None:
         "print(load('include.toy.model:build', pathlib.Path(sys.argv[1]))())"
     )
 
-    def run() -> str:
+    def run(where: str) -> str:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        return subprocess.check_output([sys.executable, "-c", program, home], env=environment, text=True).strip()
+        return subprocess.check_output(
+            [sys.executable, "-c", program, where], env=environment, cwd=home, text=True
+        ).strip()
 
     byte_code = Path(importlib.util.cache_from_source(str(file)))
     byte_code.parent.mkdir()
@@ -64,7 +66,8 @@ def test_the_code_that_runs_is_the_code_that_is_there(home: Path) -> None:
     py_compile.compile(str(file), str(byte_code), doraise=True)
     file.write_text("FACTOR = 3\n")
     os.utime(file, (1e9, 1e9))
-    assert run() == "3"
+    assert run(str(home)) == "3"
+    assert run(".") == "3", "also where the project's folder is given by a relative path"
 
 
 def test_two_bundles_live_side_by_side(home: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import os
 import sys
 import zipfile
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def load_attribute(import_path: str, home: Path) -> object:
     module_name, _, name = import_path.partition(":")
     if str(home) not in sys.path:
         sys.path.insert(0, str(home))
-    _compile_from_source(home / RECIPES)
+    _compile_from_source(os.path.abspath(home / RECIPES))
     importlib.invalidate_caches()
     return _attribute(_import(module_name, import_path, str(home)), name, import_path)
 
@@ -142,17 +143,20 @@ class _FromSource(SourceFileLoader):
 
 
 @cache
-def _compile_from_source(recipes: Path) -> None:
+def _compile_from_source(recipes: str) -> None:
     """Have modules below this folder imported by :class:`_FromSource`."""
     find = FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
 
+    def is_below(entry: str) -> bool:
+        return Path(os.path.abspath(entry)).is_relative_to(recipes)
+
     def hook(entry: str) -> PathEntryFinder:
-        if not Path(entry).is_relative_to(recipes):
+        if not is_below(entry):
             raise ImportError(f"{entry} is not below {recipes}")  # as the import system asks of a hook
         return find(entry)
 
     sys.path_hooks.insert(0, hook)
-    for entry in [entry for entry in sys.path_importer_cache if Path(entry).is_relative_to(recipes)]:
+    for entry in list(filter(is_below, sys.path_importer_cache)):
         del sys.path_importer_cache[entry]
 
 

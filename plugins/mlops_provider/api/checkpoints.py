@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import obstore
 from fastapi import APIRouter
 
 from mlops.contract.checkpoint_listing import Listing
@@ -16,6 +17,7 @@ from mlops.contract.metrics import short_name
 from mlops.contract.rest import Checkpoint, Checkpoints, NewRun, Restored, RunSummary
 from mlops.contract.resumption import Standing
 from mlops.contract.section import SpecError
+from mlops.contract.step import EXPERIMENTS, used_key
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
@@ -154,7 +156,10 @@ async def _go_on(found: _Found, asked: Restored, submission: SubmissionDep, plac
                 "its weights, see train.initialise"
             )
 
-    return await submission.start(new, place, text, check=check)
+    started = await submission.start(new, place, text, check=check)
+    if found.place.startswith(f"{EXPERIMENTS}/"):  # until it is gone on with, `mlops runs expire` leaves it
+        await obstore.put_async(await of_name(pipeline, store_of), used_key(found.place), b"")
+    return started
 
 
 def _of_training(before: Mapping[str, Any], own: Pipeline) -> dict[str, Any]:

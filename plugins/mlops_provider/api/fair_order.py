@@ -30,19 +30,23 @@ def run_after(waiting: Sequence[Waiting], user: str | None, now: datetime, prior
     before anybody's next one, however many were asked for before. So it is among the runs of normal priority, and, once
     none of these waits, among those of low priority.
 
+    Those that somebody has had Airflow put off to a later time do not count before that.
+
     :param waiting: by their times
     """
     ranks: Counter[str | None] = Counter()
+    waiting = [each for each in waiting if each.run_after <= now]
     peers = [each for each in waiting if each.priority == priority]
     place = 1 + sum(each.user == user for each in peers)
-    before = now
+    before = found = now
     for each in peers:
         ranks[each.user] += 1
         if ranks[each.user] > place:
-            return before + (each.run_after - before) / 2
+            found = before + (each.run_after - before) / 2
+            break
         before = each.run_after
     low = [] if priority == "low" else [each.run_after for each in waiting if each.priority == "low"]
-    if not low:
-        return now
+    if not low or found < low[0]:
+        return found
     before = max((each.run_after for each in peers if each.run_after < low[0]), default=low[0] - _BEFORE_LOW)
     return before + min((low[0] - before) / 2, _STEP)

@@ -15,6 +15,7 @@ from fastapi import Header, Response
 
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.problems import Problem
+from mlops_provider.experiments.names import NOTED, REQUEST
 from mlops_provider.local.client import run_place
 
 IdempotencyKey = Annotated[
@@ -34,8 +35,8 @@ class RunOnce:
     """Whether another request may have asked for the same run."""
     mismatch: str = "it was triggered with other parameters"
     """What is wrong where the run has other parameters."""
-    settled: frozenset[str] = frozenset()
-    """Parameters that a run may have been given where they were not asked for."""
+    request: str | None = None
+    """Digest of a request that was translated into these parameters, and might be into others by now."""
 
     @classmethod
     def of_key(cls, dag_id: str, prefix: str, conf: Mapping[str, Any], user: str, key: str | None) -> Self:
@@ -68,16 +69,18 @@ class RunOnce:
         self,
         airflow: Airflow,
         run_after: datetime | None = None,
-        settled: Mapping[str, Any] = MappingProxyType({}),
+        noted: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Mapping[str, Any], bool]:
         """
         Return the run, and whether this request has triggered it.
 
         :param run_after: None: now
-        :param settled: parameters beside those that were asked for
+        :param noted: parameters of :data:`mlops_provider.experiments.names.NOTED` beside those that were asked for
         :raises Problem: where Airflow refuses
         """
-        conf = {**self.conf, **settled}
+        conf = {**self.conf, **noted}
+        if self.request is not None and self.is_repeatable:
+            conf[REQUEST] = self.request
         body: dict[str, Any] = {"dag_run_id": self.run_id, "logical_date": None, "conf": conf}
         if run_after is not None:
             body["run_after"] = run_after.isoformat()
@@ -90,8 +93,11 @@ class RunOnce:
             return self._same(await airflow.request("GET", run_place(self.dag_id, self.run_id))), False
 
     def _same(self, run: Mapping[str, Any]) -> Mapping[str, Any]:
-        settled = self.settled - self.conf.keys()
-        if {name: value for name, value in (run["conf"] or {}).items() if name not in settled} != self.conf:
+        found = run["conf"] or {}
+        is_same = found.get(REQUEST) == self.request
+        if is_same and self.request is None:
+            is_same = {name: value for name, value in found.items() if name not in NOTED} == self.conf
+        if not is_same:
             raise Problem(422, f"{self.dag_id}@{self.run_id}: {self.mismatch}")
         return run
 

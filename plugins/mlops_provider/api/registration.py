@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import obstore
 from fastapi import APIRouter
 
 from mlops.contract.rest import FINISHED, GivenArtifact, NewVersion, StartedRun
 from mlops.contract.section import check_section
 from mlops.contract.sections.train import Train
+from mlops.contract.step import used_key
 from mlops_provider.adoption import Adoption, NobodyApprovesError, check_approved, is_named
 from mlops_provider.api.airflow import Airflow
 from mlops_provider.api.deployments import Mlflow, of_name
@@ -69,6 +71,8 @@ async def register(name: Name, asked: NewVersion, asking: ReleaseDep) -> Started
     once = RunOnce(dag_id=pipeline, run_id=adoption.run_id, conf=adoption.conf)
     if (before := await once.before(airflow)) is not None:
         return asking.started(before, False, dag)
+    # Until it is judged, `mlops runs expire` leaves it.
+    await obstore.put_async(store, used_key(place), b"")
     return asking.started(*await once.trigger(airflow), dag)
 
 

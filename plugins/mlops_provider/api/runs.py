@@ -31,13 +31,13 @@ from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep, xcom
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.specs import spec_settings
 from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, Translated, made, no_pipeline
 from mlops_provider.api.summaries import kind_of, summary_of
 from mlops_provider.api.verdicts import judged
 from mlops_provider.experiments.dags import TASK
-from mlops_provider.experiments.names import dag_id_of
+from mlops_provider.experiments.names import STEPS, dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
+from mlops_provider.experiments.specs import spec_settings, steps_digest
 from mlops_provider.local.client import run_place
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.rollback import ROLLBACK
@@ -63,11 +63,11 @@ async def submit(asked: SubmittedRun, submission: SubmissionDep) -> RunSummary:
         return await submission.start(NewRun(**asked.run()))
 
     def translate(text: str) -> Translated:
-        settings = spec_settings(text, spec)
-        fields = {name: f"spec.{name}" for name in settings if name not in asked.settings}
-        return made(NewRun, **asked.run(settings)), fields
+        run = asked.run(spec_settings(text, spec))
+        fields = {name: f"spec.{name}" for name in run["settings"] if name not in asked.settings}
+        return Translated(made(NewRun, **run), fields, {STEPS: steps_digest(text)})
 
-    return await submission.start_translated(asked.run()["pipeline"], translate)
+    return await submission.start_translated(asked.run()["pipeline"], asked, translate)
 
 
 @router.get("/runs")

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel, ValidationError
 
+from mlops.contract.refs import digest_of
 from mlops.contract.rest import NewRun, RunSummary
 from mlops.contract.section import SpecError
 from mlops_provider.api.airflow import Airflow, readable_dags
@@ -24,19 +25,26 @@ from mlops_provider.api.summaries import summary_of
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.inputs import snapshot
-from mlops_provider.experiments.names import dag_id_of, person_of, tried_out
+from mlops_provider.experiments.names import ASKED_AT, dag_id_of, person_of, tried_out
 from mlops_provider.experiments.request import Request
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import changed_pipeline
 
 _PREFIX: Final = "experiment__"
-_AS_OF: Final = "as_of"
 AskedT = TypeVar("AskedT", bound=BaseModel)
 ASKED_BEFORE: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": RunSummary, "description": "It was asked for before"}
 }
-Translated = tuple[NewRun, Mapping[str, str]]
-"""A request of ``/runs``; and by which fields of another request its settings were given, for messages."""
+
+
+class Translated(NamedTuple):
+    """A request of ``/runs`` that another one is translated into."""
+
+    asked: NewRun
+    fields: Mapping[str, str]
+    """Of the other request, in which its settings were given, for messages."""
+    noted: Mapping[str, str] = MappingProxyType({})
+    """See :meth:`Submission.start`."""
 
 
 class Submission(Asking):
@@ -49,16 +57,20 @@ class Submission(Asking):
         text: str | None = None,
         fields: Mapping[str, str] = MappingProxyType({}),
         check: Callable[[Pipeline], None] = lambda pipeline: None,
+        request: str | None = None,
+        noted: Mapping[str, Any] = MappingProxyType({}),
     ) -> RunSummary:
         """
         :param place: where its address lies, seen from the request's
         :param text: of the pipeline's file, where it was read already
         :param fields: of the request, in which settings were given, for messages
         :param check: raises SpecError where what is tried out, the pipeline with these settings, cannot be
+        :param request: digest of the request that was translated into this one
+        :param noted: parameters of :data:`mlops_provider.experiments.names.NOTED`
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
-        once = replace(self.once(dag_id, _PREFIX, asked.conf()), settled=frozenset({_AS_OF}))
+        once = replace(self.once(dag_id, _PREFIX, asked.conf()), request=request)
         # Not checked again: the pipeline's file may have changed since.
         found, is_new = await once.before(self.airflow), False
         if found is None:
@@ -81,35 +93,29 @@ class Submission(Asking):
             ]
             now = datetime.now(UTC)
             at = run_after(waiting, self._user, now, asked.priority)
-            # As of now, also where it comes before what was asked for earlier.
-            settled = {_AS_OF: now.isoformat()} if at < now and asked.as_of is None and asked.dataset is None else {}
-            found, is_new = await once.trigger(self.airflow, at, settled)
+            # It is asked for now, also where it comes before what was asked for earlier.
+            instant = {ASKED_AT: now.isoformat()} if at < now else {}
+            found, is_new = await once.trigger(self.airflow, at, {**noted, **instant})
         return self._answered(found, is_new, place)
 
     async def start_translated(
-        self, pipeline: str, translate: Callable[[str], Translated], place: str = "runs"
+        self, pipeline: str, asked: BaseModel, translate: Callable[[str], Translated], place: str = "runs"
     ) -> RunSummary:
         """
         Start what a request of another form asks for.
 
-        :param translate: makes the request of the pipeline's file
+        :param asked: the request
+        :param translate: makes a request of this form by the text of the pipeline's file
         :param place: see :meth:`start`
         """
-        try:
-            text = await text_of_pipeline(pipeline, self.airflow)
-            asked, fields = await asyncio.to_thread(translate, text)
-        except (SpecError, Problem):
-            # As it is now: the run may have been asked for before, by the file as it was then.
-            if (found := await self._before(pipeline, place)) is None:
-                raise
-            return found
-        return await self.start(asked, place, text, fields)
-
-    async def _before(self, pipeline: str, place: str) -> RunSummary | None:
-        """Return the run of a pipeline that was asked for with this key, whatever was asked."""
-        once = self.once(dag_id_of(pipeline), _PREFIX, {})
-        found = await once.found(self.airflow)
-        return None if found is None else self._answered(found, False, place)
+        request = digest_of({"form": type(asked).__name__, "body": asked.model_dump(mode="json")})
+        once = replace(self.once(dag_id_of(pipeline), _PREFIX, {}), request=request)
+        # What it was translated into when it was asked for before counts, whatever the file says by now.
+        if (found := await once.before(self.airflow)) is not None:
+            return self._answered(found, False, place)
+        text = await text_of_pipeline(pipeline, self.airflow)
+        made = await asyncio.to_thread(translate, text)
+        return await self.start(made.asked, place, text, made.fields, request=request, noted=made.noted)
 
     def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
         if not is_new:

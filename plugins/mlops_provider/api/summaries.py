@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlops.contract.rest import RunKind, RunSummary
-from mlops_provider.experiments.names import tried_out
+from mlops_provider.experiments.names import NOTED, tried_out
 from mlops_provider.operators.rollback import is_rollback
 
 
@@ -19,7 +19,7 @@ def summary_of(run: Mapping[str, Any]) -> RunSummary:
         pipeline=None if kind == "rollback" else tried_out(dag_id) or dag_id,
         state=run["state"],
         user=run["triggering_user_name"],
-        asked=run["conf"] or {},
+        asked={name: value for name, value in (run["conf"] or {}).items() if kind != "experiment" or name not in NOTED},
         queued_at=run["queued_at"],
         started_at=run["start_date"],
         ended_at=run["end_date"],

@@ -186,9 +186,11 @@ _OF_STUDY: Final = {"space": "search_space", "metric": "objective", "trials": "n
 """Fields of ``/studies``, and what ``/hpo/studies`` calls them."""
 
 
-async def _start(pipeline: str, translate: Callable[[str], Translated], submission: Submission, place: str) -> NamedRun:
+async def _start(
+    pipeline: str, asked: BaseModel, translate: Callable[[str], Translated], submission: Submission, place: str
+) -> NamedRun:
     """For the parameters see :meth:`Submission.start_translated`."""
-    found = await submission.start_translated(pipeline, translate, place)
+    found = await submission.start_translated(pipeline, asked, translate, place)
     return NamedRun(**found.model_dump(), run_id=found.id, experiment_id=dag_id_of(pipeline))
 
 
@@ -211,9 +213,9 @@ async def start_pipeline(asked: PipelineRun, submission: SubmissionDep) -> Named
             **resource_fields("config.resources"),
             "train.learner": "config.model_type",
         }
-        return made(NewRun, pipeline=name, settings=settings, **data), fields
+        return Translated(made(NewRun, pipeline=name, settings=settings, **data), fields)
 
-    return await _start(name, translate, submission, "../runs")
+    return await _start(name, asked, translate, submission, "../runs")
 
 
 @router.post("/training-runs", status_code=201, responses=_ASKED_BEFORE)
@@ -236,9 +238,9 @@ async def start_training(asked: TrainingRun, submission: SubmissionDep) -> Named
             **resource_fields("resources"),
             "train.learner": "model.type",
         }
-        return made(NewRun, pipeline=name, settings=settings, **data), fields
+        return Translated(made(NewRun, pipeline=name, settings=settings, **data), fields)
 
-    return await _start(name, translate, submission, "runs")
+    return await _start(name, asked, translate, submission, "runs")
 
 
 @router.post("/hpo/studies", status_code=201, responses=_ASKED_BEFORE)
@@ -262,9 +264,9 @@ async def start_search(asked: Search, submission: SubmissionDep) -> NamedRun:
             **data,
         )
         fields = {name: _OF_STUDY.get(field, field) for name, field in study.fields().items()}
-        return made(NewRun, **study.run()), fields
+        return Translated(made(NewRun, **study.run()), fields)
 
-    return await _start(asked.pipeline, translate, submission, "../studies")
+    return await _start(asked.pipeline, asked, translate, submission, "../studies")
 
 
 router.get("/training-runs/{run}/metrics", response_class=EventSourceResponse)(stream)

@@ -13,7 +13,7 @@ from mlops.contract.rest import MOST_SEEDS, Priority
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
-from mlops_provider.experiments.names import dag_id_of
+from mlops_provider.experiments.names import NOTED, dag_id_of
 from mlops_provider.experiments.operator import ExperimentOperator
 from mlops_provider.spec import Pipeline
 
@@ -83,6 +83,12 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
         "priority": Param(
             "normal", enum=list(get_args(Priority)), description="Where more wait than may run: low ones begin last"
         ),
+        **{
+            name: Param(
+                None, type=["null", "string"], description=said, section="Of requests by REST: leave them empty"
+            )
+            for name, said in NOTED.items()
+        },
     }
 
 

@@ -12,6 +12,15 @@ from mlops.contract.step import EXPERIMENTS
 
 _SUFFIX: Final = ".experiments"
 """Of the DAG's id, after the pipeline's name, which has no dot."""
+ASKED_AT: Final = "asked_at"
+REQUEST: Final = "request"
+STEPS: Final = "steps_sha256"
+NOTED: Final[Mapping[str, str]] = {
+    ASKED_AT: "When it was asked for, where it was put before others",
+    REQUEST: "Digest of a request in other words",
+    STEPS: "Digest of the pipeline's steps with which a whole pipeline was compared",
+}
+"""Parameters of a run of Airflow that nobody asks for by their names, with what they are."""
 
 
 def person_of(login: str | None) -> str:

@@ -11,7 +11,7 @@ from mlops.contract.results import verdict
 from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
-from mlops_provider.experiments.names import person_of
+from mlops_provider.experiments.names import ASKED_AT, STEPS, person_of
 from mlops_provider.links import ReportLink, TrackingLink, report_url, run_url
 from mlops_provider.operators.base import FAILURE_KEY
 from mlops_provider.operators.callbacks import say_why
@@ -55,7 +55,8 @@ class ExperimentOperator(BaseOperator):
         from mlops_provider.deployment import Deployment
         from mlops_provider.experiments.asked import Experiment
         from mlops_provider.experiments.line import Line
-        from mlops_provider.experiments.request import Request
+        from mlops_provider.experiments.request import Request, past_instant
+        from mlops_provider.experiments.specs import refuse_changed
         from mlops_provider.patience import Patience
 
         run = context["dag_run"]
@@ -65,7 +66,10 @@ class ExperimentOperator(BaseOperator):
                 refuse_others(run.conf or {}, self.dag.params)
                 request = Request.of_params(context["params"])
                 # As of when it was asked for: a retry is about the same data.
-                experiment = Experiment.of(Path(self.file), request, person_of(user), run.run_after)
+                refuse_changed(Path(self.file), context["params"][STEPS])
+                asked_at = context["params"][ASKED_AT]
+                now = run.run_after if asked_at is None else past_instant(asked_at, ASKED_AT)
+                experiment = Experiment.of(Path(self.file), request, person_of(user), now)
                 deployment = Deployment.load(self.team, self.file)
             except SpecError as error:
                 raise StepFailedError(str(error)) from error

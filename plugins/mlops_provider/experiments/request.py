@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -38,6 +38,8 @@ _OUTWARD: Final = frozenset({"connection", "path", "schema_path", "url"})
 """Keys of others."""
 _RESOURCES: Final = frozenset({"cpu", "ephemeral_storage", "gpu_type", "gpus", "memory", "scratch", "shared_memory"})
 """Of pods: what they ask the cluster for, and nothing of what they may read."""
+_SKEW: Final = timedelta(minutes=5)
+"""By which the clocks of Airflow's machines may differ."""
 _CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]")
 """Begins an import path; what may follow it, such as the ``@10`` of a metric, is the step's to read."""
 
@@ -93,7 +95,7 @@ class Request:
         given = ((tuple(name.split(".")), _as_yaml(value)) for name, value in [*params["settings"].items(), *sample])
         return cls(
             # Those of a section before those in it: databases give them back in an order of their own.
-            changes=_unique(iter(sorted(given, key=lambda each: len(each[0])))),
+            changes=_unique(iter(sorted(given, key=lambda each: len(each[0]))), fields=fields),
             as_of=params["as_of"],
             dataset=params["dataset"],
             until=params["until"],
@@ -265,10 +267,13 @@ def changes_of(given: Sequence[str]) -> Mapping[KeyPath, str]:
     return _unique(split(), "--set")
 
 
-def _unique(given: Iterator[tuple[KeyPath, str]], option: str = "settings") -> Mapping[KeyPath, str]:
+def _unique(
+    given: Iterator[tuple[KeyPath, str]], option: str = "settings", fields: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[KeyPath, str]:
     changes: dict[KeyPath, str] = {}
     for keys, value in given:
-        each = f"{option} {'.'.join(keys)}={value}"
+        name = ".".join(keys)
+        each = f"{fields.get(name) or f'{option} {name}'}={value}"
         if keys[0] == "pods":
             if len(keys) != 3 or keys[1] not in (ALL, *EXPERIMENT_STEPS) or keys[2] not in _RESOURCES:
                 raise SpecError(
@@ -303,6 +308,14 @@ def as_instant(given: str, timezone: str, option: str = "--as-of") -> datetime:
     except ValueError as error:
         raise SpecError(f"{option} {given}: {error}; {wanted}") from None
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=ZoneInfo(timezone))
+
+
+def past_instant(given: str, option: str) -> datetime:
+    """:raises SpecError: where it is no instant of ISO 8601, or is yet to come"""
+    instant = as_instant(given, "UTC", option)
+    if instant > datetime.now(UTC) + _SKEW:
+        raise SpecError(f"{option} {given} is yet to come: leave it out")
+    return instant
 
 
 def _plain(instant: datetime) -> datetime:

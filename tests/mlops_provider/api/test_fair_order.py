@@ -55,3 +55,19 @@ def test_of_each_priority_users_take_turns() -> None:
             part = [user for user in order if user in likes]
             ranks = [part[: at + 1].count(user) for at, user in enumerate(part)]
             assert ranks == sorted(ranks), order
+
+
+def test_what_somebody_has_put_off_holds_nobody_up() -> None:
+    """Broken: one run that Airflow is to begin tomorrow has all wait until then."""
+    now = NOON
+    later = [Waiting("b", now + timedelta(days=1), "low"), Waiting("b", now + timedelta(days=2), "normal")]
+    assert run_after(later, "a", now, "normal") == now
+    assert run_after([*later, later[1]], "a", now, "normal") == now
+
+
+def test_a_run_of_airflows_own_form_does_not_put_normal_ones_behind_low_ones() -> None:
+    seconds = [timedelta(seconds=each) for each in (100, 99, 0)]
+    normal, low, last = (NOON - each for each in seconds)
+    line = [Waiting("a", normal, "normal"), Waiting("b", low, "low"), Waiting("b", last, "normal")]
+    line.append(Waiting("b", last, "normal"))
+    assert normal < run_after(line, "c", NOON, "normal") < low

@@ -18,7 +18,7 @@ from warm import run_warm
 
 from mlops.commands.runs import _delete
 from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, RefT, ReportRef
-from mlops.contract.step import RunIdentity, StepInput, python_path
+from mlops.contract.step import RunIdentity, StepInput, python_path, used_key
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]
@@ -163,6 +163,47 @@ def test_what_is_old_goes_and_what_newer_runs_rest_on_stays(store: Store, mlops:
     assert mlops("expire", "ana", "--days", "30", "--delete").returncode == 0
     assert set(store.list(ours)) == {f"{ours}/train/begun/checkpoints/1"}
     assert list(store.list("experiments/bo/toy/train/old"))
+
+
+def test_what_somebody_uses_does_not_get_old(store: Store, mlops: Run) -> None:
+    """Broken: a training that is being judged, or features that another user's run has taken, are gone."""
+    whole = moved(chain()[ReportRef], "experiments/ana/toy")
+    commit_lineage(store, whole)
+    train(store, "experiments/ana/toy", "asked_about")
+    features = whole.ancestor(FeaturesRef)
+    taken = replace(whole.parent, place="experiments/bo/toy/train/new", parent=features)
+    commit_lineage(store, taken)
+    age(store, "experiments/ana", 40)
+    age(store, features.place, 40)
+    store.put(used_key("experiments/ana/toy/train/asked_about"), b"")
+    assert mlops("expire", "ana", "--days", "30", "--delete").returncode == 0
+    left = {tuple(key.split("/")[3:5]) for key in store.list("experiments/ana")}
+    assert left == {(step, "key") for step in ("ingest", "validate", "features")} | {("train", "asked_about")}
+
+
+def test_what_cannot_be_read_holds_its_user_only(store: Store, mlops: Run) -> None:
+    """Broken: one damaged file, and the disk of everybody fills up; or what it rests on is removed."""
+    for user in ("ana", "bo", "zoe"):
+        train(store, f"experiments/{user}/toy", "old")
+        age(store, f"experiments/{user}", 40)
+    store.put("experiments/bo/toy/train/new/ref.json", b"{")
+    store.put("experiments/zoe/toy/budgets/1.json", b"{}")
+    age(store, "experiments/zoe/toy/budgets", 40)
+    done = mlops("expire", "--days", "30", "--delete")
+    assert done.returncode == 0, done.stderr
+    assert "experiments/bo/toy/train/new/ref.json" in done.stdout
+    assert "until then all of bo stays" in done.stdout
+    assert {key.split("/")[1] for key in store.list("experiments")} == {"bo"}
+    assert any("/train/old/" in key for key in store.list("experiments/bo"))
+
+
+def test_a_verdict_whose_training_is_gone_hides_no_other(store: Store, mlops: Run) -> None:
+    """Broken: nobody can list anything any more."""
+    train(store, "experiments/ana/toy", "gone", judged="experiments/ana/toy")
+    train(store, "experiments/ana/toy", "there")
+    store.delete(list(store.list("experiments/ana/toy/train/gone")))
+    (found,) = json.loads(mlops("list", "--json").stdout)
+    assert found["training"] == "experiments/ana/toy/train/there"
 
 
 def test_what_a_pipeline_has_judged_never_gets_old(store: Store, mlops: Run) -> None:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -97,20 +96,20 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
 
 def _expire(options: argparse.Namespace, places: Places, console: Console) -> int:
     now = datetime.now(UTC)
-    found = _experiments(places.store, options.experiment)
-    removed = 0
+    names = _experiments(places.store, options.experiment)
     table = Table("user", "old results", "removed" if options.delete else "to remove", "needed by newer or judged ones")
-    for user, names in groupby(found, key=lambda name: name.split("/")[0]):
-        told = expired(places.store, list(names), user, now - timedelta(days=options.days), now)
+    removed = 0
+    for user, told in expired(places.store, names, now - timedelta(days=options.days), now).items():
         if options.delete:
             _delete(places.store, [each for place in told.expired for each in place.objects])
         removed += len(told.expired)
         gone = f"{len(told.expired)}, {decimal(sum(each.num_bytes for each in told.expired))}"
         table.add_row(user, str(len(told.expired) + len(told.needed)), gone, str(len(told.needed)))
-        for place in told.running:
-            console.print(
-                f"{place.name} may run: what old results it rests on cannot be told, so they stay", soft_wrap=True
-            )
+        said = [
+            f"{each.name} may run: what old results it rests on cannot be told, so they stay" for each in told.running
+        ]
+        for line in [*said, *(f"{each}: until then all of {user} stays" for each in told.damaged)]:
+            console.print(line, soft_wrap=True)
     console.print(table)
     if removed:
         then = "the data that nothing else names: mlops datasets gc" if options.delete else "to remove them: --delete"
@@ -169,6 +168,8 @@ def _tried(store: Store, name: str) -> Iterator[Tried]:
             elif isinstance(ref, CheckpointRef):
                 checkpoints[ref.place] = ref
     for place, checkpoint in sorted(checkpoints.items()):
+        if store.committed(place) is None:  # removed; what judged it was left
+            continue
         told = StepInput.load(store.read(checkpoint.artifacts[INPUT]).decode())
         report = reports.get(place)
         yield Tried(

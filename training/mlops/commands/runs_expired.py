@@ -1,34 +1,38 @@
-"""What experiments made long ago, and nothing newer rests on."""
+"""What experiments made long ago, which nobody uses, and on which nothing newer rests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from mlops.contract.refs import Ref, ReportRef
 from mlops.contract.step import EXPERIMENTS
 from mlops.store import Store, Stored
+from mlops.store_errors import DamagedObjectError
 
-_LEAVES: Final = ("train", "evaluate")
-"""Steps whose result is in the lineage of a run that names it, or of none. Those before them may be found by a run that
-has written nothing of its own yet."""
+_LEAVES: Final = ("train", "evaluate", "budgets")
+"""What no step takes that has begun before it was there. The rest may be what a run takes that has no result yet."""
 _RUNS: Final = timedelta(days=1)
 """So long after it has written something a step without a result may still run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Of a step in an experiment."""
+    """Of a step in an experiment; or a file of another kind."""
 
     name: str
     step: str
     objects: Sequence[Stored]
 
     @property
+    def is_step(self) -> bool:
+        return self.objects[0].key != self.name
+
+    @property
     def written(self) -> datetime:
-        """The newest object's time."""
+        """The newest object's time; where a run has taken the result, that of the last one (``used``)."""
         return max(each.modified for each in self.objects)
 
     @property
@@ -36,44 +40,58 @@ class Place:
         return sum(each.num_bytes for each in self.objects)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Expired:
     """Of the experiments of one user."""
 
-    expired: Sequence[Place]
-    needed: Sequence[Place]
-    """Old too, but newer runs rest on them, or models that a pipeline has judged."""
-    running: Sequence[Place]
+    expired: list[Place] = field(default_factory=list)
+    needed: list[Place] = field(default_factory=list)
+    """Old too, but newer runs rest on them, or models that a pipeline has judged, or it cannot be told."""
+    running: list[Place] = field(default_factory=list)
     """Steps without a result that may run; old results that they may rest on are not expired."""
+    damaged: list[str] = field(default_factory=list)
+    """What is wrong with newer results that cannot be read. Nothing is expired then."""
 
 
-def expired(store: Store, names: Sequence[str], user: str, before: datetime, now: datetime) -> Expired:
+def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime) -> Mapping[str, Expired]:
     """
-    Tell what may be removed of a user's experiments.
+    Tell what may be removed of experiments.
 
-    :param names: those that are asked for, ``USER/...``
-    :param before: what was written earlier is old
+    :param asked: their names, ``USER/...``
+    :param before: what was written and used earlier is old
+    :return: by user
     """
-    # Runs of one experiment find snapshots of another one of the user's.
-    every = [f"{user}/{name}" for name in store.folders(f"{EXPERIMENTS}/{user}")]
-    places = {name: list(_places(store, name)) for name in every}
-    rested, running = set[str](), list[Place]()
-    for place in (each for found in places.values() for each in found if each.written >= before):
-        ref = store.committed(place.name)
-        if ref is not None:
+    found = {name.split("/")[0]: Expired() for name in asked}
+    places: dict[str, list[Place]] = {}
+    rested = set[str]()
+    # Of all: one may rest on another one's, also of another user.
+    for user in store.folders(EXPERIMENTS):
+        for name in store.folders(f"{EXPERIMENTS}/{user}"):
+            places[f"{user}/{name}"] = list(_places(store, f"{user}/{name}"))
+            for place in places[f"{user}/{name}"]:
+                if not place.is_step or place.written < before:
+                    continue
+                told = found.get(user, Expired())
+                try:
+                    ref = store.committed(place.name)
+                except DamagedObjectError as error:
+                    told.damaged.append(str(error))
+                    continue
+                if ref is not None:
+                    rested |= _lineage(ref)
+                elif place.written >= now - _RUNS:
+                    told.running.append(place)
+    for pipeline in store.folders("pipelines"):
+        for ref in judged(store, pipeline, f"{EXPERIMENTS}/"):
             rested |= _lineage(ref)
-        elif place.written >= now - _RUNS:
-            running.append(place)
-    for pipeline in {name.split("/")[1].partition(".")[0] for name in names}:
-        for ref in judged(store, pipeline, f"{EXPERIMENTS}/{user}/"):
-            rested |= _lineage(ref)
-    old = [each for name in names for each in places[name] if each.written < before]
-    is_needed = {each.name: each.name in rested or bool(running and each.step not in _LEAVES) for each in old}
-    return Expired(
-        expired=[each for each in old if not is_needed[each.name]],
-        needed=[each for each in old if is_needed[each.name]],
-        running=running,
-    )
+    for name in asked:
+        told = found[name.split("/")[0]]
+        for place in places.get(name, []):
+            if place.written >= before:
+                continue
+            is_held = bool(told.damaged) or (bool(told.running) and place.step not in _LEAVES)
+            (told.needed if is_held or place.name in rested else told.expired).append(place)
+    return found
 
 
 def judged(store: Store, pipeline: str, below: str) -> Iterator[ReportRef]:
@@ -89,11 +107,9 @@ def _places(store: Store, name: str) -> Iterator[Place]:
     by_place: dict[tuple[str, str], list[Stored]] = {}
     for entry in store.stored(f"{EXPERIMENTS}/{name}"):
         step, _, rest = entry.key.removeprefix(folder).partition("/")
-        key, _, within = rest.partition("/")
-        if within:
-            by_place.setdefault((step, key), []).append(entry)
+        by_place.setdefault((step, rest.partition("/")[0]), []).append(entry)
     for (step, key), objects in by_place.items():
-        yield Place(name=f"{folder}{step}/{key}", step=step, objects=objects)
+        yield Place(name=f"{folder}{step}/{key}".rstrip("/"), step=step, objects=objects)
 
 
 def _lineage(ref: Ref) -> set[str]:

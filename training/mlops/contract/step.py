@@ -307,6 +307,11 @@ def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, An
     return f"{compact}-{digest_of(work)[:12]}"
 
 
+def used_key(place: str) -> str:
+    """The key of an empty object: when it was written is when a run last took what is committed at a place."""
+    return f"{place}/used"
+
+
 CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
 """Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""
 

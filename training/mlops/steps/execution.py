@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mlops.contract.refs import INPUT, Ref
 from mlops.contract.step import (
+    EXPERIMENTS,
     INTERRUPTED,
     STEPS,
     Failure,
@@ -20,6 +21,7 @@ from mlops.contract.step import (
     StepInput,
     code_digest,
     scratch_parent,
+    used_key,
     write_result,
 )
 from mlops.data.snapshots.deprecation import refuse_deprecated
@@ -84,9 +86,12 @@ def execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
 
 
 def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
-    if (done := find_committed(document, deployment)) is not None:
-        return done
+    done = find_committed(document, deployment)
     store = Store(deployment.store)
+    if deployment.rank == 0:
+        _note_use(store, document.ref, done)
+    if done is not None:
+        return done
     work = work_of(document) if document.run.experiment else document
     if (committed := store.committed(document.place)) is not None:
         document = as_told(store, committed, document)
@@ -107,6 +112,13 @@ def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     if found != made:
         check_whole(store, found, made)
     return found
+
+
+def _note_use(store: Store, *refs: Ref | None) -> None:
+    """Of results of experiments, which are removed when nobody has used them for long."""
+    for ref in refs:
+        if ref is not None and ref.place.startswith(f"{EXPERIMENTS}/"):
+            store.put(used_key(ref.place), b"")
 
 
 def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:

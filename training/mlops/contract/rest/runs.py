@@ -144,7 +144,11 @@ class SubmittedRun(RunOptions):
         """
         name = self.pipeline or (self.spec or {})["pipeline"]
         options = self.model_dump(exclude={"pipeline", "spec", "settings"})
-        return {**options, "pipeline": name, "settings": {**settings, **self.settings}}
+        given = [*self.settings, *(["features.sample"] if self.sample is not None else [])]
+        left = {
+            key: value for key, value in settings.items() if not any(f"{key}.".startswith(f"{each}.") for each in given)
+        }
+        return {**options, "pipeline": name, "settings": {**left, **self.settings}}
 
 
 class Task(BaseModel):
