@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import shutil
@@ -23,7 +22,7 @@ from mlops.client import Client
 from mlops_provider.local.client import AirflowClient, run_place
 from mlops_provider.local.ports import free_port
 from mlops_provider.local.stack import Stack
-from tests.project import make_project
+from tests.project import make_project, with_passwords
 
 NUM = int(os.environ.get("EXPERIMENTS", "100"))
 USERS = ("ana", "ben")
@@ -103,21 +102,13 @@ def records(ours: Day, nothing: Day, reads: Sequence[float], plain_reads: Sequen
 def _stack(home: Path, scratch: Path) -> Stack:
     project = make_project(scratch / "home")
     shutil.copy(home / "benchmarks/dags/do_nothing.py", project / "dags")
-    passwords = scratch / "passwords.json"
-    names = ("admin", *USERS)
-    passwords.write_text(json.dumps({name: _password(name) for name in names}))
+    passwords = {name: _password(name) for name in ("admin", *USERS)}
     return Stack(
         home=project,
         root=scratch / "local",
         airflow_port=free_port(),
         mlflow_port=free_port(),
-        settings={
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
-                f"{name}:{'admin' if name == 'admin' else 'user'}" for name in names
-            ),
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        },
+        settings=with_passwords(scratch / "passwords.json", passwords, {"admin": "admin"}),
     )
 
 

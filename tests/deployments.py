@@ -13,7 +13,7 @@ from types import MappingProxyType
 import psutil
 import pytest
 from live_airflow import LiveAirflow
-from project import REPOSITORY, make_project
+from project import REPOSITORY, make_project, with_passwords
 
 from mlops_provider import processes
 from mlops_provider.local.intervals import QUICK
@@ -101,13 +101,7 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
             use_fab(home)
             settings = {**settings, "AIRFLOW__CORE__AUTH_MANAGER": FAB_MANAGER}
         elif with_login:
-            (root / "passwords.json").write_text(json.dumps(passwords))
-            settings = {
-                **settings,
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role_of[user]}" for user in passwords),
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(root / "passwords.json"),
-            }
+            settings = {**settings, **with_passwords(root / "passwords.json", passwords, role_of)}
         stack = Stack(
             home=home,
             root=root / "local",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 import shutil
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,6 +35,21 @@ def make_project(folder: Path) -> Path:
         shutil.copy(REPOSITORY / "dags" / name, folder / "dags")
     shutil.copy(REPOSITORY / "tests/fixtures/dags/listening.py", folder / "dags")
     return folder
+
+
+def with_passwords(file: Path, passwords: Mapping[str, str], roles: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the settings of an Airflow whose users log in by its simple auth manager.
+
+    :param file: is written
+    :param roles: by user; ``user`` where none is given
+    """
+    file.write_text(json.dumps(dict(passwords)))
+    return {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{each}:{roles.get(each, 'user')}" for each in passwords),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(file),
+    }
 
 
 def write_events(path: Path, *, rows_of_last_day: int | None = None, first_day: int = 1) -> None:

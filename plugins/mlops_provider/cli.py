@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--mlflow-port", type=int, default=5000)
     add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
     add_spin_arguments(command("spin", _spin, "try one step out, again and again, on what an earlier run has made"))
-    submit = command("submit", _submit, "have a running Airflow try a pipeline out, as its files are deployed there")
+    submit = command("submit", _submit, "have a running Airflow try a pipeline out, by the code that is deployed there")
     add_submit_arguments(submit)
     _add_airflow(submit)
     submitted = command("submitted", _submitted, "list what Airflow was asked to try out, and how it goes")

@@ -81,9 +81,10 @@ def _table(runs: Sequence[RunSummary]) -> Table:
 
 
 def _asked(asked: Mapping[str, Any]) -> str:
-    """In a line: the settings, and then the rest."""
+    """In a line: the settings, and then the rest, but for what was left empty in Airflow's form."""
     settings = [f"{name}={_short(value)}" for name, value in (asked.get("settings") or {}).items()]
-    return ", ".join([*settings, *(f"{name} {_short(value)}" for name, value in asked.items() if name != "settings")])
+    others = [f"{name} {_short(value)}" for name, value in asked.items() if name != "settings" and value is not None]
+    return ", ".join([*settings, *others])
 
 
 def _short(value: Any) -> str:

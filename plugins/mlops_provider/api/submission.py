@@ -71,8 +71,8 @@ class Submission(Asking):
         """
         dag_id = dag_id_of(asked.pipeline)
         once = replace(self.once(dag_id, _PREFIX, asked.conf()), request=request)
-        # Not checked again: the pipeline's file may have changed since.
-        found, is_new = await once.before(self.airflow), False
+        # Not checked again: the pipeline's file may have changed since. A translated one was looked for before that.
+        found, is_new = (await once.before(self.airflow) if request is None else None), False
         if found is None:
             text = text or await text_of_pipeline(asked.pipeline, self.airflow)
             # It reads YAML: nothing for the event loop.
@@ -114,8 +114,8 @@ class Submission(Asking):
         if (found := await once.before(self.airflow)) is not None:
             return self._answered(found, False, place)
         text = await text_of_pipeline(pipeline, self.airflow)
-        made = await asyncio.to_thread(translate, text)
-        return await self.start(made.asked, place, text, made.fields, request=request, noted=made.noted)
+        run = await asyncio.to_thread(translate, text)
+        return await self.start(run.asked, place, text, run.fields, request=request, noted=run.noted)
 
     def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
         if not is_new:

@@ -118,7 +118,7 @@ def _note_use(store: Store, *refs: Ref | None) -> None:
     """Of results of experiments, which are removed when nobody has used them for long."""
     for ref in refs:
         if ref is not None and ref.place.startswith(f"{EXPERIMENTS}/"):
-            store.put(used_key(ref.place), b"")
+            store.put(used_key(ref.place), b"", durable=False)
 
 
 def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
