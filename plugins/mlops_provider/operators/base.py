@@ -93,8 +93,10 @@ class StepOperator(BaseOperator):
         pods: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         infrastructure_patience: timedelta | None = None,
-        # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError). Named here,
-        # not set in kwargs, so that a DAG's default_args go before them.
+        # Named here, not set in kwargs, so that a DAG's default_args go before them.
+        on_failure_callback: Any = None,
+        on_retry_callback: Any = None,
+        # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError).
         retries: int = 2,
         retry_delay: timedelta = timedelta(seconds=10),
         retry_exponential_backoff: float = 2.0,
@@ -102,14 +104,14 @@ class StepOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in self.section.model_fields}
-        for event in ("on_failure_callback", "on_retry_callback"):
-            kwargs[event] = [*as_list(kwargs.get(event)), say_why]
         place = f"task {kwargs.get('task_id')!r}"
         tenant = tenant_of(team)
         for option, own in tenant.slots().items():
             if kwargs.setdefault(option, own) != own:
                 raise SpecError(f"{place}: {option} must be {own!r}, the one of team {team!r}, got {kwargs[option]!r}")
         super().__init__(
+            on_failure_callback=[*as_list(on_failure_callback), say_why],
+            on_retry_callback=[*as_list(on_retry_callback), say_why],
             retries=retries,
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
@@ -145,7 +147,7 @@ class StepOperator(BaseOperator):
         check_section(Pods, self.pods, f"task {self.task_id!r}: pods")
         self.upstream = check_wiring(self.step, self.task_id, upstream)
         self.team = team
-        self._check_team(tenant_of(team, self._file()))
+        self._check_team(tenant_of(team, self.dag.fileloc if self.has_dag() else None))
         # Not before: it imports the launcher.
         check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
         self.links: dict[str, str] = {}
@@ -235,10 +237,6 @@ class StepOperator(BaseOperator):
             self._patience = Patience(self._deployment(), self.log.warning, waiting_shown(context), waited)
         return self._patience
 
-    def _file(self) -> str | None:
-        """Return the DAG's file."""
-        return self.dag.fileloc if self.has_dag() else None
-
     def _check_team(self, tenant: Tenant) -> None:
         """:raises SpecError: where the task names what is not its team's"""
         assert self.pipeline is not None
@@ -255,7 +253,7 @@ class StepOperator(BaseOperator):
 
     def _deployment(self) -> Deployment:
         try:
-            deployment = Deployment.load(self.team, self._file())
+            deployment = Deployment.load(self.team, self.dag.fileloc if self.has_dag() else None)
             self._check_team(deployment.tenant)
         except SpecError as error:
             raise StepFailedError(str(error)) from error

@@ -88,6 +88,16 @@ def test_one_that_is_not_there_is_named_with_the_fix() -> None:
         check_settings("nowhere:Launcher", {"a": 1}, "here")
 
 
+def test_one_that_fails_when_it_is_imported_is_named_with_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an error of its own kind: one broken package would take all DAGs of a folder out of service."""
+    (tmp_path / "broken_launcher.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SpecError, match="cannot import broken_launcher:Launcher: RuntimeError: no licence"):
+        check_settings("broken_launcher:Launcher", {"a": 1}, "here")
+
+
 def test_what_is_no_launcher_is_refused() -> None:
     with pytest.raises(SpecError, match="json:JSONDecoder is none, it has no section, of, run, cancel"):
         check_settings("json:JSONDecoder", {"a": 1}, "here")

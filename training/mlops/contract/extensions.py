@@ -110,8 +110,9 @@ class ExtensionPoint:
         module, _, attribute = path.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise SpecError(f"{self.kind} {name!r}: cannot import {path}: {error}") from error
+        except Exception as error:  # of somebody's module, whatever it does when it is imported
+            kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
+            raise SpecError(f"{self.kind} {name!r}: cannot import {path}: {kind}{error}") from error
         if missing := [each for each in self.attributes if not hasattr(found, each)]:
             raise SpecError(f"{self.kind} {name!r}: {path} is none, it has no {', '.join(missing)}")
         return found
