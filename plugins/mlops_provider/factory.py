@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
+from airflow.sdk.definitions.deadline import DeadlineAlert
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.learners import TORCH
+from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
+from mlops_provider.incidents import incident_of
+from mlops_provider.lateness import deadline
+from mlops_provider.messages import tell
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -29,6 +35,10 @@ from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.spec import SECTIONS, Pipeline
+from mlops_provider.spec_file import load_pipeline, pipeline_files
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 _FIELDS: Mapping[str, str] = {
     step: field
@@ -59,6 +69,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         # One night at a time: a night is judged against the champion that the night before left behind.
         max_active_runs=1,
         default_args=pipeline.default_args(),
+        deadline=_deadline(pipeline),
         tags=["mlops", *pipeline.tags],
         params={
             name: _param(pipeline, step, name)
@@ -78,6 +89,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
             "team": pipeline.team,
             "launcher": pipeline.launcher,
             "launcher_settings": pipeline.launcher_settings_of(step),
+            "notify": pipeline.notify,
         }
         return {"task_id": task_id, "pods": pipeline.pods_of(step), **common}
 
@@ -114,6 +126,13 @@ def build_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
+def _deadline(pipeline: Pipeline) -> DeadlineAlert | None:
+    if pipeline.deadline_hours is None:
+        return None
+    notify = [entry.model_dump(mode="json") for entry in pipeline.notify if "late" in entry.on]
+    return deadline(pipeline.deadline_hours, notify, pipeline.pipeline)
+
+
 def _judged(pipeline: Pipeline) -> dict[str, Param]:
     """The parameters by which a run judges what it has not trained: where somebody must approve, for nobody has yet."""
     approval = pipeline.promote.approval
@@ -135,13 +154,14 @@ def build_rollback_dags(file: Path) -> dict[str, DAG]:
     """
     teams = all_teams()
     if (owner := owner_of_file(teams, file)) is not None:
-        return _by_id([_rollback_dag(owner, teams[owner].names)])
+        return _by_id([_rollback_dag(owner, teams[owner].names, file.parent)])
     # Under [core] multi_team, a DAG of the deployment's own bundle is no team's.
     others = [] if conf.getboolean("core", "multi_team", fallback=False) else [*teams]
-    return _by_id([_rollback_dag(None, ""), *(_rollback_dag(team, teams[team].names) for team in others)])
+    prefixes: dict[str | None, str] = {None: ""} | {team: teams[team].names for team in others}
+    return _by_id(_rollback_dag(team, names, file.parent) for team, names in prefixes.items())
 
 
-def _rollback_dag(team: str | None, names: str) -> DAG:
+def _rollback_dag(team: str | None, names: str, folder: Path) -> DAG:
     with DAG(
         dag_id=f"{names}{ROLLBACK}",
         description="Put the former champion of a model into production again",
@@ -171,8 +191,32 @@ def _rollback_dag(team: str | None, names: str) -> DAG:
             model="{{ params.model }}",
             why="{{ params.why }}",
             champion="{{ params.champion or '' }}",
+            on_success_callback=TellOwners(folder),
         )
     return dag
+
+
+class TellOwners:
+    """
+    A callback of the rollback: tells those of it whom the pipelines of the model name.
+
+    :param folder: of the pipelines' files, which are read when it is called
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, context: Context) -> None:
+        task: Any = context["task"]
+        for path in pipeline_files(self.folder):
+            try:
+                pipeline = load_pipeline(path)
+            except SpecError as error:
+                task.log.warning("whom it names is not told: %s", error)
+                continue
+            if pipeline.register_.registered_model == task.model and pipeline.notify:
+                incident = incident_of("rolled_back", context, task.news)
+                tell(pipeline.notify, replace(incident, pipeline=pipeline.pipeline), task.log)
 
 
 def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:

@@ -29,6 +29,18 @@ def known_launcher(name: str) -> str:
     return name
 
 
+def check_launcher(name: str | None, place: str) -> None:
+    """
+    :param place: where it stands, the beginning of the message
+    :raises SpecError: saying what would do, where no launcher has this name
+    """
+    try:
+        if name is not None:
+            LAUNCHERS.import_path(name)
+    except SpecError as error:
+        raise SpecError(f"{place}: {error}") from None
+
+
 def check_settings(name: str | None, settings: Mapping[str, Any], place: str) -> None:
     """
     Check settings of a launcher, as a pipeline or a DAG gives them.

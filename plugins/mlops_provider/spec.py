@@ -26,6 +26,7 @@ from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted
 from mlops.contract.sections.validate import Validate
 from mlops_provider.launcher_names import check_settings, known_launcher
+from mlops_provider.notify_spec import EVENTS, Notify
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.team_spec import TeamName
 
@@ -70,6 +71,11 @@ class Pipeline(Section):
     launcher_settings: dict[Place, dict[str, Json]] = {}
     """Settings of another package's launcher, by step, and under ``all`` those of every step."""
 
+    notify: list[Notify] = []
+    """Whom to tell of what happens to its runs, and how."""
+    deadline_hours: float | None = Field(default=None, gt=0, validate_default=True)
+    """When a run is ``late``: hours from when it is due, by which it must have succeeded. None: never."""
+
     ingest: Ingest
     # pydantic's BaseModel has a deprecated method of that name.
     validate_: Validate = Field(alias="validate")
@@ -111,6 +117,16 @@ class Pipeline(Section):
         texts = [value for _, value in leaves(self.model_dump(mode="json")) if isinstance(value, str)]
         paths = [text.partition(":")[0].replace(".", "/") for text in texts if re.match(IMPORT_PATH_PATTERN, text)]
         return sorted({"/".join(path.split("/")[:2]) for path in paths if path.startswith("include/")})
+
+    @field_validator("deadline_hours")
+    @classmethod
+    def _told_of_what_is_late(cls, value: float | None, info: ValidationInfo) -> float | None:
+        notify: list[Notify] = info.data.get("notify", [])
+        if value is not None and not any("late" in entry.on for entry in notify):
+            raise ValueError("given with an entry of notify that is told of late; nobody would hear of it")
+        if value is None and any("late" in entry.on and len(entry.on) < len(EVENTS) for entry in notify):
+            raise ValueError("a number of hours: notify names late, and without it no run is")
+        return value
 
     @field_validator("validate_")
     @classmethod

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from mlops.contract.section import leaves
 from mlops_provider.deployment import tenant_of
+from mlops_provider.notifiers.named import mistakes
+from mlops_provider.notify_spec import trespasses
 from mlops_provider.section_file import KeyPath, SectionFile, parse_section, read_section
 from mlops_provider.spec import Pipeline
 from mlops_provider.team_spec import Tenant, TenantError
@@ -66,6 +68,8 @@ def _checked(read: SectionFile[Pipeline], path: Path, is_at_hand: bool = True) -
         complaints.append((("team",), str(error)))
     else:
         complaints += _trespasses(pipeline, tenant)
+        if not complaints:  # it imports the notifiers
+            complaints += mistakes(pipeline.notify)
     if (error_ := read.error(complaints)) is not None:
         raise error_
     return pipeline
@@ -96,7 +100,9 @@ def _trespasses(pipeline: Pipeline, tenant: Tenant) -> Iterator[tuple[KeyPath, s
     for place, pods in pipeline.pods.items():
         for keys, why in tenant.why_not_pods(pods.model_dump(mode="json", exclude_unset=True)):
             named.append((("pods", place, *keys), why))
-    for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True)):
+    named += trespasses(pipeline.notify, tenant)
+    # A message's template sees the incident only.
+    for keys, value in leaves(pipeline.model_dump(mode="json", by_alias=True, exclude={"notify"})):
         if isinstance(value, str):
             named.append((keys, tenant.why_not_text(value)))
             if keys[-1] == "connection":

@@ -31,6 +31,7 @@ from mlops.contract.section import (
 )
 from mlops.signing.keys import UnusableKeyError, is_in_service
 from mlops_provider.launcher_names import LAUNCHERS
+from mlops_provider.notifier_names import NOTIFIERS
 from mlops_provider.section_file import KeyPath, read_section
 
 TeamName = Annotated[str, StringConstraints(pattern=TEAM_PATTERN)]
@@ -102,6 +103,9 @@ class Team(Section):
     """Public keys that are trusted for its models; None: the one beside the file of the private key."""
     launchers: list[Text] = []
     """Launchers of other packages by which the team's steps may run: their code runs as Airflow's user."""
+    notifiers: list[Text] = []
+    """Notifiers beside ``smtp`` and ``webhook`` by which the team's pipelines may tell people. Their settings are not
+    known here: one that reads a file or a connection that its settings name, reads whichever the team gives."""
     run_as_user: User | None = None
     """User of the operating system whom its steps run as, with ``launcher: process``. None: Airflow's own, who can read
     all that Airflow can."""
@@ -163,6 +167,12 @@ class Tenant:
         if self.team is None or name in (None, *LAUNCHERS.builtin, *self.team.launchers):
             return None
         return _not_among("launcher", str(name), [*LAUNCHERS.builtin, *self.team.launchers], self.name)
+
+    def why_not_notifier(self, name: str) -> str | None:
+        """Say why people may not be told by this notifier; None where they may."""
+        if self.team is None or name in (*NOTIFIERS.builtin, *self.team.notifiers):
+            return None
+        return _not_among("notifier", name, [*NOTIFIERS.builtin, *self.team.notifiers], self.name)
 
     def why_not_pods(self, pods: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         """:param pods: settings that the pipeline gives"""

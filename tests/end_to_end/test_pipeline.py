@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 from releases import answer, form
+from told_people import People, add_notify, people
 
 from mlops.client import Client, RefusedError
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
@@ -37,10 +38,17 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def airflow(new_airflow: Callable[..., LiveAirflow], elsewhere: Path) -> LiveAirflow:
+def told() -> Iterator[People]:
+    """Whom the pipeline tells."""
+    with people() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def airflow(new_airflow: Callable[..., LiveAirflow], elsewhere: Path, told: People) -> LiveAirflow:
     """With a login, unlike `make up` on one's own machine; MLflow has one too, as under `make up`."""
-    settings = {"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": str(elsewhere)}
-    return new_airflow(with_login=True, mlflow_login=True, users=["vera"], settings=settings)
+    settings = {"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": str(elsewhere), **told.connections}
+    return new_airflow(with_login=True, mlflow_login=True, users=["vera"], settings=settings, prepare=add_notify)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,6 +103,17 @@ def mlops(airflow: LiveAirflow, *arguments: str, **environment: str) -> subproce
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
     assert set(airflow.states(first_night).values()) == {"success"}
     assert ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "promote")).version == "1"
+
+
+def test_people_are_told_of_the_champion(airflow: LiveAirflow, told: People, first_night: str) -> None:
+    posted = told.hook.wait_for(lambda each: each["run_id"] == first_night)
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    assert (posted["event"], posted["task_id"]) == ("promoted", "promote")
+    assert posted["message"] == f"Version 1 of events is in production. {ref.parent.reason}"
+    assert posted["links"]["MLflow model version"].endswith("/models/events/versions/1")
+    assert posted["links"]["Run"] == f"{airflow.stack.airflow_url}/dags/events/runs/{first_night}"
+    assert [each["event"] for each in told.hook.posted if each["run_id"] == first_night] == ["promoted"]
+    told.mailbox.wait_for(f"events: a new version is in production ({first_night})")
 
 
 def test_why_says_how_a_night_went(airflow: LiveAirflow, first_night: str) -> None:
@@ -251,13 +270,14 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     assert len(airflow.model_versions()) == versions
 
 
-def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, elsewhere: Path) -> None:
+def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: People, elsewhere: Path) -> None:
     """The very training is registered, by the pipeline's own gate, and goes live by an approver's yes, not before."""
     assert airflow.login is not None
     user, password = airflow.login
     client = Client(airflow.stack.airflow_url, user, password)
     spec = yaml.safe_load((airflow.home / "dags/events.pipeline.yaml").read_text())
     spec |= {"pipeline": "judging", "promote": {"approval": {"approvers": ["vera"]}}, "schedule": None}
+    spec["deadline_hours"] = 0.001
     for step in ("evaluate", "register"):
         spec[step] = spec[step] | {"registered_model": "judging"}
     path = airflow.home / "dags/judging.pipeline.yaml"
@@ -317,6 +337,12 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, elsewhe
             f"judging@{run_id}", f"an answer to: {form(airflow, run_id, 'judging')['subject']}",
         )  # fmt: skip
         assert waiting.question == f"{waiting.airflow}/tasks/approve/required_actions"
+        posted = told.hook.wait_for(lambda each: each["event"] == "approval" and each["run_id"] == run_id)
+        assert posted["links"]["Answer"] == airflow.stack.airflow_url + waiting.question
+        assert posted["message"] == form(airflow, run_id, "judging")["subject"]
+        assert asked_for.partition("](")[0] in posted["question"]
+        late = told.hook.wait_for(lambda each: each["event"] == "late" and each["run_id"] == run_id)
+        assert late["message"].endswith("UTC, and is running."), "it waits for an approver"
         assert airflow.aliases("judging") == {"staging": version.version}, "asking moves nothing"
         with pytest.raises(RefusedError, match="is in staging: answer it with Reject at /dags/judging/runs/"):
             client.ask_stage("judging", version.version, "archived")
@@ -437,7 +463,7 @@ def test_trigger_form_overrides_one_run(airflow: LiveAirflow, first_night: str) 
     assert (params["epochs"], params["learning_rate"]) == ("1", "0.02")
 
 
-def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, first_night: str) -> None:
+def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told: People, first_night: str) -> None:
     """The second night exists to find out whether it is better; that it ran is no reason to replace the champion."""
     run_id = airflow.trigger(12)
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
@@ -451,10 +477,13 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, firs
     else:
         assert verdict == f"The evaluation did not pass: {report['reason']}"
         assert changed == f"register was skipped, and what follows it: not registered: {report['reason']}"
+    posted = told.hook.wait_for(lambda each: each["run_id"] == run_id)
+    assert posted["event"] == ("promoted" if report["passed"] else "stopped")
+    assert report["reason"] in posted["message"]
 
 
 @pytest.mark.usefixtures("restore_events")
-def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow) -> None:
+def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told: People) -> None:
     write_events(airflow.home / "data/events.csv", rows_of_last_day=40)
     message = fail(airflow, 15, "validate")
     assert "2024-01-14 has 40 rows, 2024-01-13 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
@@ -464,6 +493,10 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow) -> No
     report = airflow.client.request("GET", path)["extra_links"]["Report"]
     page = httpx.get(airflow.stack.airflow_url + report, headers={"Authorization": airflow.client.authorization})
     assert "0.400" in page.text
+    posted = told.hook.wait_for(lambda each: each["run_id"] == "night_15")
+    assert (posted["event"], posted["task_id"], posted["message"]) == ("failed", "validate", message)
+    assert posted["links"]["Report"] == airflow.stack.airflow_url + report
+    assert [each["event"] for each in told.hook.posted if each["run_id"] == "night_15"] == ["failed"], "once"
 
 
 @pytest.mark.usefixtures("restore_events")

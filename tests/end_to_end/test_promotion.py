@@ -16,6 +16,7 @@ from project import REPOSITORY
 from releases import RUN_SECONDS, answer, form, history, mlops, register, release, wait_for
 from served_metrics import Served
 from services import kms_server
+from told_people import People, add_notify, people
 
 from mlops.client import Client, RefusedError
 from mlops.contract.refs import ModelVersionRef
@@ -40,8 +41,19 @@ def kms() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def told() -> Iterator[People]:
+    """Whom the pipeline of the model tells."""
+    with people() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def airflow(
-    new_airflow: Callable[..., LiveAirflow], served: Served, kms: None, tmp_path_factory: pytest.TempPathFactory
+    new_airflow: Callable[..., LiveAirflow],
+    served: Served,
+    kms: None,
+    told: People,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> LiveAirflow:
     """Its key is in a key management service, and a bucket keeps the newest entries of the audit trail."""
     trusted = tmp_path_factory.mktemp("keys") / "trusted"
@@ -54,9 +66,10 @@ def airflow(
         "AIRFLOW__MLOPS__RELEASE_KEY": KEY,
         "AIRFLOW__MLOPS__ANCHOR_BUCKET": BUCKET,
         "AIRFLOW__MLOPS__RELEASE_PUBLIC_KEYS": str(trusted),
+        **told.connections,
     }
     users = {"users": ["vera", "otto", "greta"], "roles": {"greta": "viewer"}}
-    airflow = new_airflow(with_login=True, **users, dags=dags, settings=settings)
+    airflow = new_airflow(with_login=True, **users, dags=dags, settings=settings, prepare=add_notify)
     for dag_id in ("releasing", "releasing_late", "releasing_canary", "releasing_watched", "rollback", "serving"):
         airflow.client.wait_for_dag(dag_id, timeout_seconds=120)
         airflow.client.unpause(dag_id)
@@ -125,7 +138,9 @@ def client_of(airflow: LiveAirflow, user: str) -> Client:
     return Client(airflow.stack.airflow_url, user, f"the-password-of-{user}")
 
 
-def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, approved: str) -> None:
+def test_rollback_is_one_trigger_and_people_and_listeners_hear_of_it(
+    airflow: LiveAirflow, told: People, approved: str
+) -> None:
     """Broken: taking a bad model back would need somebody who knows MLflow, or servers would keep the bad one."""
     with pytest.raises(httpx.HTTPStatusError, match="400"):
         airflow.client.trigger("rollback", "without_reason", None, {"model": "events", "why": ""})
@@ -153,6 +168,9 @@ def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, 
         f"otto by rollback/{back}/rollback",
     )
     assert ModelVersionRef.from_wire(airflow.client.xcom("rollback", back, "rollback")).version == first
+    posted = told.hook.wait_for(lambda each: each["run_id"] == back)
+    assert (posted["event"], posted["pipeline"]) == ("rolled_back", "events")
+    assert posted["message"] == f"Version {first} of events is in production again. otto says: complaints"
     # By Airflow's own form, which checks nothing before.
     airflow.client.trigger("rollback", "late", None, {"model": "events", "why": "x", "champion": second.version})
     late = otto.wait("rollback@late", RUN_SECONDS)
@@ -164,13 +182,15 @@ def test_rollback_is_one_trigger_and_listeners_hear_of_it(airflow: LiveAirflow, 
         otto.ask_stage("events", second.version)
     assert {run.id for run in otto.runs(kind="rollback")} == {"rollback@late", f"rollback@{back}"}
     assert "rollback" in otto.logs(run)
-    told: list[str] = []
+    heard: list[str] = []
     deadline = time.monotonic() + RUN_SECONDS
-    while told[-1:] != [first] or second.version not in told:
-        assert time.monotonic() < deadline, told
+    while heard[-1:] != [first] or second.version not in heard:
+        assert time.monotonic() < deadline, heard
         time.sleep(0.5)
         runs = airflow.client.request("GET", "/dags/serving/dagRuns", params={"order_by": "run_after"})["dag_runs"]
-        told = [version for run in runs for version in airflow.client.xcom("serving", run["dag_run_id"], "serve") or []]
+        heard = [
+            version for run in runs for version in airflow.client.xcom("serving", run["dag_run_id"], "serve") or []
+        ]
     # Cleared, it is executed again, and takes nothing more back.
     airflow.client.clear_run("rollback", back)
     time.sleep(1)

@@ -41,7 +41,7 @@ class _Step(Protocol):
 
     step: ClassVar[str]
     upstream: Any
-    pipeline: str | None
+    pipeline: str
     outlets: list[Any]
 
     @classmethod

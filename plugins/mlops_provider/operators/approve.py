@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Param, XComArg
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.contract.section import check_section
@@ -16,6 +15,8 @@ from mlops.signing.decision import Decision, decision_key
 from mlops.signing.envelope import EnvelopeError
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.incidents import incident_of
+from mlops_provider.messages import tell
 from mlops_provider.operators.keys import check_can_sign, signed, trusted_keys
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.question import Asked, assignees, question_about
@@ -146,6 +147,9 @@ class ApproveOperator(TransitionOperator):
                 f"{str(found[different[0]])[:80]!r}). Airflow's API server makes it anew where it has the plugin "
                 "`mlops`: install it there, or trigger a new run"
             )
+        # Now that there is something to answer; a killed try may tell people once more.
+        people_asked = incident_of("approval", context, question.subject, question.body)
+        tell(self.notify, people_asked, self.log)
         raise TaskAwaitingInput(method_name="execute_complete", timeout=timedelta(hours=asked.approval.timeout_hours))
 
     def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:
@@ -165,7 +169,7 @@ class ApproveOperator(TransitionOperator):
         )
         ref = super().execute(context)
         if not approved:
-            raise AirflowSkipException(f"version {ref['version']} of {ref['name']} is archived: {why}")
+            raise self.skipped(f"version {ref['version']} of {ref['name']} is archived: {why}")
         return ref
 
     def _recorded(self, asked: Asked, deployment: Deployment) -> list[Decision]:

@@ -10,21 +10,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import Ref, RefError, ref_of
-from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section, leaves
+from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section
 from mlops.contract.settings import decisive, flat_settings, replaced_settings
 from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
-from mlops_provider.launcher_names import LAUNCHERS, check_settings
+from mlops_provider.launcher_names import check_launcher, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.operators.adopted import handed_on
-from mlops_provider.operators.callbacks import as_list, say_why
+from mlops_provider.operators.callbacks import check_notifiers, notified, say_why, telling
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
+from mlops_provider.operators.ownership import check_team
 from mlops_provider.operators.runs import Asked, refuse_others, waiting_shown
 from mlops_provider.operators.signatures import name_settings
 from mlops_provider.operators.wiring import check_wiring
@@ -33,8 +35,8 @@ from mlops_provider.pod_spec import Pods
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mlops_provider.notify_spec import Event
     from mlops_provider.patience import Patience
-    from mlops_provider.team_spec import Tenant
 
 FAILURE_KEY = "failure"
 """XCom of a failed step: its :class:`mlops.contract.step.Failure`, for whoever follows a run."""
@@ -61,6 +63,7 @@ class StepOperator(BaseOperator):
     :param deferrable: with pods: wait without holding a worker, where there are retries
     :param infrastructure_patience: how long a try waits for MLflow, the store or the Kubernetes API, in all; the
         deployment's (``[mlops] infrastructure_patience``) if not given
+    :param notify: whom to tell of what happens to the task, see :class:`mlops_provider.notify_spec.Notify`
     :param settings: (templated) filled from the keyword arguments
     """
 
@@ -68,6 +71,8 @@ class StepOperator(BaseOperator):
     section: ClassVar[type[Section]]
     pods_of: ClassVar[str | None] = None
     """The step whose pods in the platform's default file are meant; its own where None."""
+    success: ClassVar[Event | None] = None
+    """What people are told of when it has succeeded."""
     template_fields: Sequence[str] = ("upstream", "settings")
     template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
     ui_color = "#e8f4f0"
@@ -93,9 +98,12 @@ class StepOperator(BaseOperator):
         pods: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         infrastructure_patience: timedelta | None = None,
+        notify: Sequence[Mapping[str, Any]] = (),
         # Named here, not set in kwargs, so that a DAG's default_args go before them.
         on_failure_callback: Any = None,
         on_retry_callback: Any = None,
+        on_skipped_callback: Any = None,
+        on_success_callback: Any = None,
         # A killed process is retried, and so is whatever may pass; what cannot is not (StepFailedError).
         retries: int = 2,
         retry_delay: timedelta = timedelta(seconds=10),
@@ -105,22 +113,25 @@ class StepOperator(BaseOperator):
     ) -> None:
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in self.section.model_fields}
         place = f"task {kwargs.get('task_id')!r}"
+        self.notify = notified(notify, place)
         tenant = tenant_of(team)
         for option, own in tenant.slots().items():
             if kwargs.setdefault(option, own) != own:
                 raise SpecError(f"{place}: {option} must be {own!r}, the one of team {team!r}, got {kwargs[option]!r}")
         super().__init__(
-            on_failure_callback=[*as_list(on_failure_callback), say_why],
-            on_retry_callback=[*as_list(on_retry_callback), say_why],
+            on_failure_callback=telling(self.notify, "failed", on_failure_callback, say_why),
+            on_retry_callback=telling(self.notify, None, on_retry_callback, say_why),
+            on_skipped_callback=telling(self.notify, "stopped", on_skipped_callback),
+            on_success_callback=telling(self.notify, self.success, on_success_callback),
             retries=retries,
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
             max_retry_delay=max_retry_delay,
             **kwargs,
         )
-        self.pipeline = pipeline or (self.dag.dag_id if self.has_dag() else None)
-        if self.pipeline is None:
+        if pipeline is None and not self.has_dag():
             raise ValueError(f"task {self.task_id!r} is outside a DAG: give it pipeline=")
+        self.pipeline: str = pipeline or self.dag.dag_id
         # It is a folder of the store and part of the report's address.
         if not re.fullmatch(NAME_PATTERN, self.pipeline):
             raise ValueError(
@@ -135,11 +146,7 @@ class StepOperator(BaseOperator):
                 raise ValueError(f"task {self.task_id!r}: {self.step} has no setting {name!r} to override")
         self.only_parameters = only_parameters
         self.launcher = launcher
-        if launcher is not None:
-            try:
-                LAUNCHERS.import_path(launcher)
-            except SpecError as error:
-                raise SpecError(f"{place}: {error}") from None
+        check_launcher(launcher, place)
         self.launcher_settings = dict(launcher_settings or {})
         self.deferrable = deferrable
         self.infrastructure_patience = infrastructure_patience
@@ -147,10 +154,12 @@ class StepOperator(BaseOperator):
         check_section(Pods, self.pods, f"task {self.task_id!r}: pods")
         self.upstream = check_wiring(self.step, self.task_id, upstream)
         self.team = team
-        self._check_team(tenant_of(team, self.dag.fileloc if self.has_dag() else None))
+        check_team(self, tenant_of(team, self.dag.fileloc if self.has_dag() else None))
         # Not before: it imports the launcher.
         check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
+        check_notifiers(self.notify, place)
         self.links: dict[str, str] = {}
+        self.news = ""
         self._launcher: Launcher | None = None
         self._patience: Patience | None = None
         self._is_told = False
@@ -237,24 +246,10 @@ class StepOperator(BaseOperator):
             self._patience = Patience(self._deployment(), self.log.warning, waiting_shown(context), waited)
         return self._patience
 
-    def _check_team(self, tenant: Tenant) -> None:
-        """:raises SpecError: where the task names what is not its team's"""
-        assert self.pipeline is not None
-        found = [
-            *(tenant.why_not_name(name) for name in (self.pipeline, *self.models())),
-            tenant.why_not_launcher(self.launcher),
-            *(tenant.why_not_approver(person) for person in self.approvers()),
-            *(tenant.why_not_connection(each) for each in self.connections(self.settings).values()),
-            *(tenant.why_not_text(text) for _, text in leaves(self.settings) if isinstance(text, str)),
-            *(f"pods.{'.'.join(keys)}: {why}" for keys, why in tenant.why_not_pods(self.pods)),
-        ]
-        if whys := [why for why in found if why is not None]:
-            raise SpecError("\n".join(f"task {self.task_id!r}: {why}" for why in whys))
-
     def _deployment(self) -> Deployment:
         try:
             deployment = Deployment.load(self.team, self.dag.fileloc if self.has_dag() else None)
-            self._check_team(deployment.tenant)
+            check_team(self, deployment.tenant)
         except SpecError as error:
             raise StepFailedError(str(error)) from error
         if self.infrastructure_patience is None:
@@ -326,7 +321,6 @@ class StepOperator(BaseOperator):
         config = self.config(section.model_dump(mode="json"))
         ref = ref_of(kinds, asked.upstream) if (kinds := STEPS[self.step].consumes) else None
         start, end = asked.interval
-        assert self.pipeline is not None
         code_paths = self.code_paths(config)
         code = code_digest([deployment.home / path for path in code_paths])
         identity = RunIdentity(
@@ -386,6 +380,11 @@ class StepOperator(BaseOperator):
         self.tell(failure, context)
         kind = StepRetryableError if failure.retryable else StepFailedError
         return kind(failure.message)
+
+    def skipped(self, why: str) -> AirflowSkipException:
+        """Return what to raise where there is nothing to do, for a reason that people are told."""
+        self.news = why
+        return AirflowSkipException(why)
 
     def tell(self, failure: Failure, context: Context) -> None:
         """Say why the task fails, for programs: the first one that is told stays."""

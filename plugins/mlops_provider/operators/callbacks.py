@@ -1,10 +1,15 @@
-"""What a task does when it has failed."""
+"""What a task does when it has ended, or has failed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mlops.contract.section import SpecError, check_section
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
+from mlops_provider.messages import Tell
+from mlops_provider.notifiers.named import mistakes
+from mlops_provider.notify_spec import Event, Notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,8 +24,39 @@ def say_why(context: Context) -> None:
         context["task"].log.error("%s", error)
 
 
-def as_list(callbacks: Any) -> list[Any]:
-    """Return Airflow's callbacks of an event, which may be none, one or several, as a list."""
-    if callbacks is None:
-        return []
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+def telling(notify: Sequence[Notify], event: Event | None, callbacks: Any, *last: Any) -> list[Any]:
+    """
+    Return what Airflow calls where something happens to a task.
+
+    :param notify: whom to tell
+    :param event: what has happened then; None: nothing that people are told of
+    :param callbacks: the user's own, which may be none, one or several
+    :param last: ours, called after them
+    """
+    first = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks is not None else []
+    told = [Tell(event, notify)] if any(event in entry.on for entry in notify) and event is not None else []
+    return [*first, *told, *last]
+
+
+def notified(given: Sequence[Mapping[str, Any]], place: str) -> list[Notify]:
+    """
+    Check a task's ``notify``.
+
+    :raises SpecError: where an entry is none
+    """
+    if isinstance(given, (str, Mapping)):
+        raise SpecError(f"{place}: notify must be a list of entries such as {{'by': 'smtp', ...}}, got {given!r}")
+    return [
+        check_section(Notify, entry, f"{place}: notify.{number}") if not isinstance(entry, Notify) else entry
+        for number, entry in enumerate(given)
+    ]
+
+
+def check_notifiers(notify: Sequence[Notify], place: str) -> None:
+    """
+    Check the settings of notifiers, which are imported.
+
+    :raises SpecError: one line for each mistake
+    """
+    if wrong := [f"{place}: {mistake}" for _, mistake in mistakes(notify)]:
+        raise SpecError("\n".join(wrong))

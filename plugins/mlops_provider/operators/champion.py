@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from airflow.sdk.exceptions import AirflowSkipException
-
 from mlops.contract.outages import MLFLOW
 from mlops.contract.refs import ModelVersionRef
 from mlops.contract.stages import CHAMPION
@@ -49,19 +47,22 @@ def version_of(
         raise StepFailedError(f"cannot take {what}: {error}") from error
 
 
-def skip_unless_champion(version: ModelVersionRef, deployment: Deployment) -> None:
+def why_not_champion(version: ModelVersionRef, deployment: Deployment) -> str | None:
     """
+    Say why a version is not in production any more; None where it is.
+
     For a task that is cleared after others decided otherwise: the listeners of its asset would serve what is not in
     production any more.
     """
     reader = login_of("reader", deployment)
     champion = asked(champion_version(deployment.tracking_uri, version.name, reader))
-    if champion != version.version:
-        now = "none is" if champion is None else f"version {champion} is"
-        raise AirflowSkipException(
-            f"version {version.version} of {version.name} was put into production, but {now} by now, and it is not put "
-            f"there again. Who did it, and why: mlops models history {version.name}"
-        )
+    if champion == version.version:
+        return None
+    now = "none is" if champion is None else f"version {champion} is"
+    return (
+        f"version {version.version} of {version.name} was put into production, but {now} by now, and it is not put "
+        f"there again. Who did it, and why: mlops models history {version.name}"
+    )
 
 
 def asked(request: Coroutine[Any, Any, T], what: str = "the model in production cannot be looked up") -> T:

@@ -31,7 +31,6 @@ class IngestOperator(StepOperator):
     def __init__(self, *, sections: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sections = sections or {}
-        assert self.pipeline is not None
         self.dataset = dataset_asset(self.pipeline)
         self.outlets = [*self.outlets, self.dataset]
 

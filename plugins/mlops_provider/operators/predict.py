@@ -31,7 +31,6 @@ class PredictOperator(StepOperator):
 
     def __init__(self, *, dataset: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=dataset, **kwargs)
-        assert self.pipeline is not None
         self._version: ModelVersionRef | None = None
         self.predictions = predictions_asset(self.pipeline)
         self.outlets = [*self.outlets, self.predictions]

@@ -11,7 +11,7 @@ from mlops.contract.sections.steps import PromoteStep
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ModelLink, model_url
-from mlops_provider.operators.champion import skip_unless_champion
+from mlops_provider.operators.champion import why_not_champion
 from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
 
@@ -32,6 +32,7 @@ class PromoteOperator(TransitionOperator):
 
     step = "promote"
     section = Promote
+    success = "promoted"
     operator_extra_links = (ModelLink(),)
 
     def __init__(self, *, version: XComArg | Mapping[str, Any] | str, registered_model: str, **kwargs: Any) -> None:
@@ -57,7 +58,9 @@ class PromoteOperator(TransitionOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
-        skip_unless_champion(version, deployment)
+        if (why := why_not_champion(version, deployment)) is not None:
+            raise self.skipped(why)
+        self.news = f"Version {version.version} of {version.name} is in production. {version.parent.reason}"
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef, Ref, ReportRef
 from mlops.contract.sections.release import Register
@@ -45,7 +44,7 @@ class RegisterOperator(TransitionOperator):
         report = ReportRef.from_wire(self.upstream)
         if not report.passed:
             report = verified(ReportRef, self.upstream, self.task_id, self._deployment())
-            raise AirflowSkipException(f"not registered: {report.reason}")
+            raise self.skipped(f"not registered: {report.reason}")
         return super().execute(context)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:

@@ -14,7 +14,7 @@ from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.approve import everybody_is_admin
-from mlops_provider.operators.champion import champion_of, skip_unless_champion
+from mlops_provider.operators.champion import champion_of, why_not_champion
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.registry import NotOursError
@@ -44,6 +44,7 @@ class RollbackOperator(TransitionOperator):
 
     step = "promote"
     section = Section
+    success = "rolled_back"
     template_fields: Sequence[str] = (*TransitionOperator.template_fields, "model", "why", "champion")
     operator_extra_links = (ModelLink(),)
 
@@ -90,7 +91,12 @@ class RollbackOperator(TransitionOperator):
         self.links[ModelLink.name] = model_url(deployment, version)
         if self.champion and ENTRY not in ref.artifacts:  # between the look-up and the step
             raise self._other(version)
-        skip_unless_champion(version, deployment)
+        if (why := why_not_champion(version, deployment)) is not None:
+            raise self.skipped(why)
+        self.news = (
+            f"Version {version.version} of {version.name} is in production again. "
+            f"{context['dag_run'].triggering_user_name or 'Somebody'} says: {self.why}"
+        )
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 
     def _champion(self, deployment: Deployment) -> ModelVersionRef:

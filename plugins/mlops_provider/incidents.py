@@ -1,0 +1,144 @@
+"""What people are told of: something that happened to a pipeline's run, in words."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from airflow.providers.common.compat.sdk import redact
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from mlops_provider.notify_spec import Event
+
+_SUBJECTS: Final[Mapping[Event, str]] = {
+    "failed": "{pipeline}: {task_id} failed",
+    "stopped": "{pipeline}: nothing goes into production",
+    "approval": "{pipeline}: a version waits for your approval",
+    "promoted": "{pipeline}: a new version is in production",
+    "rolled_back": "{pipeline}: an earlier version is in production again",
+    "late": "{pipeline}: the run is late",
+}
+_MOST_CHARACTERS: Final = 4000
+"""Of a message; the rest is in the task's log. Slack and others refuse longer ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incident:
+    """What happened, as a message carries it. A notifier's settings may use its fields: ``{{ incident.text }}``."""
+
+    event: Event
+    pipeline: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    """Empty where it happened to the run as a whole."""
+    message: str
+    """What happened, in the step's own words."""
+    question: str = ""
+    """What an approval asks, as Markdown."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Addresses for whoever wants to see more, by what they show."""
+
+    @property
+    def subject(self) -> str:
+        """One line; it names the run, so that mail programs keep nights apart."""
+        return f"{_SUBJECTS[self.event].format(pipeline=self.pipeline, task_id=self.task_id)} ({self.run_id})"
+
+    @property
+    def text(self) -> str:
+        """The whole of it as plain text, or Markdown where it is a question."""
+        parts = [self.message, self.question, "\n".join(f"{name}: {url}" for name, url in self.links.items())]
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def html(self) -> str:
+        """The whole of it as a page for mail."""
+        said = f'<p style="white-space: pre-wrap">{html.escape(self.message)}</p>'
+        links = " &middot; ".join(
+            f'<a href="{html.escape(url)}">{html.escape(name)}</a>' for name, url in self.links.items()
+        )
+        return (
+            '<!doctype html><html><body style="font: 15px/1.5 sans-serif; max-width: 50em">'
+            f"<h2>{html.escape(self.subject)}</h2>{said}{_as_html(self.question)}<p>{links}</p></body></html>"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As JSON, for programs."""
+        return {**asdict(self), "links": dict(self.links), "subject": self.subject, "text": self.text}
+
+
+def incident_of(event: Event, context: Context, message: str, question: str = "") -> Incident:
+    """
+    :param context: of the task to which it happened
+    :param message: what happened
+    :param question: what an approval asks, as Markdown
+    """
+    task, instance = context["task"], context["ti"]
+    at = f"{_run_url(task.dag_id, instance.run_id)}/tasks/{quote(task.task_id)}"
+    links = {"Answer": f"{at}/required_actions"} if event == "approval" else {}
+    own: Mapping[str, str] = getattr(task, "links", {})
+    links |= {name: base_url() + url if url.startswith("/") else url for name, url in own.items() if url}
+    return _incident(
+        event=event,
+        pipeline=getattr(task, "pipeline", None) or task.dag_id,
+        dag_id=task.dag_id,
+        run_id=instance.run_id,
+        task_id=task.task_id,
+        message=message,
+        question=str(redact(question)).replace("](/", f"]({base_url()}/"),
+        links=links | {"Run": _run_url(task.dag_id, instance.run_id), "Log": at},
+    )
+
+
+def incident_of_run(event: Event, pipeline: str, dag_id: str, run_id: str, message: str) -> Incident:
+    """Return an incident of a whole run. For the parameters see :class:`Incident`."""
+    links = {"Run": _run_url(dag_id, run_id)}
+    return _incident(
+        event=event, pipeline=pipeline, dag_id=dag_id, run_id=run_id, task_id="", message=message, links=links
+    )
+
+
+def _incident(*, message: str, **fields: Any) -> Incident:
+    # As Airflow does with what it logs: an error may repeat an address with a password in it.
+    said = str(redact(message)).strip()
+    if len(said) > _MOST_CHARACTERS:
+        said = f"{said[:_MOST_CHARACTERS]} ... (the whole message is the last one of the task's log)"
+    return Incident(message=said, **fields)
+
+
+def _run_url(dag_id: str, run_id: str) -> str:
+    return f"{base_url()}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
+
+
+def base_url() -> str:
+    """Return the address of Airflow's pages, ``[api] base_url``, without a slash at its end."""
+    url: str = conf.get("api", "base_url", fallback="http://localhost:8080")
+    return url.rstrip("/")
+
+
+EXAMPLE: Final = Incident(
+    event="failed",
+    pipeline="flights",
+    dag_id="flights",
+    run_id="scheduled__2026-01-10T00:00:00+00:00",
+    task_id="validate",
+    message="column 'delay' has values outside its domain",
+    links={"Log": "http://localhost:8080/dags/flights"},
+)
+"""One to try a notifier's settings with."""
+
+
+def _as_html(markdown: str) -> str:
+    if not markdown:
+        return ""
+    from markdown_it import MarkdownIt
+
+    # Without raw HTML: names of models and reasons are whatever somebody has written.
+    page: str = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    return page

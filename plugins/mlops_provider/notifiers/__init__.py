@@ -1,0 +1,1 @@
+"""By what people are told of incidents."""

@@ -1,0 +1,57 @@
+"""Whom a pipeline tells of what happens to its runs: the entries of its ``notify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import AfterValidator, Field
+
+from mlops.contract.section import Json, Section, SpecError, leaves
+from mlops_provider.notifier_names import NOTIFIERS
+from mlops_provider.section_file import KeyPath
+from mlops_provider.team_spec import Tenant
+
+Event = Literal["failed", "stopped", "approval", "promoted", "rolled_back", "late"]
+EVENTS: Final[tuple[Event, ...]] = get_args(Event)
+
+
+def _known_notifier(name: str) -> str:
+    """:raises ValueError: saying what would do, where no notifier has this name"""
+    try:
+        NOTIFIERS.import_path(name)
+    except SpecError:
+        raise ValueError(NOTIFIERS.wanted(name)) from None
+    return name
+
+
+class Notify(Section):
+    """One entry of ``notify``: by what, and of what."""
+
+    by: Annotated[str, AfterValidator(_known_notifier)]
+    """``smtp``, ``webhook``, one of a package, or a notifier of Airflow: ``package.module:Class``."""
+    on: list[Event] = Field(default=list(EVENTS), min_length=1)
+    """
+    What to tell of: a task ``failed`` for good; a run ``stopped`` without putting anything into production, though
+    nothing failed; somebody's ``approval`` is asked for; a version was ``promoted``; the one before was put into
+    production again, ``rolled_back`` by Airflow's DAG; a run is ``late``, by the pipeline's ``deadline_hours``.
+    """
+    settings: dict[str, Json] = {}
+    """The notifier's own; of one of Airflow's its arguments, whose texts may be templates of ``incident``."""
+
+
+def trespasses(notify: Sequence[Notify], tenant: Tenant) -> Iterator[tuple[KeyPath, str]]:
+    """
+    Yield what the entries name that is not the team's, and where.
+
+    A team's pipeline uses Airflow's connections that the deployment allows it, and notifiers whose settings are known
+    to be harmless: another one may read any file or connection.
+    """
+    for number, entry in enumerate(notify):
+        place = ("notify", str(number))
+        if (why := tenant.why_not_notifier(entry.by)) is not None:
+            yield (*place, "by"), why
+        for keys, value in leaves(entry.settings):
+            is_connection = keys[-1] == "connection" or keys[-1].endswith("conn_id")
+            if is_connection and (why := tenant.why_not_connection(str(value))) is not None:
+                yield (*place, "settings", *keys), why
