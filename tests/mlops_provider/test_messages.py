@@ -255,7 +255,8 @@ def test_who_hears_of_failures_is_not_told_once_more_that_the_run_is_late(hook: 
     tell_late("flights", 7, notify, {"dag_run": run | {"state": "running", "queued_at": "2026-01-11T00:00:03Z"}})
     assert sorted(hook.paths) == ["/both", "/late", "/late"]
     assert hook.posted[-1]["message"] == (
-        "The run of 2026-01-10T00:00:00Z was to have succeeded 7 h after it was due, 2026-01-11 00:00 UTC, and is running."
+        "The run of 2026-01-10T00:00:00Z was to have succeeded 7 h after it was due, 2026-01-11 00:00 UTC, "
+        "and is running."
     )
 
 
