@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -16,11 +16,11 @@ from airflow.sdk.definitions.deadline import DeadlineAlert
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from mlops.contract.learners import TORCH
-from mlops.contract.section import SpecError
 from mlops_provider.deployment import all_teams, owner_of_file
-from mlops_provider.incidents import incident_of
+from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.lateness import deadline
-from mlops_provider.messages import tell
+from mlops_provider.messages import message_of, tell_all
+from mlops_provider.notify_spec import Event, Notify
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -191,7 +191,8 @@ def _rollback_dag(team: str | None, names: str, folder: Path) -> DAG:
             model="{{ params.model }}",
             why="{{ params.why }}",
             champion="{{ params.champion or '' }}",
-            on_success_callback=TellOwners(folder),
+            on_success_callback=TellOwners(folder, "rolled_back"),
+            on_failure_callback=TellOwners(folder, "failed"),
         )
     return dag
 
@@ -200,23 +201,27 @@ class TellOwners:
     """
     A callback of the rollback: tells those of it whom the pipelines of the model name.
 
-    :param folder: of the pipelines' files, which are read when it is called
+    :param folder: of the pipelines' files, and of folders with more; they are read when it is called
+    :param event: what has happened then
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, event: Event) -> None:
         self.folder = folder
+        self.event = event
 
     def __call__(self, context: Context) -> None:
         task: Any = context["task"]
+        incident = incident_of(self.event, context, message_of(self.event, context))
+        told: list[tuple[Sequence[Notify], Incident]] = []
         for path in pipeline_files(self.folder):
             try:
                 pipeline = load_pipeline(path)
-            except SpecError as error:
-                task.log.warning("whom it names is not told: %s", error)
+            except Exception as error:  # whatever is wrong with one of them, the others are told
+                task.log.warning("Whom %s names is not told: %s", path.name, error)
                 continue
-            if pipeline.register_.registered_model == task.model and pipeline.notify:
-                incident = incident_of("rolled_back", context, task.news)
-                tell(pipeline.notify, replace(incident, pipeline=pipeline.pipeline), task.log)
+            if pipeline.register_.registered_model == task.model:
+                told.append((pipeline.notify, replace(incident, pipeline=pipeline.pipeline)))
+        tell_all(told, task.log)
 
 
 def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:

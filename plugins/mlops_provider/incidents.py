@@ -25,7 +25,7 @@ _SUBJECTS: Final[Mapping[Event, str]] = {
     "late": "{pipeline}: the run is late",
 }
 _MOST_CHARACTERS: Final = 4000
-"""Of a message; the rest is in the task's log. Slack and others refuse longer ones."""
+"""Of a message, and of a question: many chats refuse what is much longer than a page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Incident:
     dag_id: str
     run_id: str
     task_id: str
-    """Empty where it happened to the run as a whole."""
+    """Empty where it happened to the run as a whole; with its number, ``score[3]``, where it is one of a mapped one."""
     message: str
     """What happened, in the step's own words."""
     question: str = ""
@@ -80,7 +80,11 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
     :param question: what an approval asks, as Markdown
     """
     task, instance = context["task"], context["ti"]
+    index = getattr(instance, "map_index", None)
+    is_mapped = index is not None and index >= 0
     at = f"{_run_url(task.dag_id, instance.run_id)}/tasks/{quote(task.task_id)}"
+    if is_mapped:
+        at += f"/mapped/{index}"
     links = {"Answer": f"{at}/required_actions"} if event == "approval" else {}
     own: Mapping[str, str] = getattr(task, "links", {})
     links |= {name: base_url() + url if url.startswith("/") else url for name, url in own.items() if url}
@@ -89,9 +93,9 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
         pipeline=getattr(task, "pipeline", None) or task.dag_id,
         dag_id=task.dag_id,
         run_id=instance.run_id,
-        task_id=task.task_id,
+        task_id=f"{task.task_id}[{index}]" if is_mapped else task.task_id,
         message=message,
-        question=str(redact(question)).replace("](/", f"]({base_url()}/"),
+        question=_cut(str(redact(question)).replace("](/", f"]({base_url()}/"), "the form has the whole question"),
         links=links | {"Run": _run_url(task.dag_id, instance.run_id), "Log": at},
     )
 
@@ -106,10 +110,12 @@ def incident_of_run(event: Event, pipeline: str, dag_id: str, run_id: str, messa
 
 def _incident(*, message: str, **fields: Any) -> Incident:
     # As Airflow does with what it logs: an error may repeat an address with a password in it.
-    said = str(redact(message)).strip()
-    if len(said) > _MOST_CHARACTERS:
-        said = f"{said[:_MOST_CHARACTERS]} ... (the whole message is the last one of the task's log)"
+    said = _cut(str(redact(message)).strip(), "the task's log ends with the whole message")
     return Incident(message=said, **fields)
+
+
+def _cut(text: str, where: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ... ({where})"
 
 
 def _run_url(dag_id: str, run_id: str) -> str:

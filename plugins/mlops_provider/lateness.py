@@ -10,9 +10,11 @@ from typing import Any
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from mlops.contract.section import SpecError, check_section
 from mlops_provider.incidents import incident_of_run
 from mlops_provider.messages import tell
-from mlops_provider.notify_spec import Notify
+from mlops_provider.notifiers.named import mistakes
+from mlops_provider.notify_spec import MOST_HOURS, Notify
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +29,17 @@ def deadline(hours: float, notify: Sequence[Mapping[str, Any]], pipeline: str) -
     :param hours: by when a run must have succeeded
     :param notify: whom to tell, see :class:`mlops_provider.notify_spec.Notify`
     :param pipeline: its name, for the message
+    :raises SpecError: where nobody would be told
     """
-    told = [Notify.model_validate(entry).model_dump(mode="json") for entry in notify]
+    place = f"the deadline of {pipeline!r}"
+    entries = [check_section(Notify, entry, f"{place}: notify.{number}") for number, entry in enumerate(notify)]
+    if not any("late" in entry.on for entry in entries):
+        raise SpecError(f"{place}: no entry of notify is told of late")
+    if not 0 < hours <= MOST_HOURS:
+        raise SpecError(f"{place}: hours must be more than 0, and {MOST_HOURS} at most, got {hours!r}")
+    if wrong := [f"{place}: {mistake}" for _, mistake in mistakes(entries)]:
+        raise SpecError("\n".join(wrong))
+    told = [entry.model_dump(mode="json") for entry in entries]
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(hours=hours),
@@ -41,12 +52,8 @@ def tell_late(pipeline: str, hours: float, notify: Sequence[Mapping[str, Any]], 
     """Called by Airflow, in a process of its own, when a run has missed its deadline."""
     run = context["dag_run"]
     entries = [Notify.model_validate(entry) for entry in notify]
-    state = str(run["state"])
-    if state == "failed":
-        # Who hears of failures knows.
-        entries = [entry for entry in entries if "failed" not in entry.on]
     asked = f" of {run['logical_date']}" if run.get("logical_date") else ""
     queued = datetime.fromisoformat(str(run["queued_at"])) if run.get("queued_at") else None
     since = "" if queued is None else f", {queued:%Y-%m-%d %H:%M %Z}"
-    said = f"The run{asked} was to have succeeded {hours:g} h after it was due{since}, and is {state}."
+    said = f"The run{asked} was to have succeeded {hours:g} h after it was due{since}, and is {run['state']}."
     tell(entries, incident_of_run("late", pipeline, run["dag_id"], run["dag_run_id"], said), log)

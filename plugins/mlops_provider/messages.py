@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import tenacity
+from airflow.sdk.configuration import conf
 
 from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.notifiers.named import sender
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
 _TRIES: Final = 3
-SECONDS: Final = 60.0
-"""For which a task waits for its messages to be sent. A server that never answers must not keep it for long."""
+_MOST_SECONDS: Final = 15.0
+"""For which a process waits for its messages to be sent, all together."""
 
 
 class Tell:
@@ -38,33 +39,53 @@ class Tell:
 
     def __call__(self, context: Context) -> None:
         task = context["task"]
-        tell(self.notify, incident_of(self.event, context, self._message(context)), task.log)
+        if message := message_of(self.event, context):
+            tell(self.notify, incident_of(self.event, context, message), task.log)
 
-    def _message(self, context: Context) -> str:
-        error = context.get("exception")
-        if self.event != "failed":
-            return str(getattr(context["task"], "news", ""))
-        if error is None:  # Airflow's DAG processor speaks for a process that cannot
-            return "Its process was lost: killed, out of memory, or with its machine. The log shows how far it came."
-        return str(error) or type(error).__name__
+
+def message_of(event: Event, context: Context) -> str:
+    """Return what a task has to say of how it ended; empty where that is no news."""
+    error = context.get("exception")
+    if event != "failed":
+        return str(getattr(context["task"], "news", ""))
+    if error is None:  # Airflow's DAG processor speaks for a process that cannot
+        return (
+            "It ended without a word: killed, out of memory, with its machine, or never started. "
+            "The log shows how far it came."
+        )
+    return str(error) or type(error).__name__
 
 
 def tell(notify: Sequence[Notify], incident: Incident, log: Logger | logging.Logger) -> None:
     """Send an incident's message by each entry that wants it, all at once."""
-    sending = {
-        f"notify.{number} ({entry.by}{_connection(entry)})": _Sending(entry, incident)
+    tell_all([(notify, incident)], log)
+
+
+def tell_all(told: Sequence[tuple[Sequence[Notify], Incident]], log: Logger | logging.Logger) -> None:
+    """Send messages of several pipelines, in the time that one has."""
+    seconds = _seconds()
+    sending = [
+        (f"notify.{number} ({entry.by}{_connection(entry)}): {incident.subject}", _Sending(entry, incident))
+        for notify, incident in told
         for number, entry in enumerate(notify)
         if incident.event in entry.on
-    }
-    end = time.monotonic() + SECONDS
-    for place, thread in sending.items():
+    ]
+    end = time.monotonic() + seconds
+    for what, thread in sending:
         thread.join(max(0.0, end - time.monotonic()))
         if thread.is_alive():
-            log.error("%s: the message was not sent within %g s: %s", place, SECONDS, incident.subject)
+            log.error("The message was not sent within %g s by %s", seconds, what)
         elif thread.error is not None:
-            log.error("%s: the message was not sent, %r: %s", place, thread.error, incident.subject)
+            log.error("The message was not sent, %r, by %s", thread.error, what)
         else:
-            log.info("%s was sent: %s", place, incident.subject)
+            log.info("The message was sent by %s", what)
+
+
+def _seconds() -> float:
+    # Airflow kills a task's process that goes on for so long after its end, and takes it for one that was lost: a
+    # rejection would be tried again, and fail.
+    overtime: float = conf.getfloat("core", "task_success_overtime", fallback=20.0)
+    return min(_MOST_SECONDS, 0.75 * overtime)
 
 
 def _connection(entry: Notify) -> str:
@@ -78,14 +99,14 @@ class _Sending(threading.Thread):
     def __init__(self, entry: Notify, incident: Incident) -> None:
         super().__init__(name=f"notify-{entry.by}", daemon=True)
         self._entry, self._incident = entry, incident
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         tries = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_TRIES), wait=tenacity.wait_exponential(max=10), reraise=True
+            stop=tenacity.stop_after_attempt(_TRIES), wait=tenacity.wait_exponential(max=4), reraise=True
         )
         try:
             tries(sender(self._entry.by, self._entry.settings, "notify"), self._incident)
-        except Exception as error:  # handed to the task, which says it
+        except BaseException as error:  # handed to the task, which says it; one that exits ends nothing but itself
             self.error = error

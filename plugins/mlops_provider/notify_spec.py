@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -14,6 +15,8 @@ from mlops_provider.team_spec import Tenant
 
 Event = Literal["failed", "stopped", "approval", "promoted", "rolled_back", "late"]
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
+MOST_HOURS: Final = 8760
+"""The longest deadline, a year: Airflow adds it to dates."""
 
 
 def _known_notifier(name: str) -> str:
@@ -44,14 +47,29 @@ def trespasses(notify: Sequence[Notify], tenant: Tenant) -> Iterator[tuple[KeyPa
     """
     Yield what the entries name that is not the team's, and where.
 
-    A team's pipeline uses Airflow's connections that the deployment allows it, and notifiers whose settings are known
-    to be harmless: another one may read any file or connection.
+    A team's pipeline uses Airflow's connections that the deployment allows it, defaults of notifiers included, and
+    notifiers whose settings are known to be harmless: another one may read any file or connection.
     """
-    for number, entry in enumerate(notify):
+    for number, entry in enumerate(notify if tenant.team is not None else ()):
         place = ("notify", str(number))
         if (why := tenant.why_not_notifier(entry.by)) is not None:
             yield (*place, "by"), why
-        for keys, value in leaves(entry.settings):
+            continue  # which is not imported then
+        for keys, value in leaves({**_default_connections(entry.by), **entry.settings}):
             is_connection = keys[-1] == "connection" or keys[-1].endswith("conn_id")
             if is_connection and (why := tenant.why_not_connection(str(value))) is not None:
-                yield (*place, "settings", *keys), why
+                where = (*place, "settings", *keys) if keys[0] in entry.settings else (*place, "settings")
+                yield where, why if keys[0] in entry.settings else f"{keys[0]} is left out, and is {why}"
+
+
+def _default_connections(name: str) -> dict[str, Any]:
+    """Return the connections that a notifier takes where its settings name none."""
+    try:
+        notifier = NOTIFIERS.load(name)
+    except SpecError:  # said of its entry
+        return {}
+    section = getattr(notifier, "section", None)
+    if section is not None:
+        return {key: field.default for key, field in section.model_fields.items() if not field.is_required()}
+    parameters = inspect.signature(notifier).parameters.values() if callable(notifier) else ()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}

@@ -26,7 +26,7 @@ from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted
 from mlops.contract.sections.validate import Validate
 from mlops_provider.launcher_names import check_settings, known_launcher
-from mlops_provider.notify_spec import EVENTS, Notify
+from mlops_provider.notify_spec import EVENTS, MOST_HOURS, Notify
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.team_spec import TeamName
 
@@ -73,7 +73,7 @@ class Pipeline(Section):
 
     notify: list[Notify] = []
     """Whom to tell of what happens to its runs, and how."""
-    deadline_hours: float | None = Field(default=None, gt=0, validate_default=True)
+    deadline_hours: float | None = Field(default=None, gt=0, le=MOST_HOURS, validate_default=True)
     """When a run is ``late``: hours from when it is due, by which it must have succeeded. None: never."""
 
     ingest: Ingest
@@ -124,7 +124,7 @@ class Pipeline(Section):
         notify: list[Notify] = info.data.get("notify", [])
         if value is not None and not any("late" in entry.on for entry in notify):
             raise ValueError("given with an entry of notify that is told of late; nobody would hear of it")
-        if value is None and any("late" in entry.on and len(entry.on) < len(EVENTS) for entry in notify):
+        if value is None and any("late" in entry.on and {*entry.on} != {*EVENTS} for entry in notify):
             raise ValueError("a number of hours: notify names late, and without it no run is")
         return value
 

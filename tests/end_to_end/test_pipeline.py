@@ -500,9 +500,15 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told:
 
 
 @pytest.mark.usefixtures("restore_events")
-def test_missing_source_file(airflow: LiveAirflow) -> None:
+def test_missing_source_file(airflow: LiveAirflow, told: People) -> None:
+    """Whom it cannot tell changes nothing: Airflow takes a task that goes on after its end for one that was lost."""
     (airflow.home / "data/events.csv").unlink()
-    message = fail(airflow, 9, "ingest")
+    told.hook.released.clear()
+    try:
+        message = fail(airflow, 9, "ingest")
+    finally:
+        told.hook.released.set()
+    told.mailbox.wait_for("events: ingest failed (night_9)")
     assert "events" in message
     assert str(airflow.home / "data/events.csv") in message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import BaseNotifier
@@ -12,7 +13,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from mlops.contract.section import SpecError, check_section
 from mlops_provider.incidents import EXAMPLE, Incident
 from mlops_provider.notifier_names import NOTIFIERS
-from mlops_provider.notify_spec import Notify
+from mlops_provider.notify_spec import EVENTS, Notify
 from mlops_provider.section_file import KeyPath
 
 Send = Callable[[Incident], None]
@@ -55,16 +56,24 @@ def _of_airflow(notifier: type[BaseNotifier], settings: Mapping[str, Any], place
         made(incident).notify({})
 
     def made(incident: Incident) -> BaseNotifier:
-        return notifier(**_rendered(settings, incident))
+        return notifier(**_rendered(settings, replace(incident, links=_Links(incident.links))))
 
     try:
-        made(EXAMPLE)
+        for event in EVENTS:
+            made(replace(EXAMPLE, event=event))
     except TemplateError as error:
         fields = "event, subject, text, html, pipeline, dag_id, run_id, task_id, message, question, links"
         raise SpecError(f"{place}: a template has a mistake: {error}; incident has {fields}") from error
     except Exception as error:  # whatever somebody's class thinks of its arguments
         raise SpecError(f"{place}: {notifier.__name__} refuses them: {error}") from error
     return send
+
+
+class _Links(dict[str, str]):
+    """Which there are depends on what has happened: one that is not there is empty."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
 
 
 _TEMPLATES = SandboxedEnvironment(undefined=StrictUndefined)

@@ -12,7 +12,7 @@ from mlops_provider.incidents import Incident
 
 
 def _address(value: str) -> str:
-    if re.fullmatch(r"[^@\s,;]+@[^@\s,;]+", value) is None:
+    if re.fullmatch(r"[^@\s,;<>\x00-\x1f]+@[^@\s,;<>\x00-\x1f]+", value) is None:
         raise ValueError("a mail address such as oncall@example.com")
     return value
 

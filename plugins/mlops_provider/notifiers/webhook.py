@@ -7,7 +7,7 @@ from typing import ClassVar
 from mlops.contract.section import Section, Text
 from mlops_provider.incidents import Incident
 
-_SECONDS = 10.0
+_SECONDS = 4.0
 """After which a hook that does not answer is tried again."""
 
 

@@ -84,7 +84,7 @@ class ApproveOperator(TransitionOperator):
         decisions = self.patience(context).with_work(lambda: self._recorded(asked, deployment))
         if (refusal := asked.refusal(event, decisions)) is not None:
             self.log.warning("the answer does not count, the question is asked again: %s", refusal)
-            self._ask(asked, decisions, context)
+            self._ask(asked, decisions, context, is_told=False)
         decision, number = asked.decision(event), len(decisions) + 1
         self.patience(context).with_work(lambda: self._record(decision, number, deployment))
         decisions = [*decisions, decision]
@@ -115,8 +115,12 @@ class ApproveOperator(TransitionOperator):
             )
         return asked
 
-    def _ask(self, asked: Asked, decisions: list[Decision], context: Context) -> NoReturn:
-        """Leaves this process; `execute_complete` goes on."""
+    def _ask(self, asked: Asked, decisions: list[Decision], context: Context, *, is_told: bool = True) -> NoReturn:
+        """
+        Leaves this process; `execute_complete` goes on.
+
+        :param is_told: whether people get a message of it
+        """
         from airflow.sdk.exceptions import TaskAwaitingInput
         from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
         from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
@@ -147,9 +151,9 @@ class ApproveOperator(TransitionOperator):
                 f"{str(found[different[0]])[:80]!r}). Airflow's API server makes it anew where it has the plugin "
                 "`mlops`: install it there, or trigger a new run"
             )
-        # Now that there is something to answer; a killed try may tell people once more.
-        people_asked = incident_of("approval", context, question.subject, question.body)
-        tell(self.notify, people_asked, self.log)
+        if is_told:  # now that there is something to answer; a killed try may tell people once more
+            so_far = "".join(f"\nApproved by {found.by}; it takes {asked.approval.minimum}." for found in decisions)
+            tell(self.notify, incident_of("approval", context, question.subject + so_far, question.body), self.log)
         raise TaskAwaitingInput(method_name="execute_complete", timeout=timedelta(hours=asked.approval.timeout_hours))
 
     def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:

@@ -382,7 +382,7 @@ class StepOperator(BaseOperator):
         return kind(failure.message)
 
     def skipped(self, why: str) -> AirflowSkipException:
-        """Return what to raise where there is nothing to do, for a reason that people are told."""
+        """Return what to raise where nothing goes into production, for a reason that people are told."""
         self.news = why
         return AirflowSkipException(why)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlops.contract.section import SpecError, check_section
@@ -38,13 +38,13 @@ def telling(notify: Sequence[Notify], event: Event | None, callbacks: Any, *last
     return [*first, *told, *last]
 
 
-def notified(given: Sequence[Mapping[str, Any]], place: str) -> list[Notify]:
+def notified(given: Any, place: str) -> list[Notify]:
     """
     Check a task's ``notify``.
 
     :raises SpecError: where an entry is none
     """
-    if isinstance(given, (str, Mapping)):
+    if not isinstance(given, (list, tuple)):
         raise SpecError(f"{place}: notify must be a list of entries such as {{'by': 'smtp', ...}}, got {given!r}")
     return [
         check_section(Notify, entry, f"{place}: notify.{number}") if not isinstance(entry, Notify) else entry

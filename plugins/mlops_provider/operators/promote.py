@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
+from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.sections.release import Promote
@@ -59,7 +60,7 @@ class PromoteOperator(TransitionOperator):
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
         if (why := why_not_champion(version, deployment)) is not None:
-            raise self.skipped(why)
+            raise AirflowSkipException(why)  # cleared: what people decided since is no news to them
         self.news = f"Version {version.version} of {version.name} is in production. {version.parent.reason}"
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
 

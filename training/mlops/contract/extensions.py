@@ -110,7 +110,7 @@ class ExtensionPoint:
         module, _, attribute = path.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # of somebody's module, whatever it does when it is imported
+        except (Exception, SystemExit) as error:  # of somebody's module, whatever it does when it is imported
             kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
             raise SpecError(f"{self.kind} {name!r}: cannot import {path}: {kind}{error}") from error
         if missing := [each for each in self.attributes if not hasattr(found, each)]:

@@ -29,6 +29,8 @@ def _as_text(value: object) -> object:
 
 def _finite(value: object) -> object:
     """JSON holds no other numbers. Asked of a union of types, pydantic would say it once for each of them."""
+    if any(isinstance(each, (bytes, set)) for _, each in leaves(value)):
+        raise ValueError("text, numbers, true, false, null, and lists and mappings of them")
     try:
         json.dumps(value, allow_nan=False, default=str)
     except ValueError:
