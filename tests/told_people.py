@@ -144,5 +144,5 @@ def add_notify(home: Path) -> None:
     with (home / "dags/events.pipeline.yaml").open("a") as file:
         file.write(
             "notify:\n- {by: webhook, settings: {connection: hook}}\n"
-            "- {by: smtp, on: [failed, promoted], settings: {connection: mail, to: [oncall@example.com]}}\n"
+            "- {by: smtp, events: [failed, promoted], settings: {connection: mail, to: [oncall@example.com]}}\n"
         )

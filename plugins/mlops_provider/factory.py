@@ -129,7 +129,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
 def _deadline(pipeline: Pipeline) -> DeadlineAlert | None:
     if pipeline.deadline_hours is None:
         return None
-    notify = [entry.model_dump(mode="json") for entry in pipeline.notify if "late" in entry.on]
+    notify = [entry.model_dump(mode="json") for entry in pipeline.notify if "late" in entry.events]
     return deadline(pipeline.deadline_hours, notify, pipeline.pipeline)
 
 

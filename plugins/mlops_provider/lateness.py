@@ -33,7 +33,7 @@ def deadline(hours: float, notify: Sequence[Mapping[str, Any]], pipeline: str) -
     """
     place = f"the deadline of {pipeline!r}"
     entries = [check_section(Notify, entry, f"{place}: notify.{number}") for number, entry in enumerate(notify)]
-    if not any("late" in entry.on for entry in entries):
+    if not any("late" in entry.events for entry in entries):
         raise SpecError(f"{place}: no entry of notify is told of late")
     if not 0 < hours <= MOST_HOURS:
         raise SpecError(f"{place}: hours must be more than 0, and {MOST_HOURS} at most, got {hours!r}")

@@ -68,7 +68,7 @@ def tell_all(told: Sequence[tuple[Sequence[Notify], Incident]], log: Logger | lo
         (f"notify.{number} ({entry.by}{_connection(entry)}): {incident.subject}", _Sending(entry, incident))
         for notify, incident in told
         for number, entry in enumerate(notify)
-        if incident.event in entry.on
+        if incident.event in entry.events
     ]
     end = time.monotonic() + seconds
     for what, thread in sending:

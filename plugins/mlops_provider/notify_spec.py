@@ -33,7 +33,7 @@ class Notify(Section):
 
     by: Annotated[str, AfterValidator(_known_notifier)]
     """``smtp``, ``webhook``, one of a package, or a notifier of Airflow: ``package.module:Class``."""
-    on: list[Event] = Field(default=list(EVENTS), min_length=1)
+    events: list[Event] = Field(default=list(EVENTS), min_length=1)
     """
     What to tell of: a task ``failed`` for good; a run ``stopped`` without putting anything into production, though
     nothing failed; somebody's ``approval`` is asked for; a version was ``promoted``; the one before was put into

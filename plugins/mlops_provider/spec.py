@@ -122,9 +122,9 @@ class Pipeline(Section):
     @classmethod
     def _told_of_what_is_late(cls, value: float | None, info: ValidationInfo) -> float | None:
         notify: list[Notify] = info.data.get("notify", [])
-        if value is not None and not any("late" in entry.on for entry in notify):
+        if value is not None and not any("late" in entry.events for entry in notify):
             raise ValueError("given with an entry of notify that is told of late; nobody would hear of it")
-        if value is None and any("late" in entry.on and {*entry.on} != {*EVENTS} for entry in notify):
+        if value is None and any("late" in entry.events and {*entry.events} != {*EVENTS} for entry in notify):
             raise ValueError("a number of hours: notify names late, and without it no run is")
         return value
 

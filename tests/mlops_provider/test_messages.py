@@ -47,8 +47,8 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
         yield found
 
 
-def entry(by: str, on: list[str] | None = None, **settings: Any) -> Notify:
-    return Notify.model_validate({"by": by, "settings": settings} | ({} if on is None else {"on": on}))
+def entry(by: str, events: list[str] | None = None, **settings: Any) -> Notify:
+    return Notify.model_validate({"by": by, "settings": settings} | ({} if events is None else {"events": events}))
 
 
 def context(exception: Exception | None = None, **attributes: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_question_is_shown_as_its_form_shows_it(mailbox: Mailbox) -> None:
 @pytest.mark.parametrize("event", EVENTS)
 def test_each_is_told_of_what_they_asked_for_only(hook: Hook, event: str) -> None:
     others = [each for each in EVENTS if each != event]
-    notify = [entry("webhook", on=others, connection="hook"), entry("webhook", on=[event], connection="hook")]
+    notify = [entry("webhook", events=others, connection="hook"), entry("webhook", events=[event], connection="hook")]
     tell(notify, replace(EXAMPLE, event=event), log)  # type: ignore[arg-type]
     assert [each["event"] for each in hook.posted] == [event]
 
@@ -224,10 +224,10 @@ def test_a_template_sees_the_incident_only(template: str) -> None:
         ("[{by: smtp}]", r"notify.0.settings: the key 'to' is missing"),
         ("[{by: smtp, settings: {to: [nobody]}}]", "to.0 must be a mail address such as oncall@example.com, got 'nob"),
         (
-            "[{by: webhook, on: [faild]}]",
+            "[{by: webhook, events: [faild]}]",
             "'approval', 'promoted', 'rolled_back' or 'late', got 'faild'",
         ),
-        ("[{by: webhook, on: []}]", "must have at least 1 item"),
+        ("[{by: webhook, events: []}]", "must have at least 1 item"),
         ("[{by: webhook, settings: {conection: x}}]", "unknown key 'conection'; did you mean 'connection'"),
         ("{by: webhook}", "notify must be a list"),
         ("[{by: 'slakc.notify:Slack'}]", "cannot import slakc.notify:Slack"),
@@ -249,7 +249,7 @@ def test_a_mistake_in_a_pipeline_is_said_where_it_stands(tmp_path: Path, text: s
 def test_operators_take_it_too() -> None:
     common: dict[str, Any] = {"task_id": "ingest", "sources": {"a": {"path": "a.csv"}}, "event_time": "at"}
     common["pipeline"] = "flights"
-    step = IngestOperator(**common, notify=[{"by": "webhook", "on": ["failed"]}])
+    step = IngestOperator(**common, notify=[{"by": "webhook", "events": ["failed"]}])
     assert [type(each).__name__ for each in step.on_failure_callback] == ["Tell", "function"]
     assert not step.on_skipped_callback
     assert not step.on_success_callback, "a snapshot is nothing that people are told of"
@@ -264,14 +264,14 @@ def test_operators_take_it_too() -> None:
 
 
 def test_a_dag_says_it_once_for_all_its_tasks() -> None:
-    notify = [{"by": "webhook", "on": ["promoted"]}]
+    notify = [{"by": "webhook", "events": ["promoted"]}]
     with DAG(dag_id="flights", schedule=None, default_args={"notify": notify}):
         promote = PromoteOperator(task_id="promote", version="{{ x }}", registered_model="flights")
     assert [each.event for each in promote.on_success_callback] == ["promoted"]
 
 
 def test_a_run_that_is_late_says_since_when_and_how_it_stands(hook: Hook) -> None:
-    notify = [entry("webhook", on=["late"], connection="hook").model_dump(mode="json")]
+    notify = [entry("webhook", events=["late"], connection="hook").model_dump(mode="json")]
     run = {"dag_id": "flights", "dag_run_id": "r", "logical_date": "2026-01-10T00:00:00Z", "state": "running"}
     tell_late("flights", 7, notify, {"dag_run": run | {"queued_at": "2026-01-11T00:00:03Z"}})
     (posted,) = hook.posted
@@ -287,7 +287,7 @@ def test_a_run_that_is_late_says_since_when_and_how_it_stands(hook: Hook) -> Non
     [
         (0, [{"by": "webhook"}], "hours must be more than 0, and 8760 at most, got 0"),
         (1e12, [{"by": "webhook"}], "8760 at most"),
-        (7, [{"by": "webhook", "on": ["failed"]}], "no entry of notify is told of late"),
+        (7, [{"by": "webhook", "events": ["failed"]}], "no entry of notify is told of late"),
         (7, [{"by": "smtp"}], "notify.0.settings: the key 'to' is missing"),
         (7, [{"by": "smpt"}], "notify.0: by must be one of smtp"),
     ],
@@ -310,9 +310,9 @@ def test_a_pipeline_has_a_deadline_where_somebody_is_told(tmp_path: Path) -> Non
     assert (alert.interval, alert.callback.kwargs["hours"]) == (timedelta(hours=7), 7)
     with pytest.raises(SpecError, match="deadline_hours must be given with an entry of notify that is told of late"):
         load("deadline_hours: 7")
-    for on in ("[late]", "[late, failed, approval, stopped, promoted, failed]"):
+    for named in ("[late]", "[late, failed, approval, stopped, promoted, failed]"):
         with pytest.raises(SpecError, match="deadline_hours must be a number of hours: notify names late"):
-            load(f"notify: [{{by: webhook, on: {on}}}]")
+            load(f"notify: [{{by: webhook, events: {named}}}]")
     # Airflow adds it to dates: a larger one would take all DAGs of the folder out of service.
     with pytest.raises(SpecError, match=r"deadline_hours must be <= 8760, got 1000000000000.0"):
         load("notify: [{by: webhook}]\ndeadline_hours: 1.0e+12")

@@ -34,7 +34,7 @@ def telling(notify: Sequence[Notify], event: Event | None, callbacks: Any, *last
     :param last: ours, called after them
     """
     first = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks is not None else []
-    told = [Tell(event, notify)] if any(event in entry.on for entry in notify) and event is not None else []
+    told = [Tell(event, notify)] if any(event in entry.events for entry in notify) and event is not None else []
     return [*first, *told, *last]
 
 
