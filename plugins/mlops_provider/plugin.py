@@ -1,6 +1,6 @@
 """
 The plugin: serves the REST API and the reports of the steps behind Airflow's own login, makes forms of approvals anew,
-and keeps an API server on SQLite from waiting for itself.
+keeps an API server on SQLite from waiting for itself, and writes notes of runs that have ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlops.contract.addresses import API_PREFIX
 from mlops_provider.forms import FreshForms
+from mlops_provider.run_notes import RunNotes
 from mlops_provider.turns import OneWriter
 
 
@@ -39,6 +40,7 @@ class _Lazily:
 
 class MlopsPlugin(AirflowPlugin):
     name = "mlops"
+    listeners = [RunNotes()]  # noqa: RUF012
     fastapi_root_middlewares: list[dict[str, Any]] = [  # noqa: RUF012
         {"middleware": FreshForms, "name": "Fresh forms of approvals"}
     ]

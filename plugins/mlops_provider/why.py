@@ -14,7 +14,7 @@ from mlops_provider.exceptions import StepLostError
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
-from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS_KEY
 
 _AT_WORK = frozenset({"running", "queued", "scheduled", "deferred", "restarting"})
 _MOST_LINES = 20
@@ -134,14 +134,12 @@ class _Run:
             elif operator == "PromoteOperator" and state == "success":
                 version = ModelVersionRef.from_wire(self._client.xcom(*self._ids, task["task_id"]))
                 yield f"Version {version.version} of {version.name} was put into production."
-            elif state == "skipped" and (reason := self._reason(task)) is not None:
+            elif state == "skipped" and (reason := self._news(task)):
                 yield f"{_name(task)} was skipped, and what follows it: {reason}"
 
-    def _reason(self, task: Mapping[str, Any]) -> str | None:
+    def _news(self, task: Mapping[str, Any]) -> Any:
         """Why a task skipped itself; None where an earlier one did, and Airflow skipped it with that."""
-        if task["start_date"] is None:
-            return None
-        return next((entry["reason"] for entry in self._log(task) if "reason" in entry), None)
+        return self._client.xcom(*self._ids, task["task_id"], NEWS_KEY)
 
     def _log(self, task: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self._client.log_entries(*self._ids, task["task_id"], task["try_number"], task["map_index"])

@@ -12,7 +12,7 @@ from live_airflow import LiveAirflow
 from turns import on_turn
 
 from mlops.contract.refs import DatasetRef, ModelVersionRef
-from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operator_keys import FAILURE_KEY
 
 RUN_SECONDS = 300
 FEATURES = """

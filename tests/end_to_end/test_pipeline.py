@@ -102,6 +102,9 @@ def mlops(airflow: LiveAirflow, *arguments: str, **environment: str) -> subproce
 
 def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) -> None:
     assert set(airflow.states(first_night).values()) == {"success"}
+    ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
+    promoted = f"Version 1 of events is in production. {ref.parent.reason}"
+    assert airflow.client.run("events", first_night)["note"] == promoted, "the grid is as green where nothing is better"
     assert ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "promote")).version == "1"
 
 
@@ -338,7 +341,7 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         )  # fmt: skip
         assert waiting.question == f"{waiting.airflow}/tasks/approve/required_actions"
         posted = told.hook.wait_for(lambda each: each["event"] == "approval" and each["run_id"] == run_id)
-        assert posted["links"]["Answer"] == airflow.stack.airflow_url + waiting.question
+        assert posted["links"]["Answer"] == waiting.question
         assert posted["message"] == form(airflow, run_id, "judging")["subject"]
         assert asked_for.partition("](")[0] in posted["question"]
         late = told.hook.wait_for(lambda each: each["event"] == "late" and each["run_id"] == run_id)
@@ -359,9 +362,12 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         cleared |= {"only_failed": False, "reset_dag_runs": True}
         airflow.client.request("POST", "/dags/judging/clearTaskInstances", json=cleared)
         form(airflow, run_id, "judging")
+        place = f"/dags/judging/dagRuns/{run_id}"
+        airflow.client.request("PATCH", place, json={"note": "vera's last word"})
         answer(airflow, "vera", run_id, "Approve", "ship it", "judging")
         assert airflow.client.wait("judging", run_id, NIGHT_SECONDS) == "success"
         assert client.ask_stage("judging", version.version).is_done
+        assert "vera's last word" in airflow.client.run("judging", run_id)["note"], "a person's note stays"
         _judge_weights(client, airflow, elsewhere, version)
     finally:
         client.close()
@@ -480,6 +486,8 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told
     posted = told.hook.wait_for(lambda each: each["run_id"] == run_id)
     assert posted["event"] == ("promoted" if report["passed"] else "stopped")
     assert report["reason"] in posted["message"]
+    said = posted["message"] if report["passed"] else f"Nothing goes into production: {posted['message']}"
+    assert airflow.client.run("events", run_id)["note"] == said
 
 
 @pytest.mark.usefixtures("restore_events")
@@ -497,6 +505,7 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told:
     assert (posted["event"], posted["task_id"], posted["message"]) == ("failed", "validate", message)
     assert posted["links"]["Report"] == airflow.stack.airflow_url + report
     assert [each["event"] for each in told.hook.posted if each["run_id"] == "night_15"] == ["failed"], "once"
+    assert airflow.client.run("events", "night_15")["note"].startswith(f"validate failed: {message[:500]}")
 
 
 @pytest.mark.usefixtures("restore_events")

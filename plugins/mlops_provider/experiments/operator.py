@@ -13,7 +13,7 @@ from mlops.contract.step import Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.experiments.names import ASKED_AT, STEPS, person_of
 from mlops_provider.links import ReportLink, TrackingLink, report_url, run_url
-from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operator_keys import FAILURE_KEY
 from mlops_provider.operators.callbacks import say_why
 from mlops_provider.operators.runs import refuse_others, waiting_shown
 

@@ -32,7 +32,7 @@ from mlops.contract.settings import settings_text
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import ADMIN, Stack
-from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operator_keys import FAILURE_KEY
 
 DAG_ID = "flight_ranking"
 ZONE = ZoneInfo("America/New_York")

@@ -173,7 +173,7 @@ class ApproveOperator(TransitionOperator):
         )
         ref = super().execute(context)
         if not approved:
-            raise self.skipped(f"version {ref['version']} of {ref['name']} is archived: {why}")
+            raise self.skipped(f"version {ref['version']} of {ref['name']} is archived: {why}", context)
         return ref
 
     def _recorded(self, asked: Asked, deployment: Deployment) -> list[Decision]:

@@ -23,6 +23,7 @@ from mlops_provider.launcher_names import check_launcher, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS_KEY
 from mlops_provider.operators.adopted import handed_on
 from mlops_provider.operators.callbacks import check_notifiers, notified, say_why, telling
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
     from mlops_provider.notify_spec import Event
     from mlops_provider.patience import Patience
-
-FAILURE_KEY = "failure"
-"""XCom of a failed step: its :class:`mlops.contract.step.Failure`, for whoever follows a run."""
 
 
 class StepOperator(BaseOperator):
@@ -381,9 +379,14 @@ class StepOperator(BaseOperator):
         kind = StepRetryableError if failure.retryable else StepFailedError
         return kind(failure.message)
 
-    def skipped(self, why: str) -> AirflowSkipException:
-        """Return what to raise where nothing goes into production, for a reason that people are told."""
-        self.news = why
+    def say(self, news: str, context: Context, *, is_told: bool = True) -> None:
+        """Leave a sentence in the note of the run, and in a message where people are to be told."""
+        self.news = news if is_told else ""
+        context["ti"].xcom_push(key=NEWS_KEY, value=news)
+
+    def skipped(self, why: str, context: Context, *, is_told: bool = True) -> AirflowSkipException:
+        """Return what to raise where nothing goes into production. For the parameters see :meth:`say`."""
+        self.say(why, context, is_told=is_told)
         return AirflowSkipException(why)
 
     def tell(self, failure: Failure, context: Context) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.sections.release import Promote
@@ -60,8 +59,9 @@ class PromoteOperator(TransitionOperator):
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
         if (why := why_not_champion(version, deployment)) is not None:
-            raise AirflowSkipException(why)  # cleared: what people decided since is no news to them
-        self.news = f"Version {version.version} of {version.name} is in production. {version.parent.reason}"
+            # Cleared: what people decided since is no news to them.
+            raise self.skipped(why, context, is_told=False)
+        self.say(f"Version {version.version} of {version.name} is in production. {version.parent.reason}", context)
         context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
 
 

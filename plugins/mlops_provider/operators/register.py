@@ -44,7 +44,7 @@ class RegisterOperator(TransitionOperator):
         report = ReportRef.from_wire(self.upstream)
         if not report.passed:
             report = verified(ReportRef, self.upstream, self.task_id, self._deployment())
-            raise self.skipped(f"not registered: {report.reason}")
+            raise self.skipped(f"not registered: {report.reason}", context)
         return super().execute(context)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import AssetAlias
-from airflow.sdk.exceptions import AirflowSkipException
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.section import Section
@@ -93,11 +92,11 @@ class RollbackOperator(TransitionOperator):
         if self.champion and ENTRY not in ref.artifacts:  # between the look-up and the step
             raise self._other(version)
         if (why := why_not_champion(version, deployment)) is not None:
-            raise AirflowSkipException(why)  # cleared: what people decided since is no news to them
-        self.news = (
-            f"Version {version.version} of {version.name} is in production again. "
-            f"{context['dag_run'].triggering_user_name or 'Somebody'} says: {self.why}"
-        )
+            # Cleared: what people decided since is no news to them.
+            raise self.skipped(why, context, is_told=False)
+        person = context["dag_run"].triggering_user_name or "Somebody"
+        again = f"Version {version.version} of {version.name} is in production again."
+        self.say(f"{again} {person} says: {self.why}", context)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
 
     def _champion(self, deployment: Deployment) -> ModelVersionRef:

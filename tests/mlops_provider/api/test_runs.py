@@ -13,7 +13,7 @@ from rest_world import NAME, NIGHT, World
 from mlops.contract.refs import Artifact, CheckpointRef, ModelVersionRef
 from mlops.contract.rest import NewRollback
 from mlops_provider.links import report_url
-from mlops_provider.operators.base import FAILURE_KEY
+from mlops_provider.operator_keys import FAILURE_KEY
 
 
 @pytest.mark.parametrize("state", ["running", "success"])
