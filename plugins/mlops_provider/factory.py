@@ -21,6 +21,7 @@ from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.lateness import deadline
 from mlops_provider.messages import message_of, tell_all
 from mlops_provider.notify_spec import Event, Notify
+from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -70,7 +71,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         max_active_runs=1,
         default_args=pipeline.default_args(),
         deadline=_deadline(pipeline),
-        tags=["mlops", *pipeline.tags],
+        tags=[PIPELINE_TAG, *pipeline.tags],
         params={
             name: _param(pipeline, step, name)
             for step, names in parameters.items()
@@ -129,8 +130,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
 def _deadline(pipeline: Pipeline) -> DeadlineAlert | None:
     if pipeline.deadline_hours is None:
         return None
-    notify = [entry.model_dump(mode="json") for entry in pipeline.notify if "late" in entry.events]
-    return deadline(pipeline.deadline_hours, notify, pipeline.pipeline)
+    return deadline(pipeline.deadline_hours, pipeline.notify, pipeline.pipeline)
 
 
 def _judged(pipeline: Pipeline) -> dict[str, Param]:
@@ -169,7 +169,7 @@ def _rollback_dag(team: str | None, names: str, folder: Path) -> DAG:
         catchup=False,
         is_paused_upon_creation=False,  # who needs it is in a hurry
         max_active_runs=1,
-        tags=["mlops", "operations"],
+        tags=[PIPELINE_TAG, "operations"],
         params={
             "model": Param(
                 type="string",

@@ -10,16 +10,16 @@ from typing import Any
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from mlops.contract.section import SpecError, check_section
+from mlops.contract.section import SpecError
 from mlops_provider.incidents import incident_of_run
 from mlops_provider.messages import tell
-from mlops_provider.notifiers.named import mistakes
-from mlops_provider.notify_spec import MOST_HOURS, Notify
+from mlops_provider.notifiers.named import check_notifiers
+from mlops_provider.notify_spec import MOST_HOURS, Notify, notified
 
 log = logging.getLogger(__name__)
 
 
-def deadline(hours: float, notify: Sequence[Mapping[str, Any]], pipeline: str) -> DeadlineAlert:
+def deadline(hours: float, notify: Sequence[Mapping[str, Any] | Notify], pipeline: str) -> DeadlineAlert:
     """
     Return a DAG's ``deadline``: whoever wants to know of ``late`` runs is told of one that has not succeeded in time.
 
@@ -32,14 +32,13 @@ def deadline(hours: float, notify: Sequence[Mapping[str, Any]], pipeline: str) -
     :raises SpecError: where nobody would be told
     """
     place = f"the deadline of {pipeline!r}"
-    entries = [check_section(Notify, entry, f"{place}: notify.{number}") for number, entry in enumerate(notify)]
+    entries = notified(notify, place)
     if not any("late" in entry.events for entry in entries):
         raise SpecError(f"{place}: no entry of notify is told of late")
     if not 0 < hours <= MOST_HOURS:
         raise SpecError(f"{place}: hours must be more than 0, and {MOST_HOURS} at most, got {hours!r}")
-    if wrong := [f"{place}: {mistake}" for _, mistake in mistakes(entries)]:
-        raise SpecError("\n".join(wrong))
-    told = [entry.model_dump(mode="json") for entry in entries]
+    check_notifiers(entries, notify, place)
+    told = [entry.model_dump(mode="json") for entry in entries if "late" in entry.events]
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(hours=hours),

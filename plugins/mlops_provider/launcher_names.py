@@ -20,15 +20,6 @@ LAUNCHERS: Final = ExtensionPoint(
 """Classes that implement :class:`mlops_provider.launchers.base.Launcher`."""
 
 
-def known_launcher(name: str) -> str:
-    """:raises ValueError: saying what would do, where no launcher has this name"""
-    try:
-        LAUNCHERS.import_path(name)
-    except SpecError:
-        raise ValueError(LAUNCHERS.wanted(name)) from None
-    return name
-
-
 def check_launcher(name: str | None, place: str) -> None:
     """
     :param place: where it stands, the beginning of the message

@@ -14,6 +14,7 @@ from airflow.sdk.configuration import conf
 from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.notifiers.named import sender
 from mlops_provider.notify_spec import Event, Notify
+from mlops_provider.operator_keys import WITHOUT_A_WORD
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,10 +50,7 @@ def message_of(event: Event, context: Context) -> str:
     if event != "failed":
         return str(getattr(context["task"], "news", ""))
     if error is None:  # Airflow's DAG processor speaks for a process that cannot
-        return (
-            "It ended without a word: killed, out of memory, with its machine, or never started. "
-            "The log shows how far it came."
-        )
+        return f"{WITHOUT_A_WORD} The log shows how far it came."
     return str(error) or type(error).__name__
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from mlops.contract.section import Json, Section, SpecError, leaves
+from mlops.contract.section import Json, Section, SpecError, check_section, leaves
 from mlops_provider.notifier_names import NOTIFIERS
 from mlops_provider.section_file import KeyPath
 from mlops_provider.team_spec import Tenant
@@ -19,19 +19,10 @@ MOST_HOURS: Final = 8760
 """The longest deadline, a year: Airflow adds it to dates."""
 
 
-def _known_notifier(name: str) -> str:
-    """:raises ValueError: saying what would do, where no notifier has this name"""
-    try:
-        NOTIFIERS.import_path(name)
-    except SpecError:
-        raise ValueError(NOTIFIERS.wanted(name)) from None
-    return name
-
-
 class Notify(Section):
     """One entry of ``notify``: by what, and of what."""
 
-    by: Annotated[str, AfterValidator(_known_notifier)]
+    by: Annotated[str, AfterValidator(NOTIFIERS.check_named)]
     """``smtp``, ``webhook``, one of a package, or a notifier of Airflow: ``package.module:Class``."""
     events: list[Event] = Field(default=list(EVENTS), min_length=1)
     """
@@ -41,6 +32,21 @@ class Notify(Section):
     """
     settings: dict[str, Json] = {}
     """The notifier's own; of one of Airflow's its arguments, whose texts may be templates of ``incident``."""
+
+
+def notified(given: Any, place: str) -> list[Notify]:
+    """
+    Check entries as a DAG gives them; those of a pipeline's file are there as they were checked.
+
+    :param place: where they stand, the beginning of a message
+    :raises SpecError: where one is none
+    """
+    if not isinstance(given, (list, tuple)):
+        raise SpecError(f"{place}: notify must be a list of entries such as {{'by': 'smtp', ...}}, got {given!r}")
+    return [
+        entry if isinstance(entry, Notify) else check_section(Notify, entry, f"{place}: notify.{number}")
+        for number, entry in enumerate(given)
+    ]
 
 
 def trespasses(notify: Sequence[Notify], tenant: Tenant) -> Iterator[tuple[KeyPath, str]]:

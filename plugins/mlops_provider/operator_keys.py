@@ -1,4 +1,4 @@
-"""Keys under which a task leaves what it has to say beside its ref, as XComs."""
+"""What the parts of the provider know a pipeline's tasks by: keys of XComs, and the tag of the DAGs."""
 
 from __future__ import annotations
 
@@ -7,4 +7,9 @@ from typing import Final
 FAILURE_KEY: Final = "failure"
 """Of a failed step: its :class:`mlops.contract.step.Failure`, for whoever follows a run."""
 NEWS_KEY: Final = "news"
-"""A sentence: what has gone into production by it, or why it had nothing to do and was skipped."""
+"""Of a step: a mapping whose :data:`NEWS` is a sentence, what has gone into production by it, or why nothing has."""
+NEWS: Final = "said"
+PIPELINE_TAG: Final = "mlops"
+"""Tag of the DAGs that are pipelines; those of files have it, and a DAG in Python may."""
+WITHOUT_A_WORD: Final = "It ended without a word: killed, out of memory, with its machine, or never started."
+"""What Airflow's DAG processor says of a task whose process cannot."""

@@ -2,38 +2,37 @@
 What came of a run, as the note of its DAG run, where Airflow's pages and REST show it.
 
 A night that was no better is as green there as one that promoted a model, and why a night failed is four pages deep.
-A listener of Airflow's scheduler writes the note when a run has ended, of what the run's tasks have said. A note that a
-person wrote stays.
+A listener of Airflow's scheduler writes the note when a run of a pipeline has ended, of what its tasks have said. A
+note that a person wrote stays.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.listeners import hookimpl
 
-from mlops.contract.step import STEPS
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS_KEY
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY, PIPELINE_TAG
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
 
-OPERATORS: Final = frozenset(
-    {f"{name.title()}Operator" for name in (*STEPS, "approve", "canary", "rollback", "experiment")}
-)
 MOST_CHARACTERS: Final = 1000
 """Of a note, as Airflow's database keeps them."""
-_LOST: Final = "its process was lost: killed, out of memory, or with its machine"
-
-log = logging.getLogger(__name__)
+_CAUSES: Final[Mapping[str, str]] = {
+    "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
+    "all_tasks_deadlocked": "No task of it could run any more, for the state that others are in.",
+}
+"""Why a run failed none of whose tasks has, by the word that Airflow has for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """A task of ours, as it ended."""
+    """A task, as it ended."""
 
     task_id: str
     state: str
@@ -47,16 +46,23 @@ class Ended:
         return self.task_id if self.map_index == -1 else f"{self.task_id}[{self.map_index}]"
 
 
-def note_of(tasks: Sequence[Ended]) -> str:
+def note_of(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
     """
-    Say what came of a run; empty where its tasks have nothing to tell.
+    Say what came of a run; empty where there is nothing to tell.
 
+    :param state: of the run
     :param tasks: in the order in which they ended
+    :param cause: Airflow's word for why the run ended
     """
-    failed = [f"{task.name} failed: {task.failure or _LOST}" for task in tasks if task.state == "failed"]
-    done = [task.news for task in tasks if task.state == "success" and task.news]
-    skipped = [f"Nothing goes into production: {task.news}" for task in tasks if task.state == "skipped" and task.news]
-    said = "\n".join(failed or done[-1:] or skipped[:1])
+    if state == "failed":
+        failed = [
+            f"{task.name} failed: {task.failure or 'its log says why'}" for task in tasks if task.state == "failed"
+        ]
+        said = "\n".join(failed) or _CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")
+    else:
+        done = [task.news for task in tasks if task.state == "success" and task.news]
+        skipped = [task.news for task in tasks if task.state == "skipped" and task.news]
+        said = done[-1] if done else f"Nothing goes into production: {skipped[0]}" if skipped else ""
     return said if len(said) <= MOST_CHARACTERS else f"{said[: MOST_CHARACTERS - 4]} ..."
 
 
@@ -65,34 +71,81 @@ class RunNotes:
 
     @hookimpl
     def on_dag_run_success(self, dag_run: DagRun, msg: str) -> None:
-        write_note(dag_run)
+        write_note(dag_run, "success", msg)
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: DagRun, msg: str) -> None:
-        write_note(dag_run)
+        write_note(dag_run, "failed", msg)
 
 
-def write_note(run: DagRun) -> None:
-    """Write the note of a run that has ended, unless a person has written one."""
+def write_note(run: DagRun, state: str, cause: str) -> None:
+    """
+    Write the note of a pipeline's run that has ended, unless a person has written one.
+
+    :param state: that it has ended in
+    :param cause: Airflow's word for why
+    """
+    from airflow.models.dag import DagTag
+    from sqlalchemy import select
     from sqlalchemy.orm import object_session
 
     session = object_session(run)
-    if session is None or (run.dag_run_note is not None and run.dag_run_note.user_id is not None):
+    if session is None:
         return
     # The scheduler's own transaction, not another one: on SQLite that would wait for this, for ever.
     with session.no_autoflush:
-        note = note_of(_tasks(run, session))
-        if note or run.note:  # one of before, where it was cleared and has nothing to tell now
-            run.note = note
+        ours = select(DagTag.name).where(DagTag.dag_id == run.dag_id, DagTag.name == PIPELINE_TAG)
+        if session.scalar(ours) is not None:
+            put_note(session, run.id, note_of(state, _tasks(run, session), cause))
 
 
-def _tasks(run: DagRun, session: Any) -> list[Ended]:
+def put_note(session: Session, run_id: int, note: str) -> None:
+    """
+    Replace our note of a run, or write the first one; a person's stays, also one that is written at this moment.
+
+    Not by the objects of the session: these are written later, where a note of somebody would be lost, or fail the
+    scheduler's transaction and all that is in it.
+
+    :param run_id: of the database
+    """
+    from airflow.models.dagrun import DagRunNote
+    from airflow.sdk.timezone import utcnow
+    from sqlalchemy import update
+    from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+    now = utcnow()
+    ours = update(DagRunNote).where(DagRunNote.dag_run_id == run_id, DagRunNote.user_id.is_(None))
+    found = session.execute(ours.values(content=note, updated_at=now).execution_options(synchronize_session=False))
+    if found.rowcount or not note:  # type: ignore[attr-defined]
+        return
+    values = {"dag_run_id": run_id, "content": note, "created_at": now, "updated_at": now}
+    match session.get_bind().dialect.name:
+        case "mysql":
+            session.execute(mysql.insert(DagRunNote).values(values).prefix_with("IGNORE"))
+        case "postgresql":
+            session.execute(postgresql.insert(DagRunNote).values(values).on_conflict_do_nothing())
+        case _:
+            session.execute(sqlite.insert(DagRunNote).values(values).on_conflict_do_nothing())
+
+
+def _tasks(run: DagRun, session: Session) -> list[Ended]:
+    from airflow.models.taskinstance import TaskInstance
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
 
-    instances = [each for each in run.get_task_instances(session=session) if each.operator in OPERATORS]
-    if not instances:
-        return []
+    instances = session.execute(
+        select(
+            TaskInstance.task_id,
+            TaskInstance.map_index,
+            TaskInstance.state,
+            TaskInstance.start_date,
+            TaskInstance.end_date,
+        ).where(
+            TaskInstance.dag_id == run.dag_id,
+            TaskInstance.run_id == run.run_id,
+            TaskInstance.state.in_(("success", "failed", "skipped")),
+        )
+    ).all()
     rows = session.scalars(
         select(XComModel).where(
             XComModel.dag_id == run.dag_id,
@@ -100,21 +153,29 @@ def _tasks(run: DagRun, session: Any) -> list[Ended]:
             XComModel.key.in_((NEWS_KEY, FAILURE_KEY)),
         )
     )
-    said = {(row.task_id, row.map_index, row.key): XComModel.deserialize_value(row) for row in rows}
-    instances.sort(key=lambda each: (each.end_date is None, each.end_date))
+    said = {(row.task_id, row.map_index, row.key): (row.timestamp, XComModel.deserialize_value(row)) for row in rows}
+
+    def of(each: Any, key: str, field: str) -> str:
+        return _text(said.get((each.task_id, each.map_index, key)), field, each.start_date)
+
     return [
         Ended(
             task_id=each.task_id,
             map_index=each.map_index,
             state=str(each.state),
-            news=_text(said.get((each.task_id, each.map_index, NEWS_KEY))),
-            failure=_text(said.get((each.task_id, each.map_index, FAILURE_KEY))),
+            news=of(each, NEWS_KEY, NEWS),
+            failure=of(each, FAILURE_KEY, "message"),
         )
-        for each in instances
+        for each in sorted(instances, key=lambda each: (each.end_date is None, each.end_date))
     ]
 
 
-def _text(said: Any) -> str:
-    """Of what somebody may have edited."""
-    message = said.get("message") if isinstance(said, Mapping) else said
+def _text(said: tuple[datetime, Any] | None, field: str, since: datetime | None) -> str:
+    """
+    Return what a task has said; empty where it said nothing, or before it was cleared, or somebody has edited it, or an
+    XCom backend keeps it elsewhere.
+    """
+    if said is None or since is None or said[0] < since or not isinstance(said[1], Mapping):
+        return ""
+    message = said[1].get(field)
     return message if isinstance(message, str) else ""

@@ -25,7 +25,7 @@ from mlops.contract.sections.release import Promote, Register
 from mlops.contract.sections.train import Train
 from mlops.contract.sections.tune import Tune, fitted
 from mlops.contract.sections.validate import Validate
-from mlops_provider.launcher_names import check_settings, known_launcher
+from mlops_provider.launcher_names import LAUNCHERS, check_settings
 from mlops_provider.notify_spec import EVENTS, MOST_HOURS, Notify
 from mlops_provider.pod_spec import Place, Pods, of_step
 from mlops_provider.team_spec import TeamName
@@ -63,7 +63,7 @@ class Pipeline(Section):
     retry_delay_seconds: float = Field(default=10, gt=0)
     """Doubles from try to try."""
 
-    launcher: Annotated[str, AfterValidator(known_launcher)] | None = None
+    launcher: Annotated[str, AfterValidator(LAUNCHERS.check_named)] | None = None
     """How the steps run: ``process`` of Airflow's worker, Kubernetes ``pod``, or by a launcher of another package: the
     name of its entry point, or ``package.module:Class``. None: the deployment's choice."""
     pods: dict[Place, Pods] = {}

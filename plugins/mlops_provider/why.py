@@ -14,7 +14,7 @@ from mlops_provider.exceptions import StepLostError
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS_KEY
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY
 
 _AT_WORK = frozenset({"running", "queued", "scheduled", "deferred", "restarting"})
 _MOST_LINES = 20
@@ -139,7 +139,8 @@ class _Run:
 
     def _news(self, task: Mapping[str, Any]) -> Any:
         """Why a task skipped itself; None where an earlier one did, and Airflow skipped it with that."""
-        return self._client.xcom(*self._ids, task["task_id"], NEWS_KEY)
+        said = self._client.xcom(*self._ids, task["task_id"], NEWS_KEY)
+        return said.get(NEWS) if isinstance(said, dict) else None
 
     def _log(self, task: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self._client.log_entries(*self._ids, task["task_id"], task["try_number"], task["map_index"])

@@ -2,59 +2,142 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from pathlib import Path
 
-from mlops_provider.run_notes import MOST_CHARACTERS, Ended, note_of
+import pytest
+from airflow.models.dagrun import DagRunNote
+from airflow.sdk.timezone import utcnow
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+
+from mlops_provider.run_notes import MOST_CHARACTERS, Ended, note_of, put_note
 
 
 @pytest.mark.parametrize(
-    ("tasks", "note"),
+    ("state", "tasks", "cause", "note"),
     [
-        pytest.param([], "", id="nothing of ours"),
-        pytest.param([Ended(task_id="ingest", state="success")], "", id="a snapshot is no news"),
+        pytest.param("success", [], "success", "", id="nothing of ours"),
+        pytest.param("success", [Ended(task_id="ingest", state="success")], "", "", id="a snapshot is no news"),
         pytest.param(
+            "success",
             [Ended(task_id="evaluate", state="success"), Ended(task_id="promote", state="success", news="Version 3.")],
+            "",
             "Version 3.",
             id="promoted",
         ),
         pytest.param(
+            "success",
             [
                 Ended(task_id="register", state="skipped", news="not registered: no better"),
                 Ended(task_id="promote", state="skipped"),
             ],
+            "",
             "Nothing goes into production: not registered: no better",
             id="no better",
         ),
         pytest.param(
+            "failed",
             [
                 Ended(task_id="validate", state="failed", failure="40 rows"),
                 Ended(task_id="train", state="upstream_failed"),
             ],
+            "task_failure",
             "validate failed: 40 rows",
             id="failed",
         ),
         pytest.param(
+            "failed",
             [Ended(task_id="train", state="failed")],
-            "train failed: its process was lost: killed, out of memory, or with its machine",
+            "task_failure",
+            "train failed: its log says why",
             id="lost",
         ),
         pytest.param(
+            "failed",
             [
                 Ended(task_id="train", state="failed", map_index=1, failure="NaN"),
-                Ended(task_id="train", state="failed", map_index=2, failure="NaN at 2"),
+                Ended(task_id="promote", state="success", news="Version 3."),
+                Ended(task_id="clean", state="failed"),
+            ],
+            "task_failure",
+            "train[1] failed: NaN\nclean failed: its log says why",
+            id="of several, and not what another branch has brought about",
+        ),
+        pytest.param(
+            "success",
+            [
+                Ended(task_id="check", state="failed", failure="may fail"),
                 Ended(task_id="promote", state="success", news="Version 3."),
             ],
-            "train[1] failed: NaN\ntrain[2] failed: NaN at 2",
-            id="of several",
+            "success",
+            "Version 3.",
+            id="a failure that the DAG bears",
         ),
+        pytest.param(
+            "failed",
+            [Ended(task_id="register", state="skipped", news="not registered: no better")],
+            "timed_out",
+            "It took longer than its DAG allows (dagrun_timeout).",
+            id="too long",
+        ),
+        pytest.param("failed", [], "new_word", "It failed: new_word", id="for a cause of a later Airflow"),
     ],
 )
-def test_it_says_what_came_of_the_run(tasks: list[Ended], note: str) -> None:
-    assert note_of(tasks) == note
+def test_it_says_what_came_of_the_run(state: str, tasks: list[Ended], cause: str, note: str) -> None:
+    assert note_of(state, tasks, cause) == note
 
 
 def test_a_long_one_fits_into_the_database() -> None:
     """Broken: PostgreSQL would refuse it, and with it the transaction in which the scheduler ends runs."""
-    note = note_of([Ended(task_id="validate", state="failed", failure="ö" * 5000)])
+    note = note_of("failed", [Ended(task_id="validate", state="failed", failure="ö" * 5000)])
     assert len(note) == MOST_CHARACTERS
     assert note.endswith(" ...")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Session]:
+    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db")
+    DagRunNote.__table__.create(engine)  # type: ignore[attr-defined]
+    with Session(engine) as session:
+        yield session
+    engine.dispose()
+
+
+def _notes(session: Session) -> list[tuple[int, str | None, str | None]]:
+    columns = select(DagRunNote.dag_run_id, DagRunNote.user_id, DagRunNote.content)
+    return [(run, user, content) for run, user, content in session.execute(columns)]
+
+
+def _by_a_person(session: Session, run_id: int) -> None:
+    now = utcnow()
+    row = {"dag_run_id": run_id, "content": "mine", "user_id": "7", "created_at": now, "updated_at": now}
+    session.connection().execute(DagRunNote.__table__.insert().values(row))  # type: ignore[attr-defined]
+
+
+def test_ours_is_written_anew_and_a_persons_stays(database: Session) -> None:
+    put_note(database, 1, "")
+    assert _notes(database) == [], "where there is nothing to tell, no note"
+    put_note(database, 1, "train failed: NaN")
+    put_note(database, 1, "Version 3.")
+    put_note(database, 2, "train failed: NaN")
+    put_note(database, 2, "")
+    _by_a_person(database, 3)
+    put_note(database, 3, "Version 4.")
+    assert _notes(database) == [(1, None, "Version 3."), (2, None, ""), (3, "7", "mine")]
+
+
+def test_one_that_somebody_writes_at_the_same_moment_stays(database: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: the scheduler's transaction would fail, and with it the end of every run that is in it."""
+    execute = database.execute
+
+    def slow(statement: object, *args: object, **kwargs: object) -> object:
+        found = execute(statement, *args, **kwargs)  # type: ignore[call-overload]
+        if getattr(statement, "is_update", False):
+            _by_a_person(database, 1)
+        return found
+
+    monkeypatch.setattr(database, "execute", slow)
+    put_note(database, 1, "Version 3.")
+    monkeypatch.undo()
+    assert _notes(database) == [(1, "7", "mine")]

@@ -15,6 +15,7 @@ from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
 from mlops_provider.experiments.names import NOTED, dag_id_of
 from mlops_provider.experiments.operator import ExperimentOperator
+from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.spec import Pipeline
 
 TASK: Final = "experiment"
@@ -33,7 +34,7 @@ def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
         catchup=False,
         is_paused_upon_creation=False,  # nothing runs but what somebody asks for
         default_args=pipeline.default_args(),
-        tags=["mlops", "experiments", *pipeline.tags],
+        tags=[PIPELINE_TAG, "experiments", *pipeline.tags],
         params=parameters(pipeline),
     ) as dag:
         ExperimentOperator(

@@ -39,6 +39,19 @@ def sender(name: str, settings: Mapping[str, Any], place: str) -> Send:
     return lambda incident: notifier.send(section, incident)
 
 
+def check_notifiers(notify: Sequence[Notify], given: Sequence[Any], place: str) -> None:
+    """
+    Check the settings of entries that a DAG gives; those of a pipeline's file were checked with it, once for all tasks.
+
+    :param given: the entries, before they were checked
+    :raises SpecError: one line for each mistake
+    """
+    if any(isinstance(entry, Notify) for entry in given):
+        return
+    if wrong := [f"{place}: {mistake}" for _, mistake in mistakes(notify)]:
+        raise SpecError("\n".join(wrong))
+
+
 def mistakes(notify: Sequence[Notify]) -> Iterator[tuple[KeyPath, str]]:
     """Yield what is wrong with entries' settings, and where; their notifiers are imported."""
     for number, entry in enumerate(notify):

@@ -23,9 +23,11 @@ from mlops_provider.launcher_names import check_launcher, check_settings
 from mlops_provider.launchers.base import DeferrableLauncher, Launch, Launcher, Outcome, StepTask
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS_KEY
+from mlops_provider.notifiers.named import check_notifiers
+from mlops_provider.notify_spec import Event, notified
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY
 from mlops_provider.operators.adopted import handed_on
-from mlops_provider.operators.callbacks import check_notifiers, notified, say_why, telling
+from mlops_provider.operators.callbacks import say_why, telling
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
 from mlops_provider.operators.ownership import check_team
 from mlops_provider.operators.runs import Asked, refuse_others, waiting_shown
@@ -36,7 +38,6 @@ from mlops_provider.pod_spec import Pods
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mlops_provider.notify_spec import Event
     from mlops_provider.patience import Patience
 
 
@@ -155,7 +156,7 @@ class StepOperator(BaseOperator):
         check_team(self, tenant_of(team, self.dag.fileloc if self.has_dag() else None))
         # Not before: it imports the launcher.
         check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
-        check_notifiers(self.notify, place)
+        check_notifiers(self.notify, notify, place)
         self.links: dict[str, str] = {}
         self.news = ""
         self._launcher: Launcher | None = None
@@ -376,13 +377,12 @@ class StepOperator(BaseOperator):
         if failure.outage is not None:
             return StepOutageError(failure.message, failure.outage)
         self.tell(failure, context)
-        kind = StepRetryableError if failure.retryable else StepFailedError
-        return kind(failure.message)
+        return (StepRetryableError if failure.retryable else StepFailedError)(failure.message)
 
     def say(self, news: str, context: Context, *, is_told: bool = True) -> None:
         """Leave a sentence in the note of the run, and in a message where people are to be told."""
         self.news = news if is_told else ""
-        context["ti"].xcom_push(key=NEWS_KEY, value=news)
+        context["ti"].xcom_push(key=NEWS_KEY, value={NEWS: news})
 
     def skipped(self, why: str, context: Context, *, is_told: bool = True) -> AirflowSkipException:
         """Return what to raise where nothing goes into production. For the parameters see :meth:`say`."""

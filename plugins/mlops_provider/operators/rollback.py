@@ -7,7 +7,6 @@ from airflow.sdk import AssetAlias
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.section import Section
-from mlops.contract.step import Failure
 from mlops.signing.seals import ENTRY
 from mlops_provider.assets import model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
@@ -57,13 +56,6 @@ class RollbackOperator(TransitionOperator):
         self.outlets = [*self.outlets, self.asset]
 
     def execute(self, context: Context) -> dict[str, Any]:
-        try:
-            return self._take_back(context)
-        except StepFailedError as error:
-            self.tell(Failure(type=type(error).__name__, message=str(error), retryable=False, details={}), context)
-            raise
-
-    def _take_back(self, context: Context) -> dict[str, Any]:
         if not self.why.strip():
             raise StepFailedError(f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why= is empty")
         self._check_person(context["dag_run"].triggering_user_name or "", self._deployment())

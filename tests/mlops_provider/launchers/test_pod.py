@@ -381,13 +381,12 @@ def test_the_first_rank_that_fails_is_named_and_all_pods_end(
 ) -> None:
     statement = (
         "import os, time; "
-        "time.sleep(300 if os.environ['RANK'] == '0' else 1); "
+        # The other rank would outlast the test.
+        "time.sleep(100_000 if os.environ['RANK'] == '0' else 1); "
         "raise ValueError('the seventh shard is empty')"
     )
     request = dataclasses.replace(launch(home, statement, "raising"), processes=1, nodes="2", max_restarts=0)
-    begin = time.monotonic()
     outcome, log = run(new_launcher(), request)
-    assert time.monotonic() - begin < 200, "the other rank would sleep for longer"
     assert isinstance(outcome.result, Failure)
     assert "the seventh shard is empty" in outcome.result.message
     assert "rank 1" in outcome.result.message

@@ -53,6 +53,18 @@ class ExtensionPoint:
             return others[name]
         raise SpecError(f"{self.kind} must be {self.wanted(name)}, got {name!r}")
 
+    def check_named(self, name: str) -> str:
+        """
+        Return a name after a check that something has it; nothing is imported.
+
+        :raises ValueError: saying what would do, where nothing has this name
+        """
+        try:
+            self.import_path(name)
+        except SpecError:
+            raise ValueError(self.wanted(name)) from None
+        return name
+
     def check_known(self, name: str) -> str:
         """
         Return a name after a check that one of ours or of an installed package's has it; an import path may be any.
@@ -61,10 +73,7 @@ class ExtensionPoint:
         """
         if by_import_path(name):
             return name
-        try:
-            self.import_path(name)
-        except SpecError:
-            raise ValueError(self.wanted(name)) from None
+        self.check_named(name)
         try:
             self.load(name)
         except SpecError as error:
