@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, run: object, text: str, home: Path | None = None) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, store=None)
         sub.add_argument("--home", type=Path, default=home or configured, help="project folder (default: %(default)s)")
         return sub
 
@@ -122,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     submitted = command("submitted", _submitted, "list what Airflow was asked to try out, and how it goes")
     add_submitted_arguments(submitted)
     _add_airflow(submitted)
+    tonight = command("tonight", _tonight, "how all pipelines stand, what needs a person first")
+    either = tonight.add_mutually_exclusive_group()
+    either.add_argument("--watch", action="store_true", help="show it anew every few seconds, until Ctrl-C")
+    either.add_argument("--json", action="store_true", help="print one JSON document")
+    _add_airflow(tonight)
     for word, run, text in (
         ("metrics", _metrics, "the curves of an experiment or a night in Airflow"),
         ("logs", _logs, "what an experiment or a night in Airflow has written"),
@@ -130,7 +135,6 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(word, run, text)
         sub.add_argument("run_id", metavar="RUN", help="its id, as mlops submit prints it: DAG@RUN")
         _add_airflow(sub)
-        sub.set_defaults(store=None)
         if word != "cancel":
             sub.add_argument("--follow", action="store_true", help="print it as it comes, and wait for the end")
         if word == "logs":
@@ -143,17 +147,14 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
     why.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(why)
-    why.set_defaults(store=None)
     register = command("register", _register, "have a run of the pipeline judge what mlops run has trained")
     register.add_argument("training", help="its place, or the last part of it, as mlops runs list shows it")
     register.add_argument("--team", help=OF_A_TEAM)
     _add_airflow(register)
-    register.set_defaults(store=None)
     doctor = command("doctor", _doctor, "what is installed, reachable and writable, and how to fix what is not")
     doctor.add_argument("--team", help=OF_A_TEAM)
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(doctor)
-    doctor.set_defaults(store=None)
     lint = command("lint", _lint, "check pipeline files")
     lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
@@ -312,6 +313,12 @@ def _submitted(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.submitted import submitted
 
     return submitted(options, console)
+
+
+def _tonight(options: argparse.Namespace, console: Console) -> int:
+    from mlops_provider.tonight import tonight
+
+    return tonight(options, console)
 
 
 def _logs(options: argparse.Namespace, console: Console) -> int:

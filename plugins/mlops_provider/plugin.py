@@ -1,6 +1,7 @@
 """
 The plugin: serves the REST API and the reports of the steps behind Airflow's own login, makes forms of approvals anew,
-keeps an API server on SQLite from waiting for itself, and writes notes of runs that have ended.
+keeps an API server on SQLite from waiting for itself, writes notes of runs that have ended, and brings the page
+Tonight.
 """
 
 from __future__ import annotations
@@ -46,6 +47,16 @@ class MlopsPlugin(AirflowPlugin):
     ]
     if conf.get("database", "sql_alchemy_conn").startswith("sqlite"):
         fastapi_root_middlewares.append({"middleware": OneWriter, "name": "One writer of SQLite"})
+    react_apps = [  # noqa: RUF012
+        # Without a leading slash: it is found below a prefix of Airflow's address, too.
+        {
+            "name": "Tonight",
+            "bundle_url": "mlops/pages/tonight.js",
+            "destination": "nav",
+            "url_route": "mlops-tonight",
+            "nav_top_level": True,
+        }
+    ]
     fastapi_apps = [  # noqa: RUF012
         # The API comes before what lies around it.
         {"app": _Lazily("mlops_provider.api.app"), "url_prefix": API_PREFIX, "name": "MLOps API"},

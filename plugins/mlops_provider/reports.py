@@ -1,16 +1,19 @@
 """
 ``GET /mlops/reports/<key>``: the HTML reports of the store, also those of experiments, for whoever may read the
-pipeline's DAG.
+pipeline's DAG. ``GET /mlops/pages/<file>``: the modules of our pages in Airflow's, which hold no data.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import obstore
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
+from fastapi.staticfiles import StaticFiles
 from obstore.store import ObjectStore
 from starlette.concurrency import run_in_threadpool
 
@@ -19,8 +22,19 @@ from mlops.contract.step import EXPERIMENTS
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment, tenant_of_name
 
+
+class _Pages(StaticFiles):
+    """Browsers ask whether what they have is still the newest: a page of before an upgrade asks for what is gone."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
 # Without the pages of its own API, which FastAPI shows to everybody.
 app = FastAPI(title="MLOps", docs_url=None, redoc_url=None, openapi_url=None)
+app.mount("/pages", _Pages(directory=Path(__file__).parent / "pages"))
 
 _NAME = NAME_PATTERN.strip("^$")
 _REPORT_KEY = re.compile(

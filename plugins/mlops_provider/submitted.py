@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mlops.client import Client, RunSummary
-from mlops.client.following import CUTS, Patience
 from mlops.contract.rest import FINISHED
 from mlops_provider.handed_over import aside, client_of, find_stack, print_json
+from mlops_provider.looking import watched
 
-_LOOK_SECONDS: Final = 3.0
 _STYLES: Final[Mapping[str, str]] = {"success": "green", "failed": "red", "running": "cyan"}
 
 
@@ -48,21 +45,13 @@ def _runs(client: Client, options: argparse.Namespace) -> Sequence[RunSummary]:
 
 
 def _watch(client: Client, options: argparse.Namespace, console: Console) -> Sequence[RunSummary]:
-    patience = Patience()
-    runs: Sequence[RunSummary] = []
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        while True:
-            try:
-                runs = _runs(client, options)
-                patience.heard()
-            except CUTS as error:
-                patience.check(error)
-            else:
-                if runs:
-                    live.update(_table(runs), refresh=True)
-                if all(run.state in FINISHED for run in runs):
-                    return runs
-            time.sleep(_LOOK_SECONDS)
+    def show(runs: Sequence[RunSummary]) -> Table | None:
+        return _table(runs) if runs else None
+
+    def are_over(runs: Sequence[RunSummary]) -> bool:
+        return all(run.state in FINISHED for run in runs)
+
+    return watched(lambda: _runs(client, options), show, are_over, console)
 
 
 def _table(runs: Sequence[RunSummary]) -> Table:

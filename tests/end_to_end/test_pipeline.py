@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from browser import keep, page_at
 from live_airflow import LiveAirflow
 from project import REPOSITORY, write_events
 from releases import answer, form
@@ -346,6 +347,14 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         assert asked_for.partition("](")[0] in posted["question"]
         late = told.hook.wait_for(lambda each: each["event"] == "late" and each["run_id"] == run_id)
         assert late["message"].endswith("UTC, and is running."), "it waits for an approver"
+        first, *_ = client.tonight()
+        (question,) = first.questions
+        assert (first.name, first.standing) == ("judging", "asked")
+        assert (question.address, question.approvers) == (waiting.question, ["vera"])
+        shown = mlops(airflow, "tonight", "--user", user, **login)
+        assert "Put version" in shown.stdout.replace("\n", " ")
+        assert waiting.question in shown.stdout
+        _see_tonight(airflow, waiting.question)
         assert airflow.aliases("judging") == {"staging": version.version}, "asking moves nothing"
         with pytest.raises(RefusedError, match="is in staging: answer it with Reject at /dags/judging/runs/"):
             client.ask_stage("judging", version.version, "archived")
@@ -372,6 +381,24 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
     finally:
         client.close()
         path.unlink()
+
+
+def _see_tonight(airflow: LiveAirflow, question: str) -> None:
+    """Whoever is on call sees on a phone what waits for whom, and is one click away from the form."""
+    assert httpx.get(f"{airflow.stack.airflow_url}/mlops/api/v1/tonight").status_code == 401
+    module = httpx.get(f"{airflow.stack.airflow_url}/mlops/pages/tonight.js")
+    assert (module.status_code, module.headers["cache-control"]) == (200, "no-cache")
+    for width, scheme in ((400, "dark"), (1400, "light")):
+        with page_at(airflow, "/plugin/mlops-tonight", width=width, scheme=scheme) as page:  # type: ignore[arg-type]
+            line = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="judging", exact=True))
+            line.get_by_text("waits for an answer").wait_for()
+            assert line.get_by_text("May answer: vera").is_visible()
+            assert line.get_by_role("link", name="Answer").get_attribute("href") == question
+            assert page.get_by_role("listitem").first.get_by_role("link", name="judging", exact=True).is_visible(), (
+                "it comes first"
+            )
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off"
+            keep(page, f"tonight_{width}_{scheme}")
 
 
 def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champion: ModelVersionRef) -> None:
@@ -506,6 +533,11 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told:
     assert posted["links"]["Report"] == airflow.stack.airflow_url + report
     assert [each["event"] for each in told.hook.posted if each["run_id"] == "night_15"] == ["failed"], "once"
     assert airflow.client.run("events", "night_15")["note"].startswith(f"validate failed: {message[:500]}")
+    assert airflow.login is not None
+    with Client(airflow.stack.airflow_url, *airflow.login) as client:
+        (events,) = [each for each in client.tonight() if each.name == "events"]
+    assert (events.run, events.standing) == ("events@night_15", "failed"), "the newest run by the time it is of"
+    assert events.said.startswith("validate failed: ")
 
 
 @pytest.mark.usefixtures("restore_events")

@@ -15,6 +15,7 @@ from mlops_provider.api import (
     releases,
     runs,
     studies,
+    tonight,
     translations,
 )
 from mlops_provider.api.problems import answer_problems
@@ -37,5 +38,6 @@ app.include_router(models.router)
 app.include_router(registration.router)
 app.include_router(releases.router)
 app.include_router(studies.router)
+app.include_router(tonight.router)
 app.include_router(translations.router)
 answer_problems(app)

@@ -39,7 +39,6 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
     parser.add_argument("--json", action="store_true", help="print the run as one JSON document, the rest aside")
-    parser.set_defaults(store=None)
 
 
 def add_submitted_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +54,6 @@ def add_submitted_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most", type=_positive, default=20, metavar="N", help="the newest N (default: %(default)s)")
     parser.add_argument("--watch", action="store_true", help="show it anew every few seconds, until all have ended")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(store=None)
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:

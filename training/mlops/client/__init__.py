@@ -31,6 +31,7 @@ from mlops.client.answers import (
     StageAnswer,
     StartedRun,
     Study,
+    Tonight,
     Trials,
 )
 from mlops.client.awaited import AsyncClient
@@ -44,6 +45,7 @@ from mlops.contract.rest import (
     Event,
     Model,
     ModelVersionSummary,
+    PipelineTonight,
     SnapshotSummary,
     Task,
     Trial,
@@ -68,6 +70,7 @@ __all__ = [
     "ModelVersionSummary",
     "ModelVersions",
     "Models",
+    "PipelineTonight",
     "RefusedError",
     "Run",
     "RunSummary",
@@ -80,6 +83,7 @@ __all__ = [
     "StartedRun",
     "Study",
     "Task",
+    "Tonight",
     "Trial",
     "Trials",
     "UnreachableError",

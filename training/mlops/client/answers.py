@@ -122,6 +122,13 @@ class ModelVersions(list[rest.ModelVersionSummary]):
         return pages.of_table(self, ("version", "semantic_version", "stage", "registered_at", "reason"))
 
 
+class Tonight(list[rest.PipelineTonight]):
+    """How the pipelines stand that one may read, those that need a person first; addresses are whole ones."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("name", "standing", "said", "since", "next_run"))
+
+
 class Curves(list[rest.Curve]):
     """The curves of a run's trainings."""
 

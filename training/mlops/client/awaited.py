@@ -13,7 +13,7 @@ import httpx
 import tenacity
 from httpx_sse import EventSource
 
-from mlops.client import calls, following
+from mlops.client import calls, following, model_calls
 from mlops.client.answers import (
     Checkpoints,
     Curves,
@@ -31,6 +31,7 @@ from mlops.client.answers import (
     StageAnswer,
     StartedRun,
     Study,
+    Tonight,
     Trials,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot, Call
@@ -229,22 +230,26 @@ class AsyncClient:
         """See :meth:`Client.compare`."""
         return await self._do(calls.compare(dataset, before, after))
 
+    async def tonight(self) -> Tonight:
+        """See :meth:`Client.tonight`."""
+        return await self._do(model_calls.tonight())
+
     async def models(self) -> Models:
         """See :meth:`Client.models`."""
-        return await self._do(calls.models())
+        return await self._do(model_calls.models())
 
     async def model_versions(self, model: str, *, most: int = 100) -> ModelVersions:
         """See :meth:`Client.model_versions`."""
-        listing = self._session.listing(lambda cursor: calls.model_versions(model, cursor), most)
+        listing = self._session.listing(lambda cursor: model_calls.model_versions(model, cursor), most)
         return ModelVersions(await self._run(listing))
 
     async def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
         """See :meth:`Client.model_version`."""
-        return await self._do(calls.model_version(model, version))
+        return await self._do(model_calls.model_version(model, version))
 
     async def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
         """See :meth:`Client.register`."""
-        return await self._do(calls.register(model, run, training))
+        return await self._do(model_calls.register(model, run, training))
 
     async def register_artifact(
         self,
@@ -260,17 +265,17 @@ class AsyncClient:
     ) -> StartedRun:
         """See :meth:`Client.register_artifact`."""
         said = {"sha256": sha256, "version": version, "metrics": metrics, "pipeline": pipeline}
-        return await self._do(calls.register_artifact(model, uri, as_of, idempotency_key, **said))
+        return await self._do(model_calls.register_artifact(model, uri, as_of, idempotency_key, **said))
 
     async def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
         """See :meth:`Client.ask_stage`."""
-        return await self._do(calls.ask_stage(model, version, stage))
+        return await self._do(model_calls.ask_stage(model, version, stage))
 
     async def rollback(
         self, model: str, why: str, *, champion: str | int | None = None, idempotency_key: str | None = None
     ) -> StartedRun:
         """See :meth:`Client.rollback`."""
-        return await self._do(calls.rollback(model, why, champion, idempotency_key))
+        return await self._do(model_calls.rollback(model, why, champion, idempotency_key))
 
     async def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
         """See :meth:`Client.show`."""

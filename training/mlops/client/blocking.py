@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from httpx_sse import EventSource
 
-from mlops.client import calls, following
+from mlops.client import calls, following, model_calls
 from mlops.client.answers import (
     Checkpoints,
     Curves,
@@ -28,6 +28,7 @@ from mlops.client.answers import (
     StageAnswer,
     StartedRun,
     Study,
+    Tonight,
     Trials,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot
@@ -277,9 +278,13 @@ class Client(Connection):
         """Return in which columns and periods two snapshots differ."""
         return self._do(calls.compare(dataset, before, after))
 
+    def tonight(self) -> Tonight:
+        """List how the pipelines stand that you may read, those that need a person first."""
+        return self._do(model_calls.tonight())
+
     def models(self) -> Models:
         """List the registered models of the pipelines that you may read."""
-        return self._do(calls.models())
+        return self._do(model_calls.models())
 
     def model_versions(self, model: str, *, most: int = 100) -> ModelVersions:
         """
@@ -287,7 +292,7 @@ class Client(Connection):
 
         :param most: so many of them
         """
-        listing = self._session.listing(lambda cursor: calls.model_versions(model, cursor), most)
+        listing = self._session.listing(lambda cursor: model_calls.model_versions(model, cursor), most)
         return ModelVersions(self._run(listing))
 
     def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
@@ -296,7 +301,7 @@ class Client(Connection):
 
         :param version: its number or an alias; the one in production, if not given
         """
-        return self._do(calls.model_version(model, version))
+        return self._do(model_calls.model_version(model, version))
 
     def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
         """
@@ -307,7 +312,7 @@ class Client(Connection):
         :param run: the experiment, which has ended well
         :param training: its place, or the last part of it, where the experiment had several
         """
-        return self._do(calls.register(model, run, training))
+        return self._do(model_calls.register(model, run, training))
 
     def register_artifact(
         self,
@@ -333,7 +338,7 @@ class Client(Connection):
         :param as_of: on which data they are judged, as of :meth:`submit`
         """
         said = {"sha256": sha256, "version": version, "metrics": metrics, "pipeline": pipeline}
-        return self._do(calls.register_artifact(model, uri, as_of, idempotency_key, **said))
+        return self._do(model_calls.register_artifact(model, uri, as_of, idempotency_key, **said))
 
     def ask_stage(self, model: str, version: str | int, stage: str = PRODUCTION) -> StageAnswer:
         """
@@ -343,7 +348,7 @@ class Client(Connection):
         :param version: its number or an alias
         :param stage: ``production``; what leads to others is said by the error
         """
-        return self._do(calls.ask_stage(model, version, stage))
+        return self._do(model_calls.ask_stage(model, version, stage))
 
     def rollback(
         self, model: str, why: str, *, champion: str | int | None = None, idempotency_key: str | None = None
@@ -356,7 +361,7 @@ class Client(Connection):
             that is in production when the run begins, if not given
         :param idempotency_key: your requests with one key are one run; if not given, each call is one
         """
-        return self._do(calls.rollback(model, why, champion, idempotency_key))
+        return self._do(model_calls.rollback(model, why, champion, idempotency_key))
 
     def show(self, run: AnyRun, *, metrics: Sequence[str] | str = ()) -> None:
         """

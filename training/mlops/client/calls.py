@@ -18,19 +18,16 @@ from mlops.client.answers import (
     Curves,
     Datasets,
     Events,
-    Models,
-    ModelVersion,
     Run,
     RunSummary,
     Snapshot,
     SnapshotDifference,
-    StageAnswer,
     StartedRun,
     Study,
     Trials,
 )
 from mlops.client.errors import ClientError
-from mlops.client.reading import document, misread, root_of, with_address
+from mlops.client.reading import document, misread, with_address
 from mlops.contract import rest
 
 T = TypeVar("T")
@@ -101,7 +98,7 @@ def search(
 
 def _data(as_of: str | date | None, dataset: AnySnapshot | None) -> dict[str, str | None]:
     """Of what data a run is."""
-    return {"as_of": _instant(as_of), "dataset": None if dataset is None else _version(dataset)}
+    return {"as_of": instant(as_of), "dataset": None if dataset is None else _version(dataset)}
 
 
 def study(of: AnyRun) -> Call[Study]:
@@ -174,15 +171,15 @@ def _as_summary(response: httpx.Response) -> RunSummary:
     return with_address(document(RunSummary, response), response)
 
 
-def _as_started(response: httpx.Response) -> StartedRun:
+def as_started(response: httpx.Response) -> StartedRun:
     return with_address(document(StartedRun, response), response)
 
 
-def _instant(of: str | date | None) -> str | None:
+def instant(of: str | date | None) -> str | None:
     return of.isoformat() if isinstance(of, date) else of
 
 
-def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
+def body_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     """:raises ClientError: naming a value that cannot be sent"""
     for name, value in asked.items():
         _check_json(name, value)
@@ -191,7 +188,7 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
     """As :func:`_body`, without what is None."""
-    return _body({name: value for name, value in asked.items() if value is not None})
+    return body_of({name: value for name, value in asked.items() if value is not None})
 
 
 def _check_mapping(name: str, value: Any, said: str) -> None:
@@ -305,70 +302,8 @@ def compare(name: str, before: AnySnapshot, after: AnySnapshot) -> Call[Snapshot
     )
 
 
-def models() -> Call[Models]:
-    return Call(method="GET", path="/models", read=lambda response: Models(document(rest.Models, response).models))
-
-
-def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary]]:
-    def read(response: httpx.Response) -> Page[rest.ModelVersionSummary]:
-        page = document(rest.ModelVersionPage, response)
-        return Page(items=page.versions, next=page.next)
-
-    return Call(method="GET", path=f"{_model(name)}/versions", params={"cursor": cursor}, read=read)
-
-
-def model_version(name: str, version: str | int) -> Call[ModelVersion]:
-    path = f"{_model(name)}/versions/{quote(str(version), safe='')}"
-    return Call(method="GET", path=path, read=lambda response: document(ModelVersion, response))
-
-
-def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:
-    return Call(
-        method="POST",
-        path=f"{_model(model)}/versions",
-        body=_body({"run": _id(run), "training": training}),
-        read=_as_started,
-    )
-
-
-def register_artifact(
-    model: str, uri: str, as_of: str | date | None, idempotency_key: str | None, **said: Any
-) -> Call[StartedRun]:
-    return Call(
-        method="POST",
-        path=f"{_model(model)}/versions",
-        body=_body({"artifact": {"uri": uri, "as_of": _instant(as_of), **said}}),
-        headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=_as_started,
-    )
-
-
-def ask_stage(model: str, version: str | int, stage: str) -> Call[StageAnswer]:
-    def read(response: httpx.Response) -> StageAnswer:
-        found, root = document(StageAnswer, response), root_of(response)
-        addresses = {"question": found.question, "airflow": found.airflow}
-        return found.model_copy(update={name: at and root + at for name, at in addresses.items()})
-
-    path = f"{_model(model)}/versions/{quote(str(version), safe='')}/stage"
-    return Call(method="PUT", path=path, body=_body({"stage": stage}), read=read)
-
-
-def rollback(model: str, why: str, champion: str | int | None, idempotency_key: str | None) -> Call[StartedRun]:
-    return Call(
-        method="POST",
-        path=f"{_model(model)}/rollback",
-        body=_body({"why": why, "champion": None if champion is None else str(champion)}),
-        headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
-        read=_as_started,
-    )
-
-
 def _version(of: AnySnapshot) -> str:
     return _name(of, "version", "snapshot: give one, as snapshots() lists them, or its version")
-
-
-def _model(name: str) -> str:
-    return f"/models/{quote(name, safe='')}"
 
 
 def _dataset(name: str) -> str:
@@ -382,14 +317,14 @@ def names_of(metrics: Sequence[str] | str) -> list[str]:
 
 def place(of: AnyRun) -> str:
     """Where the API has a run."""
-    return f"/runs/{quote(_id(of), safe='@')}"
+    return f"/runs/{quote(id_of(of), safe='@')}"
 
 
 def _study(of: AnyRun) -> str:
-    return f"/studies/{quote(_id(of), safe='@')}"
+    return f"/studies/{quote(id_of(of), safe='@')}"
 
 
-def _id(of: AnyRun) -> str:
+def id_of(of: AnyRun) -> str:
     return _name(of, "id", "run: give one, or its id DAG@RUN")
 
 

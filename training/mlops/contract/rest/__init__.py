@@ -50,6 +50,7 @@ from mlops.contract.rest.runs import (
     with_cancellation,
 )
 from mlops.contract.rest.studies import NewBudget, NewStudy, Study, Trial, Trials
+from mlops.contract.rest.tonight import STANDINGS, PipelineTonight, Question, Standing, Tonight
 
 __all__ = [
     "FINISHED",
@@ -58,6 +59,7 @@ __all__ = [
     "MOST_RUNS",
     "MOST_SEEDS",
     "PROBLEM_TYPE",
+    "STANDINGS",
     "Asked",
     "Checkpoint",
     "Checkpoints",
@@ -84,8 +86,10 @@ __all__ = [
     "NewVersion",
     "Period",
     "PeriodDifference",
+    "PipelineTonight",
     "Priority",
     "ProblemDetails",
+    "Question",
     "Restored",
     "Run",
     "RunKind",
@@ -97,10 +101,12 @@ __all__ = [
     "SnapshotSummary",
     "Split",
     "StageAnswer",
+    "Standing",
     "StartedRun",
     "Study",
     "SubmittedRun",
     "Task",
+    "Tonight",
     "Trial",
     "Trials",
     "Value",

@@ -187,7 +187,7 @@ class RunSummary(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     note: str | None
-    """What somebody has noted at it in Airflow, also who cancelled it."""
+    """What somebody has noted at it in Airflow, also who cancelled it; else what came of it, once it has ended."""
     airflow: str
     """Address of its page, relative to Airflow's."""
 

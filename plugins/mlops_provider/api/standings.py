@@ -1,0 +1,118 @@
+"""How a pipeline stands, by what Airflow's database has of its run. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from mlops.contract.rest import STANDINGS, PipelineTonight, Question, Standing
+
+PROMOTES: Final = "PromoteOperator"
+ASKED: Final = "awaiting_input"
+AT_WORK: Final = ("running", "deferred", ASKED)
+WAITING: Final = ("up_for_retry", "up_for_reschedule", "queued", "scheduled")
+
+
+class Work(NamedTuple):
+    """A task that is under way, or that promotes."""
+
+    task_id: str
+    map_index: int
+    operator: str
+    state: str
+    try_number: int
+    subject: str | None
+    """What people are asked."""
+    approvers: Sequence[str]
+    asked_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A pipeline, and the run that it is shown by."""
+
+    dag_id: str
+    is_paused: bool
+    broken: str = ""
+    """Why Airflow cannot read its file."""
+    next_run: datetime | None
+    run_id: str | None = None
+    state: str = ""
+    begun_at: datetime | None = None
+    ended_at: datetime | None = None
+    note: str = ""
+    noted_by: str | None = None
+    """None: the note is ours."""
+    tasks: Sequence[Work] = ()
+    """In the order in which they began."""
+
+
+def standing_of(found: Shown) -> PipelineTonight:
+    """Say how a pipeline stands."""
+    place = f"/dags/{quote(found.dag_id)}"
+    if found.run_id is not None:
+        place += f"/runs/{quote(found.run_id, safe='')}"
+    asked = [task for task in found.tasks if task.state == ASKED]
+    standing, said, since = _now(found, asked)
+    return PipelineTonight(
+        name=found.dag_id,
+        standing=standing,
+        said=said,
+        since=since,
+        run=None if found.run_id is None else f"{found.dag_id}@{found.run_id}",
+        questions=[_question(task, place) for task in asked],
+        is_paused=found.is_paused,
+        next_run=None if found.is_paused else found.next_run,
+        airflow=place,
+    )
+
+
+def urgency(pipeline: PipelineTonight) -> tuple[int, float, str]:
+    """Return what pipelines are sorted by: what needs a person first, and of that the newest."""
+    since = 0.0 if pipeline.since is None else -pipeline.since.timestamp()
+    return STANDINGS.index(pipeline.standing), since, pipeline.name
+
+
+def _question(task: Work, place: str) -> Question:
+    mapped = "" if task.map_index == -1 else f"/mapped/{task.map_index}"
+    return Question(
+        subject=task.subject or "Somebody is asked",
+        approvers=list(task.approvers),
+        address=f"{place}/tasks/{quote(task.task_id)}{mapped}/required_actions",
+    )
+
+
+def _now(found: Shown, asked: Sequence[Work]) -> tuple[Standing, str, datetime | None]:
+    if found.broken:
+        return "broken", found.broken, None
+    if found.run_id is None:
+        return "idle", "It is paused, and has not run yet" if found.is_paused else "It has not run yet", None
+    if found.state == "failed":
+        why = f"mlops why {found.dag_id} '{found.run_id}'"
+        said = f"{found.note}\n(noted by a person; {why})" if found.noted_by is not None else found.note
+        return "failed", said or f"It failed: {why}", found.ended_at
+    if found.state == "success":
+        promotes = [task.state for task in found.tasks if task.operator == PROMOTES]
+        standing: Standing = "done" if not promotes else "promoted" if "success" in promotes else "stopped"
+        return standing, found.note or "It has ended", found.ended_at
+    if asked:
+        return "asked", "\n".join(task.subject or "Somebody is asked" for task in asked), asked[0].asked_at
+    if found.is_paused and not any(task.state in AT_WORK for task in found.tasks):
+        return "held", "It is paused, and its run cannot go on: unpause it", found.begun_at
+    if found.state == "queued":
+        return "running", "It waits to begin: another run may be under way", found.begun_at
+    return "running", _work(found.tasks) or "between two tasks", found.begun_at
+
+
+def _work(tasks: Sequence[Work]) -> str:
+    doing = Counter(_doing(task) for task in tasks if task.state in (*AT_WORK, *WAITING))
+    return ", ".join(said if number == 1 else f"{said} ({number})" for said, number in doing.items())
+
+
+def _doing(task: Work) -> str:
+    tries = f" at try {task.try_number}" if task.try_number > 1 else ""
+    return f"{task.task_id} {'runs' if task.state in AT_WORK else task.state.replace('_', ' ')}{tries}"

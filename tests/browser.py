@@ -1,0 +1,59 @@
+"""Airflow's pages in Debian's Chromium, as people see them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from live_airflow import LiveAirflow
+from playwright.sync_api import Page, Route, sync_playwright
+from project import REPOSITORY
+
+SCREENSHOTS = REPOSITORY / "build/screenshots"
+WAIT_MS = 60_000
+"""For what a page shows, on a machine that has much else to do."""
+_HEAVY = ("editor", "iconRegistry")
+"""Begin the names of files of 7 MB that Airflow's pages load for the code's view."""
+
+
+@contextmanager
+def page_at(
+    airflow: LiveAirflow, path: str, *, width: int = 1400, scheme: Literal["light", "dark"] = "light"
+) -> Iterator[Page]:
+    """
+    Open a page of Airflow, logged in as the tests' client is.
+
+    :param path: below Airflow's address
+    :param width: of the window, pixels
+    """
+    chromium = shutil.which("chromium")
+    assert chromium is not None, "make services installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        token = airflow.client.authorization.removeprefix("Bearer ")
+        context.add_cookies([{"name": "_token", "value": token, "url": airflow.stack.airflow_url}])
+        context.route("**/*", _light)
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(f"{airflow.stack.airflow_url}{path}")
+        try:
+            yield page
+        finally:
+            browser.close()
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture of a page, for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+def _light(route: Route) -> None:
+    file = route.request.url.rpartition("/")[2]
+    if file.startswith(_HEAVY) or file.endswith(".wasm"):
+        route.abort()
+    else:
+        route.continue_()

@@ -1,0 +1,102 @@
+"""What is read of Airflow's tables. ``tests/end_to_end/test_pipeline.py`` has an Airflow fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from airflow_rows import BUNDLE, add_dag, add_run, add_task, database, put
+from sqlalchemy.orm import Session
+
+from mlops_provider.api.standings import Shown, standing_of
+from mlops_provider.api.tonight import read
+
+MIDNIGHT = datetime(2026, 1, 11, tzinfo=UTC)
+NIGHT = timedelta(days=1)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with database(f"sqlite:///{tmp_path}/airflow.db") as session:
+        yield session
+
+
+def shown(session: Session) -> dict[str, Shown]:
+    return {each.dag_id: each for each in read(session)}
+
+
+def test_a_pipeline_is_a_dag_with_the_tag(session: Session) -> None:
+    add_dag(session, "flights")
+    add_dag(session, "flights.experiments")
+    add_dag(session, "rollback")
+    add_dag(session, "somebodys", tag="reports")
+    add_dag(session, "deleted", is_stale=True)
+    assert list(shown(session)) == ["flights"]
+
+
+def test_the_newest_run_is_shown_unless_an_older_one_is_under_way(session: Session) -> None:
+    for name in ("ended", "waits", "both_run"):
+        add_dag(session, name)
+        add_run(session, name, "old", "failed", MIDNIGHT - NIGHT)
+    # Of nights that are made up for, the newest by its date is not the last one that was made.
+    add_run(session, "ended", "newest", "success", MIDNIGHT)
+    add_run(session, "ended", "made_up_for", "failed", MIDNIGHT - 2 * NIGHT)
+    add_run(session, "waits", "asks", "running", MIDNIGHT)
+    add_run(session, "waits", "cancelled", "failed", MIDNIGHT + NIGHT)
+    add_run(session, "both_run", "before", "running", MIDNIGHT)
+    add_run(session, "both_run", "after", "running", MIDNIGHT + NIGHT)
+    add_dag(session, "asks")
+    for day in range(3):
+        add_run(session, "asks", f"night_{day}", "running", MIDNIGHT + day * NIGHT)
+    add_task(session, "asks", "night_1", "approve", "awaiting_input")
+    add_dag(session, "new")
+    assert {name: each.run_id for name, each in shown(session).items()} == {
+        "ended": "newest", "waits": "asks", "both_run": "after", "asks": "night_1", "new": None,
+    }  # fmt: skip
+
+
+def test_it_says_what_people_are_asked_and_whose_note_it_is(session: Session) -> None:
+    add_dag(session, "flights")
+    number = add_run(session, "flights", "night", "running", MIDNIGHT)
+    add_task(session, "flights", "night", "evaluate", "success")
+    add_task(session, "flights", "night", "promote", "scheduled", operator="PromoteOperator")
+    task = add_task(session, "flights", "night", "approve", "awaiting_input", operator="ApproveOperator")
+    asked = {"ti_id": task, "subject": "Put 3 in?", "options": ["Approve"], "created_at": MIDNIGHT}
+    put(session, "hitl_detail", asked | {"assignees": [{"id": "7", "name": "vera"}]})
+    put(session, "dag_run_note", {"dag_run_id": number, "content": "mine", "user_id": "7", "created_at": MIDNIGHT})
+    found = shown(session)["flights"]
+    assert (found.note, found.noted_by) == ("mine", "7")
+    assert [task.task_id for task in found.tasks] == ["promote", "approve"], "what has ended is not read"
+    told = standing_of(found)
+    assert (told.standing, told.said, told.questions[0].approvers) == ("asked", "Put 3 in?", ["vera"])
+
+
+def test_it_says_why_a_file_cannot_be_read(session: Session) -> None:
+    """Airflow makes the DAGs of a broken YAML file stale, and names the DAG file that says its mistakes."""
+    for name in ("flights", "flights_two", "gone"):
+        add_dag(session, name, is_stale=True)
+        add_run(session, name, "night", "success", MIDNIGHT)
+    add_dag(session, "sound")
+    add_dag(session, "python", file="python.py")
+    trace = (
+        'Traceback (most recent call last):\n  File "/dags/pipeline_errors.py", line 7, in <module>\n'
+        "mlops.contract.section.SpecError: flights.pipeline.yaml:3:1: train.epochs: must be 1 at least, got 0\n"
+        "flights.pipeline.yaml:9:1: tune: no such key\n"
+        "flights_two.pipeline.yaml:1:1: features: missing\n"
+    )
+    put(session, "import_error", {"bundle_name": BUNDLE, "filename": "pipeline_errors.py", "stacktrace": trace})
+    error = {"bundle_name": BUNDLE, "filename": "python.py", "stacktrace": "Traceback ...\nNameError: name 'x'\n"}
+    put(session, "import_error", error)
+    put(session, "import_error", error | {"bundle_name": "another"})
+    assert {name: each.broken for name, each in shown(session).items()} == {
+        "flights": (
+            "flights.pipeline.yaml:3:1: train.epochs: must be 1 at least, got 0\n"
+            "flights.pipeline.yaml:9:1: tune: no such key"
+        ),
+        "flights_two": "flights_two.pipeline.yaml:1:1: features: missing",
+        "sound": "",
+        "python": "Airflow cannot read python.py: NameError: name 'x'",
+    }
+    assert standing_of(shown(session)["flights"]).standing == "broken"
