@@ -872,6 +872,7 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/studies/{study}/trials",
         "/pipelines/runs",
         "/hpo/studies",
+        "/tonight",
         "/training-runs",
         "/training-runs/{run}/metrics",
         "/training-runs/{run_id}/checkpoints/{epoch}/restore",
