@@ -98,13 +98,13 @@ def is_named(training: str, place: str) -> bool:
     return training in (place, place.rpartition("/")[2])
 
 
-def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> str:
+def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> tuple[Adoption, str]:
     """
     Start the run.
 
     :param deployment: whose store holds the experiments
     :param training: its place, or the last part of it, as ``mlops runs list`` shows it
-    :return: which run it is, for people
+    :return: which run it is, and the same for people
     :raises SpecError: where there is no such training, several, or one that is not whole yet
     :raises SpecError: where Airflow has no DAG of that pipeline, or has such a run already
     """
@@ -125,7 +125,7 @@ def adopt(deployment: Deployment, airflow: AirflowClient, training: str) -> str:
         said = f"was given to the run {found.run_id} of {found.dag_id}: see mlops why {found.dag_id} {found.run_id}"
         raise SpecError(f"{place} {said}")
     airflow.trigger(found.dag_id, found.run_id, None, found.conf)
-    return found.told(dag)
+    return found, found.told(dag)
 
 
 def _place(store: ObjectStore, training: str) -> str:

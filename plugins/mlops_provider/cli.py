@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -14,22 +13,12 @@ from typing import NoReturn
 import argcomplete
 import httpx
 from rich.console import Console
-from rich.table import Table
 
 from mlops.client import ClientError, UnreachableError
 from mlops.contract.section import SpecError
-from mlops.contract.step import TRACKING_VARIABLES
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
-from mlops.signing.keys import (
-    KeyServiceAwayError,
-    UnusableKeyError,
-    is_in_service,
-    key_id,
-    load_key,
-    make_key,
-)
-from mlops_provider.connections import login_of
-from mlops_provider.deployment import LOGINS, Deployment, all_teams, project_home
+from mlops.signing.keys import KeyServiceAwayError, UnusableKeyError
+from mlops_provider.deployment import project_home
 from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.experiments.arguments import (
     add_arguments,
@@ -52,7 +41,8 @@ from mlops_provider.handed_over import (
 )
 from mlops_provider.local.demo import run_demo
 from mlops_provider.local.stack import ADMIN, Stack, StackError
-from mlops_provider.logins import Login, LoginsError, make_logins
+from mlops_provider.logins import LoginsError
+from mlops_provider.operations import gc, keys, logins
 from mlops_provider.processes import leave
 from mlops_provider.spec_file import SUFFIX
 
@@ -100,10 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     configured = project_home()
 
-    def command(name: str, run: object, text: str, home: Path | None = None) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: object, text: str, home: Path | None = None, *, as_json: bool = False
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run, store=None)
         sub.add_argument("--home", type=Path, default=home or configured, help="project folder (default: %(default)s)")
+        if as_json:
+            sub.add_argument("--json", action="store_true", help="print one JSON document, the rest aside")
         return sub
 
     for name, run, text in (
@@ -132,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         ("logs", _logs, "what an experiment or a night in Airflow has written"),
         ("cancel", _cancel, "end an experiment or a night in Airflow"),
     ):
-        sub = command(word, run, text)
+        sub = command(word, run, text, as_json=word != "logs")
         sub.add_argument("run_id", metavar="RUN", help="its id, as mlops submit prints it: DAG@RUN")
         _add_airflow(sub)
         if word != "cancel":
@@ -141,21 +135,20 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--task", help="of a night")
         if word == "metrics":
             sub.add_argument("--metric", action="append", default=[], help="only this one; may be given several times")
-            sub.add_argument("--json", action="store_true", help="print the curves as one JSON document")
-    why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production")
+    why = command("why", _why, "why a run of Airflow failed, waits, or put nothing into production", as_json=True)
     why.add_argument("dag", metavar="DAG", help="its id, or that of a run, DAG@RUN")
     why.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the newest)")
-    why.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(why)
-    register = command("register", _register, "have a run of the pipeline judge what mlops run has trained")
+    text = "have a run of the pipeline judge what mlops run has trained"
+    register = command("register", _register, text, as_json=True)
     register.add_argument("training", help="its place, or the last part of it, as mlops runs list shows it")
     register.add_argument("--team", help=OF_A_TEAM)
     _add_airflow(register)
-    doctor = command("doctor", _doctor, "what is installed, reachable and writable, and how to fix what is not")
+    text = "what is installed, reachable and writable, and how to fix what is not"
+    doctor = command("doctor", _doctor, text, as_json=True)
     doctor.add_argument("--team", help=OF_A_TEAM)
-    doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_airflow(doctor)
-    lint = command("lint", _lint, "check pipeline files")
+    lint = command("lint", _lint, "check pipeline files", as_json=True)
     lint.add_argument("files", nargs="*", type=Path, help=f"files, or folders of *{SUFFIX} (default: dags/)")
     lint.add_argument(
         "--with-data",
@@ -164,20 +157,21 @@ def _parser() -> argparse.ArgumentParser:
         "steps of the training, and whether a resume would change the model",
     )
     lint.add_argument("--store", help="that may hold a snapshot (default: the deployment's)")
-    keys = command("keys", _keys, "make a key that signs release decisions, and show the public half of one")
-    keys.add_argument("action", choices=("new", "show"))
-    keys.add_argument(
+    sub = command("keys", keys, "make a key that signs release decisions, and show the public half of one")
+    sub.add_argument("action", choices=("new", "show"))
+    sub.add_argument(
         "key",
         help="a file with the private key, whose public half is FILE.pub; for show also awskms: and the id, ARN or "
         "alias of a key in AWS KMS",
     )
     command(
-        "logins", _logins, "make the users of MLflow's own login, for whom [mlops] names connections, and their rights"
+        "logins", logins, "make the users of MLflow's own login, for whom [mlops] names connections, and their rights"
     )
-    gc = command("gc", _gc, "list the Kubernetes Jobs that no task follows any more, and remove them")
-    gc.add_argument("--team", help=OF_A_TEAM)
-    gc.add_argument("--delete", action="store_true", help="remove them; without it they are only listed")
-    _add_airflow(gc)
+    text = "list the Kubernetes Jobs that no task follows any more, and remove them"
+    sub = command("gc", gc, text, as_json=True)
+    sub.add_argument("--team", help=OF_A_TEAM)
+    sub.add_argument("--delete", action="store_true", help="remove them; without it they are only listed")
+    _add_airflow(sub)
     for word, (_, text) in HANDED_OVER.items():
         # All but the places is the runtime's to parse, --help too.
         sub = commands.add_parser(word, help=text, add_help=False, allow_abbrev=False)
@@ -194,61 +188,6 @@ def _parser() -> argparse.ArgumentParser:
 def _add_airflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--airflow-url", help=f"(default: [api] base_url, or {AIRFLOW_URL})")
     parser.add_argument("--user", help=f"of Airflow; the password is read from {PASSWORD_VARIABLE}")
-
-
-def _keys(options: argparse.Namespace, console: Console) -> int:
-    if options.action == "new":
-        if is_in_service(options.key):
-            raise UnusableKeyError(
-                f"{options.key}: make the key in its service, of the kind ECC_NIST_P256 for signing, and then see "
-                "`mlops keys show`"
-            )
-        if (file := Path(options.key)).exists():
-            raise UnusableKeyError(f"{file} exists already: a lost key cannot be made again, so none is replaced")
-        make_key(file)
-    public = load_key(options.key).public
-    console.print(f"{public}  # key {key_id(public)}", markup=False, soft_wrap=True)
-    return 0
-
-
-def _logins(options: argparse.Namespace, console: Console) -> int:
-    admin = Login(os.environ.get(TRACKING_VARIABLES[0], ""), os.environ.get(TRACKING_VARIABLES[1], ""))
-    found = [Deployment.load(team) for team in (None, *all_teams())]
-    if not any(deployment.logins for deployment in found):
-        options_of = ", ".join(f"{purpose}_login" for purpose in LOGINS)
-        raise LoginsError(f"[mlops] names no connection with a user of MLflow: set {options_of}")
-    for deployment in found:
-        if deployment.tracking_uri != found[0].tracking_uri:
-            console.print(f"left out {deployment.tracking_uri} of team {deployment.tenant.name}: it has another MLflow")
-            continue
-        asked = {purpose: login_of(purpose, deployment) for purpose in deployment.logins}
-        logins = {purpose: login for purpose, login in asked.items() if login is not None}
-        for done in make_logins(deployment.tracking_uri, admin, logins):
-            console.print(done, markup=False)
-    return 0
-
-
-def _gc(options: argparse.Namespace, console: Console) -> int:
-    # What it needs of Kubernetes takes seconds to import.
-    from mlops_provider.launchers.kubernetes.manifests import deployment_id
-    from mlops_provider.orphans import find_orphans, remove_orphans
-
-    deployment = Deployment.load(options.team)
-    where = deployment.kubernetes_connection, deployment.kubernetes_namespace
-    orphans = find_orphans(*where, deployment_id(deployment.store), airflow_of(options))
-    table = Table("job", "created", "task", "why")
-    for orphan in orphans:
-        table.add_row(orphan.job, orphan.created, orphan.task, orphan.why)
-    if not orphans:
-        console.print(f"no orphaned Jobs in namespace {deployment.kubernetes_namespace}")
-        return 0
-    console.print(table)
-    if options.delete:
-        remove_orphans(*where, orphans)
-        console.print(f"removed {len(orphans)}")
-    else:
-        console.print("to remove them: mlops gc --delete")
-    return 0
 
 
 def _stack(options: argparse.Namespace) -> Stack:
@@ -358,8 +297,11 @@ def _why(options: argparse.Namespace, console: Console) -> int:
 def _register(options: argparse.Namespace, console: Console) -> int:
     from mlops_provider.adoption import adopt
 
-    said = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
+    out = aside() if options.json else None
+    adoption, said = adopt(deployment_of(options, options.team), airflow_of(options), options.training)
     console.print(said, markup=False, soft_wrap=True)
+    if out is not None:
+        print_json(asdict(adoption), out)
     return 0
 
 

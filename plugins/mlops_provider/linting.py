@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,11 +16,22 @@ from rich.console import Console
 from mlops.contract.section import SpecError, leaves
 from mlops_provider.connections import connection_environment, store_environment
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.handed_over import deployment_of, find_stack, python_of
+from mlops_provider.handed_over import aside, deployment_of, find_stack, print_json, python_of
 from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What was found out about a pipeline's file."""
+
+    file: str
+    mistakes: list[str]
+    """A sentence for each, with file, line and column where it is one of the file's."""
+    done: list[str] = field(default_factory=list)
+    """What was tried out with its data."""
 
 
 def lint(options: argparse.Namespace, console: Console) -> int:
@@ -28,22 +40,30 @@ def lint(options: argparse.Namespace, console: Console) -> int:
 
     :return: exit code: 1 where one is broken
     """
-    broken = 0
+    out = aside() if options.json else None
     find_stack(options)
+    found = []
     for path in _pipeline_files(options):
-        try:
-            pipeline = load_pipeline(path)
-        except (SpecError, OSError) as error:
-            console.print(str(error), markup=False, soft_wrap=True)
-            broken += 1
-            continue
-        found = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
-        for sentence in found or ([] if options.with_data else [f"{path}: ok"]):
+        found.append(checked := _check(options, path))
+        for sentence in checked.mistakes or [f"{path}: ok"]:
             console.print(sentence, markup=False, soft_wrap=True)
-        broken += bool(found)
-        if options.with_data:
-            broken += not _sound_with_data(options, path, pipeline, console)
-    return 1 if broken else 0
+        for sentence in checked.done:
+            console.print(f"{path}: {sentence}", style="dim", markup=False, soft_wrap=True)
+    if out is not None:
+        print_json([asdict(each) for each in found], out)
+    return int(any(each.mistakes for each in found))
+
+
+def _check(options: argparse.Namespace, path: Path) -> Checked:
+    try:
+        pipeline = load_pipeline(path)
+    except (SpecError, OSError) as error:
+        return Checked(file=str(path), mistakes=str(error).splitlines())
+    mistakes = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
+    if not options.with_data:
+        return Checked(file=str(path), mistakes=mistakes)
+    tried = _try_with_data(options, path, pipeline)
+    return replace(tried, mistakes=[*mistakes, *tried.mistakes])
 
 
 def _pipeline_files(options: argparse.Namespace) -> list[Path]:
@@ -61,7 +81,7 @@ def _pipeline_files(options: argparse.Namespace) -> list[Path]:
     return files
 
 
-def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline, console: Console) -> bool:
+def _try_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline) -> Checked:
     """Let the training runtime try it out, and say where in the file is what it finds."""
     deployment = deployment_of(options, pipeline.team)
     document = pipeline.model_dump(mode="json", by_alias=True)
@@ -71,8 +91,7 @@ def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline
     try:
         secrets = connection_environment({place: name for place, name in connections.items() if name is not None})
     except StepFailedError as error:
-        console.print(f"{path}: {error}", markup=False, soft_wrap=True)
-        return False
+        return Checked(file=str(path), mistakes=[f"{path}: {error}"])
     with tempfile.TemporaryDirectory(prefix="mlops-") as folder:
         told, findings = Path(folder, "pipeline.json"), Path(folder, "findings.json")
         told.write_text(json.dumps(document))
@@ -85,16 +104,11 @@ def _sound_with_data(options: argparse.Namespace, path: Path, pipeline: Pipeline
         ).returncode
         if not findings.exists():
             said = f"{path}: it could not be tried out: the process ended with code {code}"
-            console.print(said, markup=False, soft_wrap=True)
-            return False
+            return Checked(file=str(path), mistakes=[said])
         found = json.loads(findings.read_text())
     complaints = [
         (tuple(keys), f"{'.'.join(keys)}: {line}")
         for keys, message in found["problems"]
         for line in message.split("\n")
     ]
-    for sentence in located(path, complaints) or [f"{path}: ok"]:
-        console.print(sentence, markup=False, soft_wrap=True)
-    for sentence in found["done"]:
-        console.print(f"{path}: {sentence}", style="dim", markup=False, soft_wrap=True)
-    return not complaints
+    return Checked(file=str(path), mistakes=list(located(path, complaints)), done=found["done"])

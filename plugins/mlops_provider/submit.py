@@ -71,10 +71,13 @@ def logs(options: argparse.Namespace, console: Console) -> int:
 
 
 def cancel(options: argparse.Namespace, console: Console) -> int:
+    out = aside() if options.json else None
     find_stack(options)
     with client_of(options) as client:
-        client.cancel(options.run_id)
+        run = client.cancel(options.run_id)
     console.print(f"{options.run_id} is being ended; what it has committed stays", markup=False, soft_wrap=True)
+    if out is not None:
+        print_json(run.model_dump(mode="json"), out)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -286,6 +287,11 @@ def test_lint_takes_folders(mlops: Mlops, tmp_path: Path) -> None:
     shutil.copy(PIPELINE, folder)
     done = mlops("lint", str(tmp_path / "dags"))
     assert (done.returncode, done.stdout) == (0, f"{folder / PIPELINE.name}: ok\n")
+    (folder / "flight.pipeline.yaml").write_text("pipeline: flight\n")
+    done = mlops("lint", "--json", str(tmp_path / "dags"))
+    broken, sound = json.loads(done.stdout)
+    assert (done.returncode, sound) == (1, {"file": str(folder / PIPELINE.name), "mistakes": [], "done": []})
+    assert "flight.pipeline.yaml:1:1: the key 'ingest' is missing" in broken["mistakes"]
     (tmp_path / "empty").mkdir()
     done = mlops("lint", str(tmp_path / "empty"))
     assert done.returncode == 1

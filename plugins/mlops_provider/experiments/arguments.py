@@ -128,6 +128,7 @@ def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
     watching.add_argument(
         "--profile", type=Path, metavar="FILE.svg", help="write a flame graph of all its processes, by py-spy"
     )
+    parser.add_argument("--json", action="store_true", help="print what was made as one JSON document, the rest aside")
     parser.add_argument("--store", help="(default: the deployment's)")
 
 

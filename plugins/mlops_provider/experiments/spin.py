@@ -34,7 +34,7 @@ from mlops_provider.experiments.request import Request, as_instant, changes_of
 from mlops_provider.experiments.results import Training
 from mlops_provider.experiments.run import check_tracking
 from mlops_provider.experiments.transcript import Transcript, tell
-from mlops_provider.handed_over import deployment_of, find_stack, python_of
+from mlops_provider.handed_over import aside, deployment_of, find_stack, print_json, python_of
 from mlops_provider.launchers.base import Launch, Outcome
 from mlops_provider.launchers.process import ProcessLauncher
 from mlops_provider.operators.base import StepOperator
@@ -56,6 +56,7 @@ def spin(options: argparse.Namespace, console: Console) -> int:
     """
     # That a step starts in a new interpreter, for one.
     logging.getLogger("mlops_provider").setLevel(logging.WARNING)
+    out = aside() if options.json else None
     find_stack(options)
     experiment = _experiment(options)
     deployment = deployment_of(options, experiment.pipeline.team)
@@ -85,6 +86,8 @@ def spin(options: argparse.Namespace, console: Console) -> int:
     transcript.ended(options.step, ref)
     if isinstance(ref, CheckpointRef):
         tell([Training(checkpoint=ref, report=None)], deployment, console)
+    if out is not None:
+        print_json(ref.to_wire(), out)
     return 0
 
 

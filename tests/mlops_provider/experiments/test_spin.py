@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -80,9 +81,9 @@ def test_a_step_runs_again_and_again_on_what_an_earlier_run_has_made(terminal: T
     assert committed(terminal, own) == before
     assert committed(terminal, "pipelines") == []
 
-    judged = terminal.mlops("spin", "evaluate", "events", "--input", spun(second))
-    assert spun(judged).startswith(f"{SPUN}/evaluate/20240109T")
-    assert "report file://" in judged.stdout
+    judged = terminal.mlops("spin", "evaluate", "events", "--input", spun(second), "--json")
+    assert json.loads(judged.stdout)["place"].startswith(f"{SPUN}/evaluate/20240109T")
+    assert "report file://" in judged.stderr
     assert pipeline_of(spun(second)) is None, "no pipeline takes it over: it is gone at the next spin"
 
 
