@@ -9,7 +9,7 @@ from mlops_provider.assets import model_asset
 
 MODEL = model_asset("flight_ranking")
 
-with DAG(dag_id="ranking_published", schedule=[MODEL], catchup=False, tags=["mlops", "downstream"]):
+with DAG(dag_id="ranking_published", schedule=[MODEL], catchup=False, tags=["downstream"]):
 
     @task
     def announce(triggering_asset_events: Any = None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.listeners import hookimpl
@@ -28,6 +28,11 @@ _CAUSES: Final[Mapping[str, str]] = {
     "all_tasks_deadlocked": "No task of it could run any more, for the state that others are in.",
 }
 """Why a run failed none of whose tasks has, by the word that Airflow has for it."""
+_TASK_FAILED: Final = "task_failure"
+_AT_ONCE: Final = timedelta(seconds=1)
+"""After a run was made: a note of this moment is of whoever has triggered it."""
+_SKEW: Final = timedelta(minutes=1)
+"""By which a worker's clock may be ahead of the server's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +63,10 @@ def note_of(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
         failed = [
             f"{task.name} failed: {task.failure or 'its log says why'}" for task in tasks if task.state == "failed"
         ]
-        said = "\n".join(failed) or _CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")
+        # Whoever ends a run by hand has its tasks fail, too.
+        if cause not in (*_CAUSES, _TASK_FAILED, "") or not failed:
+            failed = [_CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")]
+        said = "\n".join(failed)
     else:
         done = [task.news for task in tasks if task.state == "success" and task.news]
         skipped = [task.news for task in tasks if task.state == "skipped" and task.news]
@@ -96,17 +104,18 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
     with session.no_autoflush:
         ours = select(DagTag.name).where(DagTag.dag_id == run.dag_id, DagTag.name == PIPELINE_TAG)
         if session.scalar(ours) is not None:
-            put_note(session, run.id, note_of(state, _tasks(run, session), cause))
+            put_note(session, run.id, run.created_at, note_of(state, _tasks(run, session), cause))
 
 
-def put_note(session: Session, run_id: int, note: str) -> None:
+def put_note(session: Session, run_id: int, made_at: datetime, note: str) -> None:
     """
-    Replace our note of a run, or write the first one; a person's stays, also one that is written at this moment.
+    Replace our note of a run, or write the first one; another one stays, also one that is written at this moment.
 
     Not by the objects of the session: these are written later, where a note of somebody would be lost, or fail the
     scheduler's transaction and all that is in it.
 
     :param run_id: of the database
+    :param made_at: when the run was made; a program may have given it a note with that, which names nobody
     """
     from airflow.models.dagrun import DagRunNote
     from airflow.sdk.timezone import utcnow
@@ -114,7 +123,9 @@ def put_note(session: Session, run_id: int, note: str) -> None:
     from sqlalchemy.dialects import mysql, postgresql, sqlite
 
     now = utcnow()
-    ours = update(DagRunNote).where(DagRunNote.dag_run_id == run_id, DagRunNote.user_id.is_(None))
+    ours = update(DagRunNote).where(
+        DagRunNote.dag_run_id == run_id, DagRunNote.user_id.is_(None), DagRunNote.created_at > made_at + _AT_ONCE
+    )
     found = session.execute(ours.values(content=note, updated_at=now).execution_options(synchronize_session=False))
     if found.rowcount or not note:  # type: ignore[attr-defined]
         return
@@ -175,7 +186,7 @@ def _text(said: tuple[datetime, Any] | None, field: str, since: datetime | None)
     Return what a task has said; empty where it said nothing, or before it was cleared, or somebody has edited it, or an
     XCom backend keeps it elsewhere.
     """
-    if said is None or since is None or said[0] < since or not isinstance(said[1], Mapping):
+    if said is None or since is None or said[0] < since - _SKEW or not isinstance(said[1], Mapping):
         return ""
     message = said[1].get(field)
     return message if isinstance(message, str) else ""

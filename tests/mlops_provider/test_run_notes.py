@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from mlops_provider.run_notes import MOST_CHARACTERS, Ended, note_of, put_note
+
+MADE = datetime(2026, 1, 11, tzinfo=UTC)
+"""When the runs were made."""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,13 @@ from mlops_provider.run_notes import MOST_CHARACTERS, Ended, note_of, put_note
             "It took longer than its DAG allows (dagrun_timeout).",
             id="too long",
         ),
+        pytest.param(
+            "failed",
+            [Ended(task_id="approve", state="failed")],
+            "Dag Run's state was manually set to `failed`.",
+            "It failed: Dag Run's state was manually set to `failed`.",
+            id="ended by hand, and its tasks with it",
+        ),
         pytest.param("failed", [], "new_word", "It failed: new_word", id="for a cause of a later Airflow"),
     ],
 )
@@ -109,22 +120,23 @@ def _notes(session: Session) -> list[tuple[int, str | None, str | None]]:
     return [(run, user, content) for run, user, content in session.execute(columns)]
 
 
-def _by_a_person(session: Session, run_id: int) -> None:
-    now = utcnow()
-    row = {"dag_run_id": run_id, "content": "mine", "user_id": "7", "created_at": now, "updated_at": now}
+def _by_another(session: Session, run_id: int, user: str | None = "7", at: datetime | None = None) -> None:
+    row = {"dag_run_id": run_id, "content": "mine", "user_id": user, "created_at": at or utcnow()}
     session.connection().execute(DagRunNote.__table__.insert().values(row))  # type: ignore[attr-defined]
 
 
 def test_ours_is_written_anew_and_a_persons_stays(database: Session) -> None:
-    put_note(database, 1, "")
+    put_note(database, 1, MADE, "")
     assert _notes(database) == [], "where there is nothing to tell, no note"
-    put_note(database, 1, "train failed: NaN")
-    put_note(database, 1, "Version 3.")
-    put_note(database, 2, "train failed: NaN")
-    put_note(database, 2, "")
-    _by_a_person(database, 3)
-    put_note(database, 3, "Version 4.")
-    assert _notes(database) == [(1, None, "Version 3."), (2, None, ""), (3, "7", "mine")]
+    put_note(database, 1, MADE, "train failed: NaN")
+    put_note(database, 1, MADE, "Version 3.")
+    put_note(database, 2, MADE, "train failed: NaN")
+    put_note(database, 2, MADE, "")
+    _by_another(database, 3)
+    put_note(database, 3, MADE, "Version 4.")
+    _by_another(database, 4, None, MADE)
+    put_note(database, 4, MADE, "Version 5.")
+    assert _notes(database) == [(1, None, "Version 3."), (2, None, ""), (3, "7", "mine"), (4, None, "mine")]
 
 
 def test_one_that_somebody_writes_at_the_same_moment_stays(database: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +146,10 @@ def test_one_that_somebody_writes_at_the_same_moment_stays(database: Session, mo
     def slow(statement: object, *args: object, **kwargs: object) -> object:
         found = execute(statement, *args, **kwargs)  # type: ignore[call-overload]
         if getattr(statement, "is_update", False):
-            _by_a_person(database, 1)
+            _by_another(database, 1)
         return found
 
     monkeypatch.setattr(database, "execute", slow)
-    put_note(database, 1, "Version 3.")
+    put_note(database, 1, MADE, "Version 3.")
     monkeypatch.undo()
     assert _notes(database) == [(1, "7", "mine")]

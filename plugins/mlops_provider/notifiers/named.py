@@ -46,7 +46,7 @@ def check_notifiers(notify: Sequence[Notify], given: Sequence[Any], place: str) 
     :param given: the entries, before they were checked
     :raises SpecError: one line for each mistake
     """
-    if any(isinstance(entry, Notify) for entry in given):
+    if all(isinstance(entry, Notify) for entry in given):
         return
     if wrong := [f"{place}: {mistake}" for _, mistake in mistakes(notify)]:
         raise SpecError("\n".join(wrong))
