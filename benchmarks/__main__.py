@@ -22,6 +22,7 @@ GROUPS = {
     "lifecycle": "benchmarks.lifecycle.group",
     "learners": "benchmarks.learners.group",
     "experiments": "benchmarks.experiments",
+    "fleet": "benchmarks.fleet",
 }
 """A group's module has ``measure(home: Path, scratch: Path) -> list[Record]``."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import count
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from airflow.models import import_all_models
 from airflow.models.base import Base
@@ -58,14 +58,14 @@ def add_run(session: Session, dag_id: str, run_id: str, state: str, run_after: d
     return number
 
 
-def add_task(session: Session, dag_id: str, run_id: str, task_id: str, state: str, **fields: Any) -> str:
+def add_task(session: Session, dag_id: str, run_id: str, task_id: str, state: str, **fields: Any) -> UUID:
     """
     :return: its id
     """
+    identifier = uuid4()
     common = {
-        "id": uuid4(), "dag_id": dag_id, "run_id": run_id, "task_id": task_id, "state": state, "map_index": -1,
+        "id": identifier, "dag_id": dag_id, "run_id": run_id, "task_id": task_id, "state": state, "map_index": -1,
         "try_number": 1, "pool": "default_pool", "operator": "TrainOperator",
     }  # fmt: skip
-    row = common | fields
-    put(session, "task_instance", row)
-    return row["id"]
+    put(session, "task_instance", common | fields)
+    return identifier

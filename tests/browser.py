@@ -41,6 +41,9 @@ def page_at(
         page.goto(f"{airflow.stack.airflow_url}{path}")
         try:
             yield page
+        except BaseException:
+            keep(page, "failed")
+            raise
         finally:
             browser.close()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import redact
-from airflow.sdk.configuration import conf
+
+from mlops_provider.airflow_pages import base_url, run_page
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,7 +83,8 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
     task, instance = context["task"], context["ti"]
     index = getattr(instance, "map_index", None)
     is_mapped = index is not None and index >= 0
-    at = f"{_run_url(task.dag_id, instance.run_id)}/tasks/{quote(task.task_id)}"
+    run = base_url() + run_page(task.dag_id, instance.run_id)
+    at = f"{run}/tasks/{quote(task.task_id)}"
     if is_mapped:
         at += f"/mapped/{index}"
     links = {"Answer": f"{at}/required_actions"} if event == "approval" else {}
@@ -96,13 +98,13 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
         task_id=f"{task.task_id}[{index}]" if is_mapped else task.task_id,
         message=message,
         question=_cut(str(redact(question)).replace("](/", f"]({base_url()}/"), "the form has the whole question"),
-        links=links | {"Run": _run_url(task.dag_id, instance.run_id), "Log": at},
+        links=links | {"Run": run, "Log": at},
     )
 
 
 def incident_of_run(event: Event, pipeline: str, dag_id: str, run_id: str, message: str) -> Incident:
     """Return an incident of a whole run. For the parameters see :class:`Incident`."""
-    links = {"Run": _run_url(dag_id, run_id)}
+    links = {"Run": base_url() + run_page(dag_id, run_id)}
     return _incident(
         event=event, pipeline=pipeline, dag_id=dag_id, run_id=run_id, task_id="", message=message, links=links
     )
@@ -116,16 +118,6 @@ def _incident(*, message: str, **fields: Any) -> Incident:
 
 def _cut(text: str, where: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ... ({where})"
-
-
-def _run_url(dag_id: str, run_id: str) -> str:
-    return f"{base_url()}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
-
-
-def base_url() -> str:
-    """Return the address of Airflow's pages, ``[api] base_url``, without a slash at its end."""
-    url: str = conf.get("api", "base_url", fallback="http://localhost:8080")
-    return url.rstrip("/")
 
 
 EXAMPLE: Final = Incident(

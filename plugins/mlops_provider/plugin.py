@@ -1,7 +1,7 @@
 """
 The plugin: serves the REST API and the reports of the steps behind Airflow's own login, makes forms of approvals anew,
-keeps an API server on SQLite from waiting for itself, writes notes of runs that have ended, and brings the page
-Tonight.
+keeps an API server on SQLite from waiting for itself, writes notes of runs that have ended, and brings pages:
+Tonight, and those of a run and of a model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,19 @@ class MlopsPlugin(AirflowPlugin):
             "destination": "nav",
             "url_route": "mlops-tonight",
             "nav_top_level": True,
-        }
+        },
+        {
+            "name": "Pipeline run",
+            "bundle_url": "mlops/pages/run.js",
+            "destination": "dag_run",
+            "url_route": "mlops-run",
+        },
+        {
+            "name": "Pipeline model",
+            "bundle_url": "mlops/pages/model.js",
+            "destination": "dag",
+            "url_route": "mlops-model",
+        },
     ]
     fastapi_apps = [  # noqa: RUF012
         # The API comes before what lies around it.

@@ -27,7 +27,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
     "all_tasks_deadlocked": "No task of it could run any more, for the state that others are in.",
 }
-"""Why a run failed none of whose tasks has, by the word that Airflow has for it."""
+"""Why a run failed, other than by its tasks, by the word that Airflow has for it."""
 _TASK_FAILED: Final = "task_failure"
 _AT_ONCE: Final = timedelta(seconds=1)
 """After a run was made: a note of this moment is of whoever has triggered it."""
@@ -60,13 +60,14 @@ def note_of(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
     :param cause: Airflow's word for why the run ended
     """
     if state == "failed":
-        failed = [
-            f"{task.name} failed: {task.failure or 'its log says why'}" for task in tasks if task.state == "failed"
+        failed = [task for task in tasks if task.state == "failed"]
+        is_of_task = cause in (_TASK_FAILED, "") and failed
+        first = [] if is_of_task else [_CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")]
+        # Whatever else ends a run has the tasks fail that are under way: these have nothing to say.
+        told = [
+            f"{task.name} failed: {task.failure or 'its log says why'}" for task in failed if is_of_task or task.failure
         ]
-        # Whoever ends a run by hand has its tasks fail, too.
-        if cause not in (*_CAUSES, _TASK_FAILED, "") or not failed:
-            failed = [_CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")]
-        said = "\n".join(failed)
+        said = "\n".join([*first, *told])
     else:
         done = [task.news for task in tasks if task.state == "success" and task.news]
         skipped = [task.news for task in tasks if task.state == "skipped" and task.news]
@@ -104,7 +105,7 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
     with session.no_autoflush:
         ours = select(DagTag.name).where(DagTag.dag_id == run.dag_id, DagTag.name == PIPELINE_TAG)
         if session.scalar(ours) is not None:
-            put_note(session, run.id, run.created_at, note_of(state, _tasks(run, session), cause))
+            put_note(session, run.id, run.created_at or run.run_after, note_of(state, _tasks(run, session), cause))
 
 
 def put_note(session: Session, run_id: int, made_at: datetime, note: str) -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console, Group
-from rich.padding import Padding
 from rich.text import Text
 
 from mlops.client import PipelineTonight
@@ -41,28 +40,33 @@ def tonight(options: argparse.Namespace, console: Console) -> int:
     if out is not None:
         print_json([each.model_dump(mode="json") for each in found], out)
     else:
-        console.print(_shown(found), crop=False)
+        for line in _lines(found):
+            # Not broken at the terminal's width: addresses are there to be clicked on, and copied.
+            console.print(line, soft_wrap=True)
     return 0
 
 
-def _shown(found: Sequence[PipelineTonight]) -> Group | Text:
-    if not found:
-        return Text("there is no pipeline that you may read: see Airflow's import errors, or mlops lint")
-    return Group(*(part for each in found for part in _pipeline(each)))
+def _shown(found: Sequence[PipelineTonight]) -> Group:
+    return Group(*_lines(found))
 
 
-def _pipeline(each: PipelineTonight) -> Iterator[Text | Padding]:
+def _lines(found: Sequence[PipelineTonight]) -> list[Text]:
+    none = Text("there is no pipeline that you may read: see Airflow's import errors, or mlops lint")
+    return [line for each in found for line in _pipeline(each)] or [none]
+
+
+def _pipeline(each: PipelineTonight) -> Iterator[Text]:
     since = "" if each.since is None else f" since {_at(each.since)}"
     following = ", paused" if each.is_paused else "" if each.next_run is None else f", next run {_at(each.next_run)}"
     yield Text.assemble(
         (each.name, "bold"), "  ", (each.standing, _STYLES.get(each.standing, "")), (f"{since}{following}", "dim")
     )
-    yield Padding(Text(_printable(each.said)), (0, 0, 0, 4))
+    for line in _printable(each.said).splitlines():
+        yield Text(f"    {line}")
     for question in each.questions:
         may = f" ({', '.join(question.approvers)} may)" if question.approvers else ""
         address = (question.address, f"link {question.address}")
-        # In one line, whatever the terminal's width: it is there to be clicked on, and copied.
-        yield Text.assemble(f"    Answer{_printable(may)}: ", address, overflow="ignore", no_wrap=True)
+        yield Text.assemble(f"    Answer{_printable(may)}: ", address)
 
 
 def _printable(text: str) -> str:

@@ -269,8 +269,9 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
     try:
         begun = mlops(airflow, "submit", *asked, "--name", "given_up", "--json")
         run_id = json.loads(begun.stdout)["id"]
-        ended = mlops(airflow, "cancel", run_id)
-        assert ended.stdout == f"{run_id} is being ended; what it has committed stays\n", ended.stderr
+        ended = mlops(airflow, "cancel", run_id, "--json")
+        assert json.loads(ended.stdout)["id"] == run_id
+        assert f"{run_id} is being ended; what it has committed stays\n" in ended.stderr
         again = mlops(airflow, "cancel", run_id)
         assert (again.returncode, again.stdout) == (1, f"{run_id} has ended already, as failed\n")
     finally:
@@ -872,6 +873,7 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/studies/{study}/trials",
         "/pipelines/runs",
         "/hpo/studies",
+        "/nights",
         "/tonight",
         "/training-runs",
         "/training-runs/{run}/metrics",

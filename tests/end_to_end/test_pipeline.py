@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -299,9 +300,10 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         airflow.client.wait_for_dag("judging")
         airflow.client.unpause("judging")
         key, login = training.rpartition("/")[2], {"MLOPS_AIRFLOW_PASSWORD": password}
-        asked = mlops(airflow, "register", key, "--user", user, **login)
-        assert asked.returncode == 0, asked.stdout
-        run_id = re.search(r"mlops why judging (\S+)", asked.stdout)[1]  # type: ignore[index]
+        asked = mlops(airflow, "register", key, "--user", user, "--json", **login)
+        assert asked.returncode == 0, asked.stderr
+        run_id = json.loads(asked.stdout)["run_id"]
+        assert f"how it goes: mlops why judging {run_id}" in asked.stderr
         deadline = time.monotonic() + NIGHT_SECONDS
         while airflow.states(run_id, "judging").get("approve") != "awaiting_input":
             assert airflow.client.run("judging", run_id)["state"] != "failed", "\n".join(
@@ -399,6 +401,33 @@ def _see_tonight(airflow: LiveAirflow, question: str) -> None:
             )
             assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off"
             keep(page, f"tonight_{width}_{scheme}")
+
+
+def _see_night(airflow: LiveAirflow, run_id: str, reason: str) -> None:
+    """What came of a night, how it trained, and what it was measured at, on one page, also on a phone."""
+    night = quote(f"events@{run_id}", safe="")
+    for path, width, scheme in (
+        (f"/plugin/mlops-tonight/{night}", 400, "dark"),
+        (f"/dags/events/runs/{run_id}/plugin/mlops-run", 1400, "light"),
+    ):
+        with page_at(airflow, path, width=width, scheme=scheme) as page:  # type: ignore[arg-type]
+            page.get_by_role("img", name=re.compile("^validation")).first.wait_for()
+            assert page.get_by_text(reason).first.is_visible()
+            steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
+            assert [step.split("\n")[0] for step in steps.all_inner_texts()][:2] == ["ingest", "validate"]
+            assert page.get_by_role("columnheader", name="version 1, the champion").is_visible()
+            report = page.get_by_role("link", name="Report: evaluate").get_attribute("href")
+            assert report is not None
+            assert "<html" in httpx.get(report, headers={"Authorization": airflow.client.authorization}).text[:200]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off"
+            keep(page, f"run_{width}_{scheme}")
+            page.get_by_text("Checkpoints:").click()
+            page.get_by_text(", the best").wait_for()
+    with page_at(airflow, "/dags/events/plugin/mlops-model") as page:
+        page.get_by_role("link", name=re.compile("ndcg@10 .* to ")).first.wait_for()
+        page.get_by_role("heading", name="Versions of events").wait_for()
+        assert page.get_by_text(reason).first.is_visible()
+        keep(page, "model_1400_light")
 
 
 def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champion: ModelVersionRef) -> None:
@@ -515,6 +544,7 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told
     assert report["reason"] in posted["message"]
     said = posted["message"] if report["passed"] else f"Nothing goes into production: {posted['message']}"
     assert airflow.client.run("events", run_id)["note"] == said
+    _see_night(airflow, run_id, report["reason"])
 
 
 @pytest.mark.usefixtures("restore_events")
@@ -536,8 +566,15 @@ def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told:
     assert airflow.login is not None
     with Client(airflow.stack.airflow_url, *airflow.login) as client:
         (events,) = [each for each in client.tonight() if each.name == "events"]
-    assert (events.run, events.standing) == ("events@night_15", "failed"), "the newest run by the time it is of"
+    assert (events.run, events.standing) == ("events@night_15", "failed")
     assert events.said.startswith("validate failed: ")
+    with page_at(airflow, "/plugin/mlops-tonight", width=400) as page:
+        page.get_by_role("link", name="events", exact=True).click()
+        page.get_by_role("list", name="Steps").wait_for()
+        assert page.get_by_text("2024-01-14 has 40 rows").first.is_visible()
+        assert page.get_by_role("link", name="Report: validate").get_attribute("href") == posted["links"]["Report"]
+        page.get_by_role("link", name="All pipelines").click()
+        page.get_by_role("heading", name="Tonight").wait_for()
 
 
 @pytest.mark.usefixtures("restore_events")

@@ -80,9 +80,13 @@ MADE = datetime(2026, 1, 11, tzinfo=UTC)
         ),
         pytest.param(
             "failed",
-            [Ended(task_id="register", state="skipped", news="not registered: no better")],
+            [
+                Ended(task_id="trial", state="failed", failure="NaN"),
+                Ended(task_id="train", state="failed"),
+                Ended(task_id="register", state="skipped", news="not registered: no better"),
+            ],
             "timed_out",
-            "It took longer than its DAG allows (dagrun_timeout).",
+            "It took longer than its DAG allows (dagrun_timeout).\ntrial failed: NaN",
             id="too long",
         ),
         pytest.param(

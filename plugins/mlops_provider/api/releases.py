@@ -19,6 +19,7 @@ from mlops.contract.section import SpecError
 from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGING
 from mlops.signing.envelope import EnvelopeError
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
+from mlops_provider.airflow_pages import run_page
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.models import Name, RegistryDep, aliases_of, find_version, report_of, tags_of, version_summary
@@ -103,7 +104,7 @@ class _RunOf(NamedTuple):
 
     @property
     def airflow(self) -> str:
-        return f"/dags/{self.dag_id}/runs/{self.run_id}"
+        return run_page(self.dag_id, self.run_id)
 
 
 class _Form(NamedTuple):

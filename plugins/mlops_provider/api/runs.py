@@ -215,8 +215,9 @@ async def whole_run(run: Mapping[str, Any], airflow: Airflow) -> Run:
             # Who has ended a process says more than its end.
             failure = (cancelled_by(run["note"]) if is_lost(told) else None) or said
             silent = silent or each
-    # Somebody else's operator says it in its log only. Where the run went on to succeed, that task was not needed.
-    if failure is None and silent is not None and run["state"] != "success":
+    if run["state"] == "success":
+        failure = None  # of a task that was not needed, such as a trial
+    elif failure is None and silent is not None:  # somebody else's operator says it in its log only
         task, index = silent["task_id"], silent["map_index"]
         name, more = (task, "") if index == -1 else (f"{task}[{index}]", f"&map_index={index}")
         failure = f"{name} failed: its log says why (GET /runs/{summary.id}/logs?task={quote(task, safe='')}{more})"

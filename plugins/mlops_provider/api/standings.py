@@ -9,8 +9,14 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from mlops.contract.rest import STANDINGS, PipelineTonight, Question, Standing
+from mlops.contract.refs import DatasetRef, ReportRef
+from mlops.contract.rest import STANDINGS, Judged, Night, PipelineTonight, Question, Standing
+from mlops.contract.results import CANDIDATE, CHAMPION, DIFFERENCE
+from mlops_provider.airflow_pages import dag_page, run_page
+from mlops_provider.links import report_url
 
+CANNOT_READ: Final = "Airflow cannot read"
+EVALUATES: Final = "EvaluateOperator"
 PROMOTES: Final = "PromoteOperator"
 ASKED: Final = "awaiting_input"
 AT_WORK: Final = ("running", "deferred", ASKED)
@@ -39,6 +45,8 @@ class Shown:
     is_paused: bool
     broken: str = ""
     """Why Airflow cannot read its file."""
+    broken_beside: Sequence[str] = ()
+    """DAGs of that file, all of which one must be able to read to see why."""
     next_run: datetime | None
     run_id: str | None = None
     state: str = ""
@@ -53,9 +61,7 @@ class Shown:
 
 def standing_of(found: Shown) -> PipelineTonight:
     """Say how a pipeline stands."""
-    place = f"/dags/{quote(found.dag_id)}"
-    if found.run_id is not None:
-        place += f"/runs/{quote(found.run_id, safe='')}"
+    place = dag_page(found.dag_id) if found.run_id is None else run_page(found.dag_id, found.run_id)
     asked = [task for task in found.tasks if task.state == ASKED]
     standing, said, since = _now(found, asked)
     return PipelineTonight(
@@ -68,6 +74,48 @@ def standing_of(found: Shown) -> PipelineTonight:
         is_paused=found.is_paused,
         next_run=None if found.is_paused else found.next_run,
         airflow=place,
+    )
+
+
+def night_of(found: Shown, evaluation: Judged | None) -> Night:
+    """
+    Say what came of a run.
+
+    :param evaluation: None where there is none, or none that may be read
+    """
+    told = standing_of(found)
+    return Night(
+        run=f"{found.dag_id}@{found.run_id}",
+        standing=told.standing,
+        said=told.said,
+        begun_at=found.begun_at,
+        since=told.since,
+        judged=evaluation,
+        airflow=told.airflow,
+    )
+
+
+def judged(report: ReportRef) -> Judged:
+    """
+    Say how the model of a night was judged.
+
+    :raises TypeError: or ValueError, where somebody has edited the ref
+    """
+    metrics, snapshot = report.metrics, report.ancestor(DatasetRef)
+    metric = next((name for name in metrics if f"{CANDIDATE}{name}" in metrics), None)
+    page = report.artifacts.get("report")
+    return Judged(
+        interval=(datetime.fromisoformat(snapshot.interval_start), datetime.fromisoformat(snapshot.interval_end)),
+        passed=report.passed,
+        reason=report.reason,
+        metric=metric,
+        value=metrics.get(f"{CANDIDATE}{metric}"),
+        champion=report.champion,
+        champion_value=metrics.get(f"{CHAMPION}{metric}"),
+        difference=metrics.get(f"{DIFFERENCE}{metric}"),
+        difference_low=metrics.get(f"{DIFFERENCE}{metric}.low"),
+        difference_high=metrics.get(f"{DIFFERENCE}{metric}.high"),
+        report=None if page is None else report_url(page.key),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlops.contract.rest import RunKind, RunSummary
+from mlops_provider.airflow_pages import run_page
 from mlops_provider.experiments.names import NOTED, tried_out
 from mlops_provider.operators.rollback import is_rollback
 
@@ -24,7 +25,7 @@ def summary_of(run: Mapping[str, Any]) -> RunSummary:
         started_at=run["start_date"],
         ended_at=run["end_date"],
         note=run["note"],
-        airflow=f"/dags/{dag_id}/runs/{run_id}",
+        airflow=run_page(dag_id, run_id),
     )
 
 

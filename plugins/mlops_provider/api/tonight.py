@@ -1,50 +1,88 @@
-"""``/tonight``: how all pipelines stand, what needs a person first."""
+"""``/tonight``: how all pipelines stand, what needs a person first. ``/nights``: what came of one's runs."""
 
 from __future__ import annotations
 
-import re
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
-from mlops.contract.rest import Tonight
-from mlops_provider.api.problems import DOCUMENTED
-from mlops_provider.api.standings import ASKED, AT_WORK, PROMOTES, WAITING, Shown, Work, standing_of, urgency
-from mlops_provider.experiments.names import tried_out
-from mlops_provider.operator_keys import PIPELINE_TAG
-from mlops_provider.operators.rollback import is_rollback
-from mlops_provider.spec_file import SUFFIX
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+from mlops.contract.rest import MOST_RUNS, Nights, Tonight
+from mlops_provider.api import tables
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.shared import Shared
+from mlops_provider.api.standings import CANNOT_READ, Shown, night_of, standing_of, urgency
 
 router = APIRouter(tags=["tonight"], responses=DOCUMENTED)
 
 _FRESH_SECONDS: Final = 5.0
 """For so long all who look at one process of the server are shown the same."""
-_MISTAKE: Final = re.compile(rf"(?:(?<=: )|^)(?P<name>[^\s:/]+){re.escape(SUFFIX)}:.*")
-"""In the file of a pipeline, as a DAG file says it that reads them."""
+_READ: Final = ("RUN", "TASK_INSTANCE")
+"""What of a DAG one must be able to read, beside itself, to see how it stands."""
+_DAG_PATTERN: Final = r"^[\w.-]+$"
 
 
 @router.get("/tonight")
 async def tonight(user: GetUserDep) -> Tonight:
     """List how the pipelines stand that the asker may read, those that need a person first."""
-    return await run_in_threadpool(_tonight, user)
+    return await run_in_threadpool(_tonight, await _shared.look(), user)
 
 
-def _tonight(user: Any) -> Tonight:
-    found = [standing_of(each) for each in _permitted(_ALL.get(), user)]
-    return Tonight(pipelines=sorted(found, key=urgency))
+@router.get("/nights")
+async def nights(
+    user: GetUserDep,
+    pipeline: Annotated[str, Query(pattern=_DAG_PATTERN, max_length=250)],
+    limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 30,
+) -> Nights:
+    """List what came of a pipeline's own runs, the newest by the time that they are of first."""
+    return await run_in_threadpool(_nights, user, pipeline, limit)
+
+
+def _nights(user: Any, pipeline: str, limit: int) -> Nights:
+    from airflow.utils.session import create_session
+
+    may = _rights([pipeline], user)
+    if may(pipeline) and all(may(pipeline, what) for what in _READ):
+        with create_session(scoped=False) as session:
+            found = tables.nights(session, pipeline, limit)
+        if found is not None:
+            asks, judges = may(pipeline, "HITL_DETAIL"), may(pipeline, "XCOM")
+            told = [
+                night_of(shown if asks else _without_questions(shown), evaluation if judges else None)
+                for shown, evaluation in found
+            ]
+            return Nights(nights=told)
+    raise Problem(404, f"there is no pipeline {pipeline!r} that you may read: GET /tonight lists them")
+
+
+def _tonight(found: Sequence[Shown], user: Any) -> Tonight:
+    told = [standing_of(each) for each in _permitted(found, user)]
+    return Tonight(pipelines=sorted(told, key=urgency))
 
 
 def _permitted(found: Sequence[Shown], user: Any) -> Iterator[Shown]:
     """Yield of the pipelines what Airflow's own pages would show: runs and tasks, and who is asked."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+
+    may = _rights([dag_id for each in found for dag_id in (each.dag_id, *each.broken_beside)], user)
+    sees_errors = get_auth_manager().is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user)
+    for each in found:
+        if not (may(each.dag_id) and all(may(each.dag_id, what) for what in _READ)):
+            continue
+        if each.broken and not (sees_errors and all(map(may, each.broken_beside))):
+            each = replace(each, broken=f"{CANNOT_READ} its file")  # noqa: PLW2901
+        yield each if may(each.dag_id, "HITL_DETAIL") else _without_questions(each)
+
+
+def _rights(dag_ids: Sequence[str], user: Any) -> Callable[..., bool]:
+    """
+    Return what says whether a user may read something of a DAG: ``may(dag_id)`` of itself, ``may(dag_id, "RUN")`` of
+    what is Airflow's ``DagAccessEntity``.
+    """
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.configuration import conf
@@ -53,195 +91,25 @@ def _permitted(found: Sequence[Shown], user: Any) -> Iterator[Shown]:
     manager = get_auth_manager()
     teams: dict[str, str | None] = {}
     if conf.getboolean("core", "multi_team", fallback=False):
-        teams = DagModel.get_dag_id_to_team_name_mapping([each.dag_id for each in found])
+        teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
 
-    def may(dag_id: str, what: DagAccessEntity | None) -> bool:
+    def may(dag_id: str, what: str | None = None) -> bool:
+        entity = None if what is None else DagAccessEntity(what)
         details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
-        return bool(manager.is_authorized_dag(method="GET", user=user, access_entity=what, details=details))
+        return bool(manager.is_authorized_dag(method="GET", user=user, access_entity=entity, details=details))
 
-    for each in found:
-        if all(may(each.dag_id, what) for what in (None, DagAccessEntity.RUN, DagAccessEntity.TASK_INSTANCE)):
-            yield each if may(each.dag_id, DagAccessEntity.HITL_DETAIL) else _without_questions(each)
+    return may
 
 
 def _without_questions(found: Shown) -> Shown:
     return replace(found, tasks=[task._replace(subject=None, approvers=()) for task in found.tasks])
 
 
-class _Fresh:
-    """What all pipelines do, read once for all who ask within a few seconds."""
-
-    def __init__(self, look: Callable[[], Sequence[Shown]]) -> None:
-        self._look = look
-        self._lock = threading.Lock()
-        self._found: Sequence[Shown] = ()
-        self._until = 0.0
-
-    def get(self) -> Sequence[Shown]:
-        with self._lock:
-            if time.monotonic() > self._until:
-                self._found = self._look()
-                self._until = time.monotonic() + _FRESH_SECONDS
-            return self._found
-
-
 def _look() -> Sequence[Shown]:
     from airflow.utils.session import create_session
 
     with create_session(scoped=False) as session:
-        return read(session)
+        return tables.pipelines(session)
 
 
-_ALL: Final = _Fresh(_look)
-
-
-def read(session: Session) -> list[Shown]:
-    """Read all pipelines, and of each the run that is under way, or else the newest: five queries, however many."""
-    from airflow.models.dag import DagModel, DagTag
-    from sqlalchemy import select
-
-    dags = session.execute(
-        select(
-            DagModel.dag_id,
-            DagModel.is_paused,
-            DagModel.is_stale,
-            DagModel.next_dagrun_create_after,
-            DagModel.bundle_name,
-            DagModel.relative_fileloc,
-        )
-        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
-        .where(DagTag.name == PIPELINE_TAG)
-    ).all()
-    ours = [dag for dag in dags if not tried_out(dag.dag_id) and not is_rollback(dag.dag_id)]
-    broken = _broken(session, ours)
-    # One that is stale and not broken is gone.
-    ours = [dag for dag in ours if not dag.is_stale or dag.dag_id in broken]
-    runs = _runs(session, [dag.dag_id for dag in ours])
-    tasks = _tasks(session, [(dag_id, run.run_id) for dag_id, run in runs.items()])
-    return [_shown(dag, broken.get(dag.dag_id, ""), runs.get(dag.dag_id), tasks.get(dag.dag_id, ())) for dag in ours]
-
-
-def _broken(session: Session, dags: Sequence[Any]) -> dict[str, str]:
-    """Why a file cannot be read, by pipeline: its DAG file, or its own, whose mistakes a DAG file says (dags/)."""
-    from airflow.models.errors import ParseImportError
-    from sqlalchemy import select
-
-    errors = session.execute(
-        select(ParseImportError.bundle_name, ParseImportError.filename, ParseImportError.stacktrace)
-    ).all()
-    files = {(error.bundle_name, error.filename): (error.stacktrace or "").strip() for error in errors}
-    mistakes: dict[str, list[str]] = {}
-    for line in (line for trace in files.values() for line in trace.splitlines()):
-        if (mistake := _MISTAKE.search(line)) is not None:
-            mistakes.setdefault(mistake["name"], []).append(mistake[0])
-    found: dict[str, str] = {}
-    for dag in dags:
-        if dag.is_stale and dag.dag_id in mistakes:
-            found[dag.dag_id] = "\n".join(mistakes[dag.dag_id])
-        elif trace := files.get((dag.bundle_name, dag.relative_fileloc)):
-            found[dag.dag_id] = f"Airflow cannot read {dag.relative_fileloc}: {trace.splitlines()[-1]}"
-    return found
-
-
-def _runs(session: Session, dag_ids: Sequence[str]) -> dict[str, Any]:
-    from airflow.models.dag import DagModel
-    from airflow.models.dagrun import DagRun, DagRunNote
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-    from sqlalchemy.orm import aliased
-
-    columns = (
-        select(
-            DagRun.dag_id,
-            DagRun.run_id,
-            DagRun.state,
-            DagRun.queued_at,
-            DagRun.start_date,
-            DagRun.end_date,
-            DagRunNote.content,
-            DagRunNote.user_id,
-        )
-        .select_from(DagRun)
-        .join(DagRunNote, DagRunNote.dag_run_id == DagRun.id, isouter=True)
-    )
-    asks = (
-        select(TaskInstance.id)
-        .where(TaskInstance.dag_id == DagRun.dag_id, TaskInstance.run_id == DagRun.run_id, TaskInstance.state == ASKED)
-        .exists()
-    )
-    # One that runs goes before a newer one that waits behind it or was cancelled; of these the one that asks somebody.
-    under_way = columns.where(DagRun.state == "running", DagRun.dag_id.in_(dag_ids)).order_by(asks, DagRun.run_after)
-    found = {run.dag_id: run for run in session.execute(under_way)}
-    others = [dag_id for dag_id in dag_ids if dag_id not in found]
-    run = aliased(DagRun)
-    newest = (  # of each by itself: over all runs at once the whole history would be sorted
-        select(run.id)
-        .where(run.dag_id == DagModel.dag_id)
-        .order_by(run.run_after.desc(), run.id.desc())
-        .limit(1)
-        .correlate(DagModel)
-        .scalar_subquery()
-    )
-    ids = session.scalars(select(newest).select_from(DagModel).where(DagModel.dag_id.in_(others))).all()
-    found |= {each.dag_id: each for each in session.execute(columns.where(DagRun.id.in_([i for i in ids if i])))}
-    return found
-
-
-def _shown(dag: Any, broken: str, run: Any, tasks: Sequence[Work]) -> Shown:
-    common = {
-        "dag_id": dag.dag_id,
-        "is_paused": bool(dag.is_paused),
-        "broken": broken,
-        "next_run": dag.next_dagrun_create_after,
-    }
-    if run is None:
-        return Shown(**common)
-    return Shown(
-        **common,
-        run_id=run.run_id,
-        state=str(run.state),
-        begun_at=run.start_date or run.queued_at,
-        ended_at=run.end_date,
-        note=run.content or "",
-        noted_by=run.user_id,
-        tasks=tasks,
-    )
-
-
-def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[str, list[Work]]:
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import or_, select, tuple_
-
-    rows = session.execute(
-        select(
-            TaskInstance.dag_id,
-            TaskInstance.task_id,
-            TaskInstance.map_index,
-            TaskInstance.operator,
-            TaskInstance.state,
-            TaskInstance.try_number,
-            HITLDetail.subject,
-            HITLDetail.assignees,
-            HITLDetail.created_at,
-        )
-        .join(HITLDetail, HITLDetail.ti_id == TaskInstance.id, isouter=True)
-        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(runs))
-        .where(or_(TaskInstance.state.in_((*AT_WORK, *WAITING)), TaskInstance.operator == PROMOTES))
-        .order_by(TaskInstance.start_date.is_(None), TaskInstance.start_date, TaskInstance.map_index)
-    )
-    found: dict[str, list[Work]] = {}
-    for row in rows:
-        approvers = [str(each.get("name") or each.get("id")) for each in row.assignees or ()]
-        work = Work(
-            row.task_id,
-            row.map_index,
-            row.operator or "",
-            str(row.state),
-            row.try_number,
-            row.subject,
-            approvers,
-            row.created_at,
-        )
-        found.setdefault(row.dag_id, []).append(work)
-    return found
+_shared: Final = Shared(lambda: run_in_threadpool(_look), pause=_FRESH_SECONDS)

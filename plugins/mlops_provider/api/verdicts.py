@@ -46,5 +46,5 @@ def _report(returned: Any) -> ReportRef | None:
     """What an evaluation has returned; None where somebody has put something else there, as who edits XComs may."""
     try:
         return ReportRef.from_wire(returned)
-    except RefError:
+    except (RefError, TypeError, ValueError, AttributeError, KeyError):
         return None

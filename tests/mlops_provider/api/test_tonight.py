@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.models.xcom import XComModel
 from airflow_rows import BUNDLE, add_dag, add_run, add_task, database, put
 from sqlalchemy.orm import Session
 
-from mlops_provider.api.standings import Shown, standing_of
-from mlops_provider.api.tonight import read
+from mlops.contract.refs import Artifact, ModelVersionRef, ReportRef
+from mlops_provider.api.standings import Shown, night_of, standing_of
+from mlops_provider.api.tables import nights, pipelines
 
 MIDNIGHT = datetime(2026, 1, 11, tzinfo=UTC)
 NIGHT = timedelta(days=1)
@@ -24,7 +28,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def shown(session: Session) -> dict[str, Shown]:
-    return {each.dag_id: each for each in read(session)}
+    return {each.dag_id: each for each in pipelines(session)}
 
 
 def test_a_pipeline_is_a_dag_with_the_tag(session: Session) -> None:
@@ -51,9 +55,14 @@ def test_the_newest_run_is_shown_unless_an_older_one_is_under_way(session: Sessi
     for day in range(3):
         add_run(session, "asks", f"night_{day}", "running", MIDNIGHT + day * NIGHT)
     add_task(session, "asks", "night_1", "approve", "awaiting_input")
+    # Somebody may trigger a run that is of no date.
+    add_dag(session, "undated")
+    add_run(session, "undated", "dated", "success", MIDNIGHT - NIGHT)
+    add_run(session, "undated", "older", "failed", MIDNIGHT - 2 * NIGHT, logical_date=None)
+    add_run(session, "undated", "newer", "failed", MIDNIGHT, logical_date=None)
     add_dag(session, "new")
     assert {name: each.run_id for name, each in shown(session).items()} == {
-        "ended": "newest", "waits": "asks", "both_run": "after", "asks": "night_1", "new": None,
+        "ended": "newest", "waits": "asks", "both_run": "after", "asks": "night_1", "undated": "newer", "new": None,
     }  # fmt: skip
 
 
@@ -89,7 +98,8 @@ def test_it_says_why_a_file_cannot_be_read(session: Session) -> None:
     put(session, "import_error", {"bundle_name": BUNDLE, "filename": "pipeline_errors.py", "stacktrace": trace})
     error = {"bundle_name": BUNDLE, "filename": "python.py", "stacktrace": "Traceback ...\nNameError: name 'x'\n"}
     put(session, "import_error", error)
-    put(session, "import_error", error | {"bundle_name": "another"})
+    put(session, "import_error", error | {"bundle_name": "another", "stacktrace": trace.replace("9:1", "8:1")})
+    add_dag(session, "another_teams", file="python.py", tag="reports")
     assert {name: each.broken for name, each in shown(session).items()} == {
         "flights": (
             "flights.pipeline.yaml:3:1: train.epochs: must be 1 at least, got 0\n"
@@ -100,3 +110,60 @@ def test_it_says_why_a_file_cannot_be_read(session: Session) -> None:
         "python": "Airflow cannot read python.py: NameError: name 'x'",
     }
     assert standing_of(shown(session)["flights"]).standing == "broken"
+    assert shown(session)["flights"].broken_beside == (), "its own file has its own mistakes only"
+    assert set(shown(session)["python"].broken_beside) == {"python", "another_teams"}
+
+
+def _returned(session: Session, run: int, run_id: str, task_id: str, value: Any) -> None:
+    place = {"dag_run_id": run, "dag_id": "flights", "run_id": run_id, "task_id": task_id, "map_index": -1}
+    row = {"key": "return_value", "value": XComModel.serialize_value(value), "timestamp": MIDNIGHT}
+    put(session, "xcom", place | row)
+
+
+def test_nights_come_with_what_they_were_measured_at(session: Session, version_ref: ModelVersionRef) -> None:
+    metrics = {"ndcg@10": 0.5, "candidate.ndcg@10": 0.5, "champion.ndcg@10": 0.4, "difference.ndcg@10": 0.1}
+    limits = {"difference.ndcg@10.low": 0.02, "difference.ndcg@10.high": 0.18}
+    report = replace(
+        version_ref.ancestor(ReportRef),
+        metrics=metrics | limits,
+        champion="6",
+        artifacts={"report": Artifact(key="blobs/r.html", sha256="ab" * 32, num_bytes=7)},
+    )
+    add_dag(session, "flights")
+    edited = report.to_wire() | {"metrics": [], "artifacts": 7}
+    values = {"night_0": report.to_wire(), "night_1": "s3://elsewhere", "night_2": None, "night_3": edited}
+    for day, (run_id, value) in enumerate(values.items()):
+        run = add_run(session, "flights", run_id, "success", MIDNIGHT + day * NIGHT)
+        add_task(session, "flights", run_id, "evaluate", "success", operator="EvaluateOperator")
+        add_task(session, "flights", run_id, "promote", "success", operator="PromoteOperator")
+        add_task(session, "flights", run_id, "train", "success")
+        _returned(session, run, run_id, "train", report.to_wire())
+        if value is not None:
+            _returned(session, run, run_id, "evaluate", value)
+    found = nights(session, "flights", 30)
+    assert found is not None
+    told = [night_of(*each) for each in found]
+    assert [night.run for night in told] == [f"flights@night_{day}" for day in (3, 2, 1, 0)]
+    assert [night.standing for night in told] == ["promoted"] * 4
+    assert [night.judged for night in told[:3]] == [None] * 3, "of another XCom backend, none, edited by somebody"
+    judged = told[3].judged
+    assert judged is not None
+    assert (judged.metric, judged.value, judged.champion, judged.champion_value) == ("ndcg@10", 0.5, "6", 0.4)
+    assert (judged.difference_low, judged.difference, judged.difference_high) == (0.02, 0.1, 0.18)
+    assert judged.report == "/mlops/reports/blobs/r.html"
+    assert len(nights(session, "flights", 2) or ()) == 2
+    assert nights(session, "nobodys", 30) is None
+    add_dag(session, "somebodys", tag="reports")
+    assert nights(session, "somebodys", 30) is None
+
+
+def test_a_first_night_has_no_difference(session: Session, version_ref: ModelVersionRef) -> None:
+    add_dag(session, "flights")
+    run = add_run(session, "flights", "night", "running", MIDNIGHT)
+    add_task(session, "flights", "night", "evaluate", "success", operator="EvaluateOperator")
+    report = replace(version_ref.ancestor(ReportRef), metrics={"ndcg@10": 0.5, "candidate.ndcg@10": 0.5})
+    _returned(session, run, "night", "evaluate", report.to_wire())
+    ((shown, found),) = nights(session, "flights", 30) or ()
+    judged = night_of(shown, found).judged
+    assert judged is not None
+    assert (judged.value, judged.champion, judged.difference, judged.report) == (0.5, None, None, None)

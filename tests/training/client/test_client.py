@@ -155,6 +155,31 @@ def test_a_request_whose_answer_is_lost_is_sent_again_and_counts_once(
     assert [json.loads(asked.body) for asked in posted] == [body] * 4
 
 
+def test_how_pipelines_stand_is_told_with_whole_addresses(server: Server, kind: Any) -> None:
+    """Broken: who reads it in a notebook or a chat could not click on it."""
+    form = "/dags/events/runs/x/tasks/approve/required_actions"
+    asked = {"subject": "Put 3 in?", "approvers": ["vera"], "address": form}
+    common = {"standing": "asked", "said": "Put 3 in?", "since": None, "airflow": "/dags/events/runs/x"}
+    pipeline = {"name": "events", "run": "events@x", "questions": [asked], "is_paused": False, "next_run": None}
+    judged = {
+        "interval": ["2024-01-01T00:00:00Z", "2024-01-10T00:00:00Z"], "passed": True, "reason": "better",
+        "report": "/mlops/reports/r.html",
+    } | dict.fromkeys(
+        ("metric", "value", "champion", "champion_value", "difference", "difference_low", "difference_high")
+    )  # fmt: skip
+    night = {"run": "events@x", "begun_at": None, "judged": judged}
+    server.answer = lambda asked: asked.say(200, {"pipelines": [common | pipeline]})
+    client = kind(server.url)
+    (told,) = client.tonight()
+    assert (told.airflow, told.questions[0].address) == (f"{server.url}/dags/events/runs/x", f"{server.url}{form}")
+    nights = [common | night, common | night | {"judged": None}]
+    server.answer = lambda asked: asked.say(200, {"nights": nights})
+    first, second = client.nights("events", most=2)
+    assert first.judged.report == f"{server.url}/mlops/reports/r.html"
+    assert (first.airflow, second.judged) == (f"{server.url}/dags/events/runs/x", None)
+    assert server.asked[-1].path == f"{API}/nights?pipeline=events&limit=2"
+
+
 def test_each_call_is_a_run_of_its_own(server: Server, kind: Any) -> None:
     client = kind(server.url)
     for _ in range(2):

@@ -129,6 +129,13 @@ class Tonight(list[rest.PipelineTonight]):
         return pages.of_table(self, ("name", "standing", "said", "since", "next_run"))
 
 
+class Nights(list[rest.Night]):
+    """What came of a pipeline's own runs, the newest first; addresses are whole ones."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("begun_at", "standing", "said"))
+
+
 class Curves(list[rest.Curve]):
     """The curves of a run's trainings."""
 

@@ -22,6 +22,7 @@ from mlops.client.answers import (
     Models,
     ModelVersion,
     ModelVersions,
+    Nights,
     Run,
     Runs,
     RunSummary,
@@ -233,6 +234,10 @@ class AsyncClient:
     async def tonight(self) -> Tonight:
         """See :meth:`Client.tonight`."""
         return await self._do(model_calls.tonight())
+
+    async def nights(self, pipeline: str, *, most: int = 30) -> Nights:
+        """See :meth:`Client.nights`."""
+        return await self._do(model_calls.nights(pipeline, most))
 
     async def models(self) -> Models:
         """See :meth:`Client.models`."""

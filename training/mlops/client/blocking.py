@@ -19,6 +19,7 @@ from mlops.client.answers import (
     Models,
     ModelVersion,
     ModelVersions,
+    Nights,
     Run,
     Runs,
     RunSummary,
@@ -281,6 +282,14 @@ class Client(Connection):
     def tonight(self) -> Tonight:
         """List how the pipelines stand that you may read, those that need a person first."""
         return self._do(model_calls.tonight())
+
+    def nights(self, pipeline: str, *, most: int = 30) -> Nights:
+        """
+        List what came of a pipeline's own runs, the newest by the time that they are of first.
+
+        :param most: nights, 100 at most
+        """
+        return self._do(model_calls.nights(pipeline, most))
 
     def models(self) -> Models:
         """List the registered models of the pipelines that you may read."""

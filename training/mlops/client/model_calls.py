@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from mlops.client.answers import Models, ModelVersion, StageAnswer, StartedRun, Tonight
+from mlops.client.answers import Models, ModelVersion, Nights, StageAnswer, StartedRun, Tonight
 from mlops.client.calls import AnyRun, Call, Page, as_header, as_started, body_of, id_of, instant
 from mlops.client.reading import document, root_of
 from mlops.contract import rest
@@ -21,6 +21,14 @@ def tonight() -> Call[Tonight]:
         return Tonight(_addressed(each, root) for each in document(rest.Tonight, response).pipelines)
 
     return Call(method="GET", path="/tonight", read=read)
+
+
+def nights(pipeline: str, most: int) -> Call[Nights]:
+    def read(response: httpx.Response) -> Nights:
+        root = root_of(response)
+        return Nights(_night(each, root) for each in document(rest.Nights, response).nights)
+
+    return Call(method="GET", path="/nights", params={"pipeline": pipeline, "limit": most}, read=read)
 
 
 def models() -> Call[Models]:
@@ -79,6 +87,13 @@ def rollback(model: str, why: str, champion: str | int | None, idempotency_key: 
         headers={"Idempotency-Key": as_header("idempotency_key", idempotency_key or token_hex(16))},
         read=as_started,
     )
+
+
+def _night(night: rest.Night, root: str) -> rest.Night:
+    judged = night.judged
+    if judged is not None and judged.report is not None:
+        judged = judged.model_copy(update={"report": root + judged.report})
+    return night.model_copy(update={"airflow": root + night.airflow, "judged": judged})
 
 
 def _addressed(pipeline: rest.PipelineTonight, root: str) -> rest.PipelineTonight:

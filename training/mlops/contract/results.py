@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 CANDIDATE: Final = "candidate."
 CHAMPION: Final = "champion."
+DIFFERENCE: Final = "difference."
 """Begin the names of an evaluation's metrics."""
 
 

@@ -50,7 +50,16 @@ from mlops.contract.rest.runs import (
     with_cancellation,
 )
 from mlops.contract.rest.studies import NewBudget, NewStudy, Study, Trial, Trials
-from mlops.contract.rest.tonight import STANDINGS, PipelineTonight, Question, Standing, Tonight
+from mlops.contract.rest.tonight import (
+    STANDINGS,
+    Judged,
+    Night,
+    Nights,
+    PipelineTonight,
+    Question,
+    Standing,
+    Tonight,
+)
 
 __all__ = [
     "FINISHED",
@@ -73,6 +82,7 @@ __all__ = [
     "Event",
     "Events",
     "GivenArtifact",
+    "Judged",
     "Model",
     "ModelVersion",
     "ModelVersionPage",
@@ -84,6 +94,8 @@ __all__ = [
     "NewStage",
     "NewStudy",
     "NewVersion",
+    "Night",
+    "Nights",
     "Period",
     "PeriodDifference",
     "PipelineTonight",

@@ -47,6 +47,50 @@ class PipelineTonight(BaseModel):
     """Address of the run's page, or of the DAG's, relative to Airflow's."""
 
 
+class Judged(BaseModel):
+    """How the model of a night was judged."""
+
+    interval: tuple[datetime, datetime]
+    """Of the data."""
+    passed: bool
+    reason: str
+    metric: str | None
+    """That the gate goes by."""
+    value: float | None
+    champion: str | None
+    """Version that was in production then; null where none was. It is measured on the same rows."""
+    champion_value: float | None
+    difference: float | None
+    """To the champion, in the metric's own direction: less may be better."""
+    difference_low: float | None
+    difference_high: float | None
+    """Limits of its interval, by bootstrap."""
+    report: str | None
+    """Address, relative to Airflow's."""
+
+
+class Night(BaseModel):
+    """What came of a pipeline's own run."""
+
+    run: str
+    """``DAG@RUN``."""
+    standing: Standing
+    """As of :class:`PipelineTonight`."""
+    said: str
+    begun_at: datetime | None
+    since: datetime | None
+    judged: Judged | None
+    """Null where nothing was evaluated."""
+    airflow: str
+    """Address of the run's page, relative to Airflow's."""
+
+
+class Nights(BaseModel):
+    """The newest nights of a pipeline, by the time that they are of."""
+
+    nights: list[Night]
+
+
 class Tonight(BaseModel):
     """How the pipelines stand that one may read, those that need a person first."""
 

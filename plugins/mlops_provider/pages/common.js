@@ -1,0 +1,160 @@
+// What our pages share. Airflow's pages give React and Chakra UI; nothing is built.
+
+const { createElement: h, useEffect, useState } = globalThis.React;
+const { Badge, Box, Link, Table, Text } = globalThis.ChakraUI;
+
+const LOOK_MS = 10_000;
+const PATIENCE_MS = 30_000;
+const COLOURS = {
+  broken: "red", failed: "red", asked: "yellow", held: "orange", stopped: "orange",
+  running: "blue", promoted: "green", done: "green", idle: "gray",
+};
+const WORDS = {
+  broken: "broken", failed: "failed", asked: "waits for an answer", held: "held: paused", stopped: "nothing promoted",
+  running: "running", promoted: "promoted", done: "done", idle: "has not run",
+};
+
+export const TONIGHT = "/plugin/mlops-tonight";
+
+/** Below Airflow's own address, which may have a prefix; a whole address stays, and what is none leads nowhere. */
+export function address(path) {
+  try {
+    return new URL(path.replace(/^\//, ""), document.baseURI).href;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Where a run is shown on a page of its own, which is as wide as a phone. */
+export const runPlace = (run) => address(`${TONIGHT}/${encodeURIComponent(run)}`);
+
+export const isFinite = (value) => typeof value === "number" && Number.isFinite(value);
+
+export const number = (value, digits = 5) => (isFinite(value) ? String(Number(value.toPrecision(digits))) : "-");
+
+const API = "mlops/api/v1";
+
+export const api = (path) => address(`${API}/${path}`);
+
+/** Ask our own API, by a path below its own. */
+export const ask = (path, signal) => askAirflow(`${API}/${path}`, signal);
+
+export async function askAirflow(path, signal) {
+  const answer = await fetch(address(path), { credentials: "same-origin", signal });
+  const isJson = (answer.headers.get("content-type") ?? "").includes("json");
+  const body = isJson ? await answer.json() : null;
+  if (answer.ok && isJson) return body;
+  const said = body?.detail ?? `the server answers ${answer.status} ${answer.statusText}`;
+  const error = new Error(answer.status === 401 ? "log in again" : said);
+  error.status = answer.status;
+  throw error;
+}
+
+/**
+ * Look again and again, while somebody looks at the page.
+ *
+ * @param look returns a promise of what is found, and is given a signal to end by
+ * @param isOver says whether what was found will not change any more
+ * @param key another one begins anew
+ */
+export function useLooks(look, isOver, key) {
+  const [found, setFound] = useState(null);
+  const [problem, setProblem] = useState("");
+  const [isMissing, setMissing] = useState(false);
+  useEffect(() => {
+    let timer = 0;
+    let current = null; // the look that is under way; an earlier one has nothing to say any more
+    let isDone = false;
+    const again = async () => {
+      clearTimeout(timer);
+      current?.abort();
+      const mine = new AbortController();
+      current = mine;
+      const limit = setTimeout(() => mine.abort(new Error("the server does not answer")), PATIENCE_MS);
+      try {
+        const now = await look(mine.signal);
+        if (mine !== current) return;
+        isDone = isOver(now);
+        setFound(now);
+        setProblem("");
+      } catch (error) {
+        if (mine !== current) return;
+        isDone = error.status === 404; // it will not come by itself
+        setMissing(isDone);
+        setProblem(error.message);
+      } finally {
+        clearTimeout(limit);
+      }
+      // Where nobody looks, nothing is asked for.
+      if (!document.hidden && !isDone) timer = setTimeout(again, LOOK_MS);
+    };
+    const seen = () => (document.hidden ? clearTimeout(timer) : again());
+    document.addEventListener("visibilitychange", seen);
+    again();
+    return () => {
+      document.removeEventListener("visibilitychange", seen);
+      clearTimeout(timer);
+      const last = current;
+      current = null;
+      last?.abort();
+    };
+  }, [key]);
+  return { found, problem, isMissing };
+}
+
+function ago(moment) {
+  const minutes = Math.round((Date.now() - Date.parse(moment)) / 60_000);
+  const format = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+  if (Math.abs(minutes) < 60) return format.format(-minutes, "minute");
+  if (Math.abs(minutes) < 36 * 60) return format.format(-Math.round(minutes / 60), "hour");
+  return format.format(-Math.round(minutes / 1440), "day");
+}
+
+export const Moment = ({ at, before = "" }) =>
+  h("time", { dateTime: at, title: new Date(at).toLocaleString() }, `${before}${ago(at)}`);
+
+export const Problem = ({ said, isOld }) =>
+  said ? h(Text, { role: "alert", color: "fg.error", marginBottom: 2 }, isOld ? `This may be old: ${said}` : said) : null;
+
+/** A link, in the colour that Airflow's have. */
+export const To = (props) => h(Link, { color: "fg.info", ...props });
+
+/** Text as people and programs have written it, in its own lines. */
+export const Said = (props) => h(Text, { whiteSpace: "pre-wrap", overflowWrap: "anywhere", ...props });
+
+export const Standing = ({ standing }) => h(Badge, { colorPalette: COLOURS[standing] }, WORDS[standing]);
+
+export const Rows = ({ head, rows }) =>
+  h(
+    Box,
+    { overflowX: "auto" },
+    h(
+      Table.Root,
+      { size: "sm" },
+      h(
+        Table.Header,
+        null,
+        h(Table.Row, null, head.map((each) => h(Table.ColumnHeader, { key: each, scope: "col" }, each))),
+      ),
+      h(
+        Table.Body,
+        null,
+        rows.map((row, at) =>
+          h(Table.Row, { key: at }, row.map((cell, column) => h(Table.Cell, { key: column }, cell))),
+        ),
+      ),
+    ),
+  );
+
+/** What is shown of a DAG only where it is a pipeline: Airflow gives each DAG the tabs of plugins. */
+export function OfPipeline({ dagId, children }) {
+  const place = `nights?pipeline=${encodeURIComponent(dagId)}&limit=1`;
+  const { found, problem, isMissing } = useLooks((signal) => ask(place, signal), () => true, dagId);
+  if (isMissing) return h(Text, { padding: 3 }, "This DAG is no pipeline, or you may not read its runs.");
+  return h(
+    Box,
+    { padding: 3, overflowY: "auto", height: "100%" },
+    h(Problem, { said: problem }),
+    found === null ? !problem && h(Text, { role: "status" }, "Looking at the pipeline") : children,
+  );
+}
