@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     submitted = command("submitted", _submitted, "list what Airflow was asked to try out, and how it goes")
     add_submitted_arguments(submitted)
     _add_airflow(submitted)
-    tonight = command("tonight", _tonight, "how all pipelines stand, what needs a person first")
+    tonight = command("tonight", _tonight, "how all pipelines stand, those that need a person first")
     either = tonight.add_mutually_exclusive_group()
     either.add_argument("--watch", action="store_true", help="show it anew every few seconds, until Ctrl-C")
     either.add_argument("--json", action="store_true", help="print one JSON document")

@@ -59,9 +59,9 @@ def gc(options: argparse.Namespace, console: Console) -> int:
     deployment = Deployment.load(options.team)
     where = deployment.kubernetes_connection, deployment.kubernetes_namespace
     orphans = find_orphans(*where, deployment_id(deployment.store), airflow_of(options))
+    if options.delete and orphans:
+        remove_orphans(*where, orphans)
     if out is not None:
-        if options.delete:
-            remove_orphans(*where, orphans)
         print_json([asdict(orphan) | {"is_removed": options.delete} for orphan in orphans], out)
         return 0
     table = Table("job", "created", "task", "why")
@@ -71,9 +71,5 @@ def gc(options: argparse.Namespace, console: Console) -> int:
         console.print(f"no orphaned Jobs in namespace {deployment.kubernetes_namespace}")
         return 0
     console.print(table)
-    if options.delete:
-        remove_orphans(*where, orphans)
-        console.print(f"removed {len(orphans)}")
-    else:
-        console.print("to remove them: mlops gc --delete")
+    console.print(f"removed {len(orphans)}" if options.delete else "to remove them: mlops gc --delete")
     return 0

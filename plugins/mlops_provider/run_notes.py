@@ -108,6 +108,16 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
             put_note(session, run.id, run.created_at or run.run_after, note_of(state, _tasks(run, session), cause))
 
 
+def is_ours(user_id: str | None, noted_at: datetime, made_at: datetime) -> bool:
+    """
+    Whether a note is one that was written here, and no person's or program's.
+
+    :param user_id: whom it names; one that a program gives a run with its beginning names nobody
+    :param made_at: when the run was made
+    """
+    return user_id is None and noted_at > made_at + _AT_ONCE
+
+
 def put_note(session: Session, run_id: int, made_at: datetime, note: str) -> None:
     """
     Replace our note of a run, or write the first one; another one stays, also one that is written at this moment.

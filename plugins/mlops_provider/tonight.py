@@ -1,4 +1,4 @@
-"""``mlops tonight``: how all pipelines stand, what needs a person first."""
+"""``mlops tonight``: how all pipelines stand, those that need a person first."""
 
 from __future__ import annotations
 

@@ -394,6 +394,7 @@ def _see_tonight(airflow: LiveAirflow, question: str) -> None:
         with page_at(airflow, "/plugin/mlops-tonight", width=width, scheme=scheme) as page:  # type: ignore[arg-type]
             line = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="judging", exact=True))
             line.get_by_text("waits for an answer").wait_for()
+            assert page.get_by_role("status").get_by_text(re.compile(r"\d+ of \d+ needs? a person")).is_visible()
             assert line.get_by_text("May answer: vera").is_visible()
             assert line.get_by_role("link", name="Answer").get_attribute("href") == question
             assert page.get_by_role("listitem").first.get_by_role("link", name="judging", exact=True).is_visible(), (
@@ -416,6 +417,7 @@ def _see_night(airflow: LiveAirflow, run_id: str, reason: str) -> None:
             steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
             assert [step.split("\n")[0] for step in steps.all_inner_texts()][:2] == ["ingest", "validate"]
             assert page.get_by_role("columnheader", name="version 1, the champion").is_visible()
+            assert page.get_by_role("columnheader", name="difference").is_visible()
             report = page.get_by_role("link", name="Report: evaluate").get_attribute("href")
             assert report is not None
             assert "<html" in httpx.get(report, headers={"Authorization": airflow.client.authorization}).text[:200]

@@ -53,8 +53,8 @@ class Shown:
     begun_at: datetime | None = None
     ended_at: datetime | None = None
     note: str = ""
-    noted_by: str | None = None
-    """None: the note is ours."""
+    is_noted: bool = False
+    """Whether the note is a person's, or a program's."""
     tasks: Sequence[Work] = ()
     """In the order in which they began."""
 
@@ -77,10 +77,11 @@ def standing_of(found: Shown) -> PipelineTonight:
     )
 
 
-def night_of(found: Shown, evaluation: Judged | None) -> Night:
+def night_of(found: Shown, due_at: datetime, evaluation: Judged | None) -> Night:
     """
     Say what came of a run.
 
+    :param due_at: the time that it is of
     :param evaluation: None where there is none, or none that may be read
     """
     told = standing_of(found)
@@ -88,6 +89,7 @@ def night_of(found: Shown, evaluation: Judged | None) -> Night:
         run=f"{found.dag_id}@{found.run_id}",
         standing=told.standing,
         said=told.said,
+        due_at=due_at,
         begun_at=found.begun_at,
         since=told.since,
         judged=evaluation,
@@ -141,7 +143,7 @@ def _now(found: Shown, asked: Sequence[Work]) -> tuple[Standing, str, datetime |
         return "idle", "It is paused, and has not run yet" if found.is_paused else "It has not run yet", None
     if found.state == "failed":
         why = f"mlops why {found.dag_id} '{found.run_id}'"
-        said = f"{found.note}\n(noted by a person; {why})" if found.noted_by is not None else found.note
+        said = f"{found.note}\n(noted by somebody; {why})" if found.is_noted else found.note
         return "failed", said or f"It failed: {why}", found.ended_at
     if found.state == "success":
         promotes = [task.state for task in found.tasks if task.operator == PROMOTES]

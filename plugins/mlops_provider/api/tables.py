@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlops.contract.refs import RefError, ReportRef
@@ -24,6 +24,7 @@ from mlops_provider.api.standings import (
 from mlops_provider.experiments.names import tried_out
 from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.operators.rollback import is_rollback
+from mlops_provider.run_notes import is_ours
 from mlops_provider.spec_file import SUFFIX
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def pipelines(session: Session) -> list[Shown]:
     return [_shown(dag, runs.get(dag.dag_id), tasks, *broken.get(dag.dag_id, ())) for dag in ours]
 
 
-def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, Judged | None]] | None:
+def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, datetime, Judged | None]] | None:
     """
-    Read the newest runs of a pipeline, by the time that they are of, each with its newest evaluation.
+    Read the newest runs of a pipeline, each with the time that it is of, and with its newest evaluation.
 
     :return: None where there is no such pipeline
     """
@@ -81,8 +82,8 @@ def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, Judge
     newest = _run_columns().where(DagRun.dag_id == dag_id).order_by(DagRun.run_after.desc(), DagRun.id.desc())
     runs = session.execute(newest.limit(limit)).all()
     tasks = _tasks(session, runs)
-    reports = _judged(session, dag_id, [run.run_id for run in runs])
-    return [(_shown(dag, run, tasks), reports.get(run.run_id)) for run in runs]
+    evaluations = _judged(session, dag_id, [run.run_id for run in runs])
+    return [(_shown(dag, run, tasks), run.logical_date or run.run_after, evaluations.get(run.run_id)) for run in runs]
 
 
 def _judged(session: Session, dag_id: str, run_ids: Sequence[str]) -> Mapping[str, Judged]:
@@ -194,11 +195,15 @@ def _run_columns() -> Select[Any]:
             DagRun.dag_id,
             DagRun.run_id,
             DagRun.state,
+            DagRun.logical_date,
+            DagRun.run_after,
+            DagRun.created_at,
             DagRun.queued_at,
             DagRun.start_date,
             DagRun.end_date,
             DagRunNote.content,
             DagRunNote.user_id,
+            DagRunNote.created_at.label("noted_at"),
         )
         .select_from(DagRun)
         .join(DagRunNote, DagRunNote.dag_run_id == DagRun.id, isouter=True)
@@ -228,7 +233,7 @@ def _shown(
         begun_at=run.start_date or run.queued_at,
         ended_at=run.end_date,
         note=run.content or "",
-        noted_by=run.user_id,
+        is_noted=bool(run.content) and not is_ours(run.user_id, run.noted_at, run.created_at or run.run_after),
         tasks=tasks.get((run.dag_id, run.run_id), ()),
     )
 

@@ -1,4 +1,4 @@
-"""``/tonight``: how all pipelines stand, what needs a person first. ``/nights``: what came of one's runs."""
+"""``/tonight``: how all pipelines stand, those that need a person first. ``/nights``: what came of one's runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def nights(
     pipeline: Annotated[str, Query(pattern=_DAG_PATTERN, max_length=250)],
     limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 30,
 ) -> Nights:
-    """List what came of a pipeline's own runs, the newest by the time that they are of first."""
+    """List what came of the runs of a pipeline, the newest first; of its experiments, by the DAG of these."""
     return await run_in_threadpool(_nights, user, pipeline, limit)
 
 
@@ -51,8 +51,8 @@ def _nights(user: Any, pipeline: str, limit: int) -> Nights:
         if found is not None:
             asks, judges = may(pipeline, "HITL_DETAIL"), may(pipeline, "XCOM")
             told = [
-                night_of(shown if asks else _without_questions(shown), evaluation if judges else None)
-                for shown, evaluation in found
+                night_of(shown if asks else _without_questions(shown), due_at, evaluation if judges else None)
+                for shown, due_at, evaluation in found
             ]
             return Nights(nights=told)
     raise Problem(404, f"there is no pipeline {pipeline!r} that you may read: GET /tonight lists them")

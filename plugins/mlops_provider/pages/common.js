@@ -16,7 +16,7 @@ const WORDS = {
 
 export const TONIGHT = "/plugin/mlops-tonight";
 
-/** Below Airflow's own address, which may have a prefix; a whole address stays, and what is none leads nowhere. */
+/** Below Airflow's own address, which may have a prefix. A whole address stays; of what is no address: undefined. */
 export function address(path) {
   try {
     return new URL(path.replace(/^\//, ""), document.baseURI).href;
@@ -25,7 +25,7 @@ export function address(path) {
   }
 }
 
-/** Where a run is shown on a page of its own, which is as wide as a phone. */
+/** Where a run is shown on a page of its own, which fits a phone. */
 export const runPlace = (run) => address(`${TONIGHT}/${encodeURIComponent(run)}`);
 
 export const isFinite = (value) => typeof value === "number" && Number.isFinite(value);
@@ -53,7 +53,7 @@ export async function askAirflow(path, signal) {
 /**
  * Look again and again, while somebody looks at the page.
  *
- * @param look returns a promise of what is found, and is given a signal to end by
+ * @param look is given an AbortSignal, and returns a promise of what is found
  * @param isOver says whether what was found will not change any more
  * @param key another one begins anew
  */
@@ -108,6 +108,20 @@ function ago(moment) {
   if (Math.abs(minutes) < 60) return format.format(-minutes, "minute");
   if (Math.abs(minutes) < 36 * 60) return format.format(-Math.round(minutes / 60), "hour");
   return format.format(-Math.round(minutes / 1440), "day");
+}
+
+/** A moment as all read it alike: `2024-01-12 00:00`, UTC. */
+export const utc = (moment) => new Date(moment).toISOString().slice(0, 16).replace("T", " ");
+
+/** Say in the browser's title and history which page this is. */
+export function useTitle(title) {
+  useEffect(() => {
+    const before = document.title;
+    document.title = title;
+    return () => {
+      document.title = before;
+    };
+  }, [title]);
 }
 
 export const Moment = ({ at, before = "" }) =>

@@ -1,12 +1,12 @@
 // The model of a pipeline: what its nights came to beside the champion, and its versions.
 
-import { address, ask, isFinite, Moment, number, OfPipeline, Problem, Rows, runPlace, Said, Standing, To, useLooks } from "./common.js";
+import { address, ask, isFinite, Moment, number, OfPipeline, Problem, Rows, runPlace, Said, Standing, To, useLooks, useTitle, utc } from "./common.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
 
 const NIGHTS = 30;
-const [WIDTH, HEIGHT] = [800, 180];
+const [WIDTH, HEIGHT] = [480, 180];
 const [LEFT, RIGHT, TOP, BOTTOM] = [56, 8, 10, 24];
 const FILLS = { promoted: "#38a169", stopped: "#dd6b20", failed: "#e53e3e", asked: "#d69e2e", running: "#3182ce" };
 
@@ -23,10 +23,7 @@ async function versionsOf(pipeline, signal) {
   return { models: await Promise.all(found), unreachable };
 }
 
-function day(night) {
-  const at = night.judged?.interval[1] ?? night.begun_at;
-  return at ? new Date(at).toLocaleDateString(undefined, { dateStyle: "medium" }) : "to come";
-}
+const day = (night) => utc(night.due_at).replace(" 00:00", "");
 const said = ({ judged: { metric, difference, difference_low: low, difference_high: high } }) =>
   `${metric} ${difference > 0 ? "+" : ""}${number(difference)} (${number(low)} to ${number(high)})`;
 
@@ -46,7 +43,7 @@ function Differences({ nights }) {
   const words = { fill: "currentColor", style: { fontSize: "11px" } };
   return h(
     Box,
-    { borderWidth: "1px", borderRadius: "md", padding: 2, maxWidth: "64rem" },
+    { borderWidth: "1px", borderRadius: "md", padding: 2, maxWidth: "44rem" },
     h(Text, { fontSize: "sm", fontWeight: "bold" }, `${metric}: difference to the champion of then, with its interval`),
     h(
       "svg",
@@ -77,24 +74,29 @@ function Differences({ nights }) {
           isFinite(from) &&
             isFinite(to) &&
             h("line", { x1: x(at), x2: x(at), y1: y(from), y2: y(to), stroke: colour, strokeWidth: 2 }),
-          h("circle", { cx: x(at), cy: y(difference), r: 5, fill: colour }),
+          h("circle", {
+            cx: x(at), cy: y(difference), r: 5, stroke: colour, strokeWidth: 2,
+            fill: night.standing === "promoted" ? colour : "none",
+          }),
         );
       }),
       h("text", { x: LEFT, y: HEIGHT - 6, ...words }, day(judged[0])),
       judged.length > 1 &&
         h("text", { x: WIDTH - RIGHT, y: HEIGHT - 6, textAnchor: "end", ...words }, day(judged.at(-1))),
     ),
+    h(Text, { fontSize: "xs" }, "Filled: promoted. Each is a link to its night."),
   );
 }
 
 const Nights = ({ nights }) =>
   h(Rows, {
-    head: ["data until", "stands", "what came of it", "difference", "report"],
+    head: ["night, UTC", "standing", "what came of it", "difference", "data until, UTC", "report"],
     rows: nights.map((night) => [
       h(To, { href: runPlace(night.run) }, day(night)),
       h(Standing, { standing: night.standing }),
       h(Said, { fontSize: "sm" }, night.said),
       isFinite(night.judged?.difference) ? said(night) : "",
+      night.judged && utc(night.judged.interval[1]),
       night.judged?.report && h(To, { href: address(night.judged.report) }, "Report"),
     ]),
   });
@@ -111,6 +113,7 @@ const Versions = ({ versions }) =>
   });
 
 function ModelPage({ pipeline }) {
+  useTitle(`Model of ${pipeline}`);
   const { found, problem } = useLooks((signal) => nightsOf(pipeline, signal), () => false, pipeline);
   // MLflow is asked once, and when a night has put another version into production.
   const newest = found?.nights.find((night) => night.standing === "promoted")?.run ?? "";

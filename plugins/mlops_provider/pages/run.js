@@ -1,7 +1,7 @@
 // A run of a pipeline: what came of it, its steps, its curves while they grow, and what happened to it.
 
 import { Chart } from "./chart.js";
-import { address, api, ask, askAirflow, Moment, number, OfPipeline, Problem, Rows, Said, To, useLooks } from "./common.js";
+import { address, api, ask, askAirflow, Moment, number, OfPipeline, Problem, Rows, Said, To, useLooks, useTitle, utc } from "./common.js";
 
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, Button, Flex, Heading, SimpleGrid, Text } = globalThis.ChakraUI;
@@ -80,7 +80,9 @@ function useCurves(id) {
       const draw = () => {
         drawing = 0;
         const byMetric = {};
-        for (const line of lines.values()) (byMetric[line.metric] ??= []).push(line);
+        // By name: a training has one colour in all charts.
+        const sorted = [...lines.values()].sort((one, other) => (one.name < other.name ? -1 : 1));
+        for (const line of sorted) (byMetric[line.metric] ??= []).push(line);
         setCurves(byMetric);
       };
       source.addEventListener("value", (event) => {
@@ -161,7 +163,7 @@ function stepsOf({ tasks }, events) {
   }
   const steps = new Map();
   for (const { task_id: id, map_index: index, state, try_number: tries } of tasks) {
-    const step = steps.get(id) ?? { id, states: new Map(), asking: [], tries: 0, begun: Infinity, ended: -Infinity };
+    const step = steps.get(id) ?? { id, states: new Map(), asking: [], isMapped: index !== -1, tries: 0, begun: Infinity, ended: -Infinity };
     if (state === "awaiting_input") step.asking.push(index);
     const { begun = Infinity, ended = Date.now() } = times.get(index === -1 ? id : `${id}[${index}]`) ?? {};
     step.states.set(state ?? "none", (step.states.get(state ?? "none") ?? 0) + 1);
@@ -173,11 +175,11 @@ function stepsOf({ tasks }, events) {
   return [...steps.values()].sort((one, other) => (one.begun === other.begun ? 0 : one.begun - other.begun));
 }
 
-const Step = ({ step: { id, states, asking, tries, begun, ended }, place, links }) =>
+const Step = ({ step: { id, states, asking, isMapped, tries, begun, ended }, place, links }) =>
   h(
     Flex,
     { as: "li", gap: 2, alignItems: "baseline", flexWrap: "wrap", listStyleType: "none" },
-    h(To, { href: `${place}/tasks/${encodeURIComponent(id)}`, minWidth: "6rem" }, id),
+    h(To, { href: `${place}/tasks/${encodeURIComponent(id)}${isMapped ? "/mapped" : ""}`, minWidth: "6rem" }, id),
     [...states].map(([state, count]) =>
       h(
         Badge,
@@ -199,7 +201,7 @@ const Step = ({ step: { id, states, asking, tries, begun, ended }, place, links 
   );
 
 function Training({ training, said, hasLinks }) {
-  const { metrics, validation, champion, report, tracking, reason, seed, epoch } = training;
+  const { metrics, validation, champion, passed, report, tracking, reason, seed, epoch } = training;
   const own = metrics ?? Object.fromEntries(Object.entries(validation).map(([name, value]) => [`candidate.${name}`, value]));
   const within = (name) => {
     const [low, high] = [own[`${name}.low`], own[`${name}.high`]];
@@ -217,12 +219,15 @@ function Training({ training, said, hasLinks }) {
       { as: "h2", size: "md" },
       metrics ? "Evaluation" : "Validation",
       h(Text, { as: "span", fontSize: "sm", color: "fg.muted", fontWeight: "normal" }, ` seed ${seed}, best epoch ${epoch}`),
+      passed !== null && h(Badge, { marginLeft: 2, colorPalette: passed ? "green" : "orange" }, passed ? "passed" : "did not pass"),
     ),
     reason && !said.includes(reason) && h(Said, { fontSize: "sm" }, reason),
     h(Rows, {
-      head: ["metric", "this model", ...(champion ? [`version ${champion}, the champion`] : [])],
+      head: ["metric", "this model", ...(champion ? [`version ${champion}, the champion`, "difference"] : [])],
       rows: names.map((name) => [
-        name, within(`candidate.${name}`), ...(champion ? [within(`champion.${name}`)] : []),
+        name,
+        within(`candidate.${name}`),
+        ...(champion ? [within(`champion.${name}`), within(`difference.${name}`)] : []),
       ]),
     }),
     hasLinks &&
@@ -245,10 +250,13 @@ function verdict({ state, note, failure, tasks }) {
   return state === "running" && names.length > 0 ? `${names.join(", ")} under way` : "";
 }
 
+const newest = (most, all) => (all.length > most ? `the newest ${most} of ${all.length}` : all.length);
+
 const Folded = ({ title, children }) =>
   h(Box, { as: "details", marginTop: 3 }, h("summary", null, title), children);
 
 export function RunPage({ id }) {
+  useTitle(id);
   const { found, problem } = useLooks((signal) => look(id, signal), ({ run, problem: said }) => FINISHED.includes(run.state) && !said, id);
   if (found === null) {
     return h(Fragment, null, h(Problem, { said: problem }), !problem && h(Text, { role: "status" }, "Looking at the run"));
@@ -270,7 +278,13 @@ export function RunPage({ id }) {
         run.ended_at &&
         h(Text, { fontSize: "sm", color: "fg.muted" }, `took ${duration((Date.parse(run.ended_at) - Date.parse(run.started_at)) / 1000)}`),
     ),
-    h(To, { href: place, fontSize: "sm", overflowWrap: "anywhere" }, run.id),
+    h(
+      Flex,
+      { gap: 3, flexWrap: "wrap", fontSize: "sm" },
+      h(To, { href: place, overflowWrap: "anywhere" }, run.id),
+      run.kind === "night" &&
+        h(To, { href: address(`dags/${encodeURIComponent(run.pipeline)}/plugin/mlops-model`) }, "All its nights"),
+    ),
     h(Said, { marginY: 2 }, said),
     h(Box, { as: "ul", role: "list", "aria-label": "Steps", padding: 0 }, stepsOf(run, events).map((step) => h(Step, { key: step.id, step, place, links: links[step.id] ?? [] }))),
     (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said, hasLinks: run.kind === "experiment" })),
@@ -278,7 +292,7 @@ export function RunPage({ id }) {
     checkpoints.length > 0 &&
       h(
         Folded,
-        { title: `Checkpoints: ${checkpoints.length}` },
+        { title: `Checkpoints: ${newest(MOST_CHECKPOINTS, checkpoints)}` },
         h(Rows, {
           head: ["step", "epoch", "validation", "size", "saved"],
           rows: checkpoints.slice(0, MOST_CHECKPOINTS).map((each) => [
@@ -293,11 +307,11 @@ export function RunPage({ id }) {
     events.length > 0 &&
       h(
         Folded,
-        { title: `What happened: ${events.length}` },
+        { title: `What happened: ${newest(MOST_EVENTS, events)}` },
         h(Rows, {
-          head: ["when", "what", "where"],
+          head: ["when, UTC", "what", "where"],
           rows: events.slice(-MOST_EVENTS).reverse().map((each) => [
-            new Date(each.at).toLocaleTimeString(),
+            utc(each.at),
             each.kind.startsWith("task_") ? each.said : `${each.kind.replaceAll("_", " ")}: ${each.said}`,
             each.node ?? each.task ?? "",
           ]),

@@ -1,10 +1,10 @@
-// The page Tonight: how all pipelines stand, what needs a person first. A pipeline's name opens its run.
+// The page Tonight: how all pipelines stand, those that need a person first. A pipeline's name opens its run.
 
-import { address, ask, Moment, Problem, Said, Standing, To, TONIGHT, useLooks } from "./common.js";
+import { address, ask, Moment, Problem, Said, Standing, To, TONIGHT, useLooks, useTitle } from "./common.js";
 import { RunPage } from "./run.js";
 
 const { createElement: h, useState } = globalThis.React;
-const { Box, Button, Flex, Heading, Text } = globalThis.ChakraUI;
+const { Box, Button, Flex, Heading, Input, Text } = globalThis.ChakraUI;
 const { Link: RouterLink, useLocation } = globalThis.ReactRouterDOM;
 
 const Name = ({ pipeline: { name, run, airflow } }) =>
@@ -57,21 +57,39 @@ const Question = ({ name, question: { subject, approvers, address: form } }) =>
     approvers.length > 0 && h(Text, { fontSize: "sm" }, `May answer: ${approvers.join(", ")}`),
   );
 
+const NEED_A_PERSON = ["broken", "failed", "asked", "held"];
+const MANY = 12; // pipelines, from which on one looks for a name
+
+/** What a screen reader says when it changes. */
+function counted(pipelines) {
+  const number = pipelines.filter(({ standing }) => NEED_A_PERSON.includes(standing)).length;
+  return `${number === 0 ? "None" : number} of ${pipelines.length} ${number === 1 ? "needs" : "need"} a person`;
+}
+
 function Fleet() {
+  useTitle("Tonight");
+  const [sought, setSought] = useState("");
   const { found, problem } = useLooks((signal) => ask("tonight", signal), () => false, "");
-  const pipelines = found?.pipelines;
+  const pipelines = found?.pipelines ?? [];
+  const shown = pipelines.filter(({ name }) => name.toLowerCase().includes(sought.trim().toLowerCase()));
   return h(
     globalThis.React.Fragment,
     null,
     h(Heading, { as: "h1", size: "xl", marginBottom: 3 }, "Tonight"),
     h(Problem, { said: problem, isOld: found !== null }),
-    !pipelines && !problem && h(Text, { role: "status" }, "Looking at the pipelines"),
-    pipelines?.length === 0 && h(Text, null, "There is no pipeline that you may read."),
-    h(
-      Box,
-      { as: "ul", role: "list", padding: 0 },
-      (pipelines ?? []).map((each) => h(Line, { key: each.name, pipeline: each })),
-    ),
+    found === null && !problem && h(Text, { role: "status" }, "Looking at the pipelines"),
+    found !== null &&
+      h(
+        Text,
+        { role: "status", color: "fg.muted", marginBottom: 2 },
+        pipelines.length === 0 ? "There is no pipeline that you may read." : counted(pipelines),
+      ),
+    pipelines.length > MANY &&
+      h(Input, {
+        "aria-label": "Show those whose name has", placeholder: "name", size: "sm", marginBottom: 2, value: sought,
+        onChange: (event) => setSought(event.target.value),
+      }),
+    h(Box, { as: "ul", role: "list", padding: 0 }, shown.map((each) => h(Line, { key: each.name, pipeline: each }))),
   );
 }
 
@@ -92,7 +110,7 @@ function Tonight() {
     { as: "main", padding: 4, maxWidth: "60rem", marginX: "auto", overflowY: "auto", height: "100%" },
     run === "" && h(Fleet),
     run !== "" && h(To, { asChild: true, marginBottom: 3 }, h(RouterLink, { to: TONIGHT }, "All pipelines")),
-    run !== "" && h(RunPage, { key: run, id: run }),
+    run !== "" && h(RunPage, { id: run }),
   );
 }
 

@@ -37,9 +37,9 @@ def question(subject: str = "Put 3 in?", **fields: Any) -> Work:
         (shown(state="failed", note="validate failed: 40 rows"), "failed", "validate failed: 40 rows", ENDED),
         (shown(state="failed"), "failed", "It failed: mlops why flights 'r+1'", ENDED),
         (
-            shown(state="failed", note="looking into it", noted_by="7"),
+            shown(state="failed", note="looking into it", is_noted=True),
             "failed",
-            "looking into it\n(noted by a person; mlops why flights 'r+1')",
+            "looking into it\n(noted by somebody; mlops why flights 'r+1')",
             ENDED,
         ),
         (

@@ -76,10 +76,28 @@ def test_it_says_what_people_are_asked_and_whose_note_it_is(session: Session) ->
     put(session, "hitl_detail", asked | {"assignees": [{"id": "7", "name": "vera"}]})
     put(session, "dag_run_note", {"dag_run_id": number, "content": "mine", "user_id": "7", "created_at": MIDNIGHT})
     found = shown(session)["flights"]
-    assert (found.note, found.noted_by) == ("mine", "7")
+    assert (found.note, found.is_noted) == ("mine", True)
     assert [task.task_id for task in found.tasks] == ["promote", "approve"], "what has ended is not read"
     told = standing_of(found)
     assert (told.standing, told.said, told.questions[0].approvers) == ("asked", "Put 3 in?", ["vera"])
+
+
+@pytest.mark.parametrize(
+    ("note", "is_noted"),
+    [
+        pytest.param({"user_id": "7", "created_at": MIDNIGHT + NIGHT}, True, id="a person's"),
+        pytest.param({"user_id": None, "created_at": MIDNIGHT}, True, id="of the program that has triggered it"),
+        pytest.param({"user_id": None, "created_at": MIDNIGHT + NIGHT}, False, id="ours"),
+    ],
+)
+def test_it_says_whose_note_it_is(session: Session, note: dict[str, Any], is_noted: bool) -> None:
+    """Broken: what somebody has noted would be told as why the run failed."""
+    add_dag(session, "flights")
+    number = add_run(session, "flights", "night", "failed", MIDNIGHT, created_at=MIDNIGHT)
+    put(session, "dag_run_note", {"dag_run_id": number, "content": "ticket 17", **note})
+    found = shown(session)["flights"]
+    assert found.is_noted == is_noted
+    assert standing_of(found).said.startswith("ticket 17")
 
 
 def test_it_says_why_a_file_cannot_be_read(session: Session) -> None:
@@ -163,7 +181,7 @@ def test_a_first_night_has_no_difference(session: Session, version_ref: ModelVer
     add_task(session, "flights", "night", "evaluate", "success", operator="EvaluateOperator")
     report = replace(version_ref.ancestor(ReportRef), metrics={"ndcg@10": 0.5, "candidate.ndcg@10": 0.5})
     _returned(session, run, "night", "evaluate", report.to_wire())
-    ((shown, found),) = nights(session, "flights", 30) or ()
-    judged = night_of(shown, found).judged
+    (found,) = nights(session, "flights", 30) or ()
+    judged = night_of(*found).judged
     assert judged is not None
     assert (judged.value, judged.champion, judged.difference, judged.report) == (0.5, None, None, None)

@@ -167,7 +167,7 @@ def test_how_pipelines_stand_is_told_with_whole_addresses(server: Server, kind: 
     } | dict.fromkeys(
         ("metric", "value", "champion", "champion_value", "difference", "difference_low", "difference_high")
     )  # fmt: skip
-    night = {"run": "events@x", "begun_at": None, "judged": judged}
+    night = {"run": "events@x", "due_at": "2024-01-10T00:00:00Z", "begun_at": None, "judged": judged}
     server.answer = lambda asked: asked.say(200, {"pipelines": [common | pipeline]})
     client = kind(server.url)
     (told,) = client.tonight()

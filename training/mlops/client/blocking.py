@@ -285,7 +285,7 @@ class Client(Connection):
 
     def nights(self, pipeline: str, *, most: int = 30) -> Nights:
         """
-        List what came of a pipeline's own runs, the newest by the time that they are of first.
+        List what came of a pipeline's own runs, the newest first.
 
         :param most: nights, 100 at most
         """

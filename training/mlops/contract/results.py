@@ -44,7 +44,7 @@ class TrainingResult(BaseModel):
     validation: dict[str, float]
     """Metrics of the validation, of the best epoch."""
     metrics: dict[str, float] | None = None
-    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, and the limits of intervals."""
+    """Of the evaluation: ``candidate.NAME``, ``champion.NAME``, ``difference.NAME``, and the limits of intervals."""
     passed: bool | None = None
     """Whether the gate let it pass; of an experiment, whether it would."""
     reason: str | None = None

@@ -34,7 +34,7 @@ class PipelineTonight(BaseModel):
     run yet.
     """
     said: str
-    """What came of the run, or what it does now, in a sentence; a person's note of it where there is one."""
+    """What came of the run, or what it does now, in a sentence; somebody's note of it where there is one."""
     since: datetime | None
     """When that began: the run's end, the question, the run's begin; null where it has not run."""
     run: str | None
@@ -77,6 +77,8 @@ class Night(BaseModel):
     standing: Standing
     """As of :class:`PipelineTonight`."""
     said: str
+    due_at: datetime
+    """The time that the run is of: its logical date, or where it has none, when it was due."""
     begun_at: datetime | None
     since: datetime | None
     judged: Judged | None
@@ -86,7 +88,7 @@ class Night(BaseModel):
 
 
 class Nights(BaseModel):
-    """The newest nights of a pipeline, by the time that they are of."""
+    """The newest nights of a pipeline, the newest first by when they were due, or triggered."""
 
     nights: list[Night]
 
