@@ -18,6 +18,17 @@ def run_page(dag_id: str, run_id: str) -> str:
     return f"{dag_page(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
+def task_page(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """Return the address of a task instance's page, relative to Airflow's."""
+    mapped = "" if map_index == -1 else f"/mapped/{map_index}"
+    return f"{run_page(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}"
+
+
+def form_page(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """Return the address of the form in which people answer a task's question, relative to Airflow's."""
+    return f"{task_page(dag_id, run_id, task_id, map_index)}/required_actions"
+
+
 def dag_page(dag_id: str) -> str:
     """Return the address of a DAG's page, relative to Airflow's."""
     return f"/dags/{quote(dag_id, safe='')}"

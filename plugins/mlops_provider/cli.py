@@ -108,12 +108,16 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(name, run, text, CHECKOUT)
         sub.add_argument("--airflow-port", type=int, default=8080)
         sub.add_argument("--mlflow-port", type=int, default=5000)
-    add_arguments(command("run", _run, "try a pipeline out in this terminal: its steps up to the evaluation"))
-    add_spin_arguments(command("spin", _spin, "try one step out, again and again, on what an earlier run has made"))
-    submit = command("submit", _submit, "have a running Airflow try a pipeline out, by the code that is deployed there")
+    text = "try a pipeline out in this terminal: its steps up to the evaluation"
+    add_arguments(command("run", _run, text, as_json=True))
+    text = "try one step out, again and again, on what an earlier run has made"
+    add_spin_arguments(command("spin", _spin, text, as_json=True))
+    text = "have a running Airflow try a pipeline out, by the code that is deployed there"
+    submit = command("submit", _submit, text, as_json=True)
     add_submit_arguments(submit)
     _add_airflow(submit)
-    submitted = command("submitted", _submitted, "list what Airflow was asked to try out, and how it goes")
+    text = "list what Airflow was asked to try out, and how it goes"
+    submitted = command("submitted", _submitted, text, as_json=True)
     add_submitted_arguments(submitted)
     _add_airflow(submitted)
     tonight = command("tonight", _tonight, "how all pipelines stand, those that need a person first")

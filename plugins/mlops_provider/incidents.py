@@ -6,11 +6,10 @@ import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import redact
 
-from mlops_provider.airflow_pages import base_url, run_page
+from mlops_provider.airflow_pages import base_url, form_page, run_page, task_page
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,12 +81,9 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
     """
     task, instance = context["task"], context["ti"]
     index = getattr(instance, "map_index", None)
-    is_mapped = index is not None and index >= 0
-    run = base_url() + run_page(task.dag_id, instance.run_id)
-    at = f"{run}/tasks/{quote(task.task_id)}"
-    if is_mapped:
-        at += f"/mapped/{index}"
-    links = {"Answer": f"{at}/required_actions"} if event == "approval" else {}
+    index = -1 if index is None else index
+    place = task.dag_id, instance.run_id, task.task_id, index
+    links = {"Answer": base_url() + form_page(*place)} if event == "approval" else {}
     own: Mapping[str, str] = getattr(task, "links", {})
     links |= {name: base_url() + url if url.startswith("/") else url for name, url in own.items() if url}
     return _incident(
@@ -95,10 +91,11 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
         pipeline=getattr(task, "pipeline", None) or task.dag_id,
         dag_id=task.dag_id,
         run_id=instance.run_id,
-        task_id=f"{task.task_id}[{index}]" if is_mapped else task.task_id,
+        task_id=task.task_id if index == -1 else f"{task.task_id}[{index}]",
         message=message,
         question=_cut(str(redact(question)).replace("](/", f"]({base_url()}/"), "the form has the whole question"),
-        links=links | {"Run": run, "Log": at},
+        links=links
+        | {"Run": base_url() + run_page(task.dag_id, instance.run_id), "Log": base_url() + task_page(*place)},
     )
 
 

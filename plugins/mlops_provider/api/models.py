@@ -153,7 +153,7 @@ def _report(found: Mapping[str, Any]) -> ReportRef | None:
     """The lineage of a version; None where its tag is none."""
     try:
         return ReportRef.from_wire(json.loads(tags_of(found)[REF_TAG]))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 

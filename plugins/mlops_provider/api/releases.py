@@ -19,7 +19,7 @@ from mlops.contract.section import SpecError
 from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGING
 from mlops.signing.envelope import EnvelopeError
 from mlops.signing.packages import SIGNATURE_TAG, PackageSeal
-from mlops_provider.airflow_pages import run_page
+from mlops_provider.airflow_pages import form_page, run_page
 from mlops_provider.api.airflow import Airflow, AirflowDep
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.models import Name, RegistryDep, aliases_of, find_version, report_of, tags_of, version_summary
@@ -117,7 +117,7 @@ class _Form(NamedTuple):
 
     @property
     def address(self) -> str:
-        return f"{self.run.airflow}/tasks/{self.task_id}/required_actions"
+        return form_page(*self.run, self.task_id)
 
 
 class _Candidate(NamedTuple):

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
-from mlops.contract.refs import DatasetRef, ReportRef
 from mlops.contract.rest import STANDINGS, Judged, Night, PipelineTonight, Question, Standing
-from mlops.contract.results import CANDIDATE, CHAMPION, DIFFERENCE
-from mlops_provider.airflow_pages import dag_page, run_page
-from mlops_provider.links import report_url
+from mlops_provider.airflow_pages import dag_page, form_page, run_page
+from mlops_provider.operators.evaluate import EvaluateOperator
+from mlops_provider.operators.promote import PromoteOperator
 
 CANNOT_READ: Final = "Airflow cannot read"
-EVALUATES: Final = "EvaluateOperator"
-PROMOTES: Final = "PromoteOperator"
+EVALUATES: Final = EvaluateOperator.__name__
+PROMOTES: Final = PromoteOperator.__name__
 ASKED: Final = "awaiting_input"
 AT_WORK: Final = ("running", "deferred", ASKED)
 WAITING: Final = ("up_for_retry", "up_for_reschedule", "queued", "scheduled")
@@ -70,7 +68,7 @@ def standing_of(found: Shown) -> PipelineTonight:
         said=said,
         since=since,
         run=None if found.run_id is None else f"{found.dag_id}@{found.run_id}",
-        questions=[_question(task, place) for task in asked],
+        questions=[_question(task, found.dag_id, str(found.run_id)) for task in asked],
         is_paused=found.is_paused,
         next_run=None if found.is_paused else found.next_run,
         airflow=place,
@@ -97,42 +95,17 @@ def night_of(found: Shown, due_at: datetime, evaluation: Judged | None) -> Night
     )
 
 
-def judged(report: ReportRef) -> Judged:
-    """
-    Say how the model of a night was judged.
-
-    :raises TypeError: or ValueError, where somebody has edited the ref
-    """
-    metrics, snapshot = report.metrics, report.ancestor(DatasetRef)
-    metric = next((name for name in metrics if f"{CANDIDATE}{name}" in metrics), None)
-    page = report.artifacts.get("report")
-    return Judged(
-        interval=(datetime.fromisoformat(snapshot.interval_start), datetime.fromisoformat(snapshot.interval_end)),
-        passed=report.passed,
-        reason=report.reason,
-        metric=metric,
-        value=metrics.get(f"{CANDIDATE}{metric}"),
-        champion=report.champion,
-        champion_value=metrics.get(f"{CHAMPION}{metric}"),
-        difference=metrics.get(f"{DIFFERENCE}{metric}"),
-        difference_low=metrics.get(f"{DIFFERENCE}{metric}.low"),
-        difference_high=metrics.get(f"{DIFFERENCE}{metric}.high"),
-        report=None if page is None else report_url(page.key),
-    )
-
-
 def urgency(pipeline: PipelineTonight) -> tuple[int, float, str]:
     """Return what pipelines are sorted by: what needs a person first, and of that the newest."""
     since = 0.0 if pipeline.since is None else -pipeline.since.timestamp()
     return STANDINGS.index(pipeline.standing), since, pipeline.name
 
 
-def _question(task: Work, place: str) -> Question:
-    mapped = "" if task.map_index == -1 else f"/mapped/{task.map_index}"
+def _question(task: Work, dag_id: str, run_id: str) -> Question:
     return Question(
         subject=task.subject or "Somebody is asked",
         approvers=list(task.approvers),
-        address=f"{place}/tasks/{quote(task.task_id)}{mapped}/required_actions",
+        address=form_page(dag_id, run_id, task.task_id, task.map_index),
     )
 
 

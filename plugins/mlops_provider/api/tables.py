@@ -8,19 +8,9 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mlops.contract.refs import RefError, ReportRef
 from mlops.contract.rest import Judged
-from mlops_provider.api.standings import (
-    ASKED,
-    AT_WORK,
-    CANNOT_READ,
-    EVALUATES,
-    PROMOTES,
-    WAITING,
-    Shown,
-    Work,
-    judged,
-)
+from mlops_provider.api.evaluations import evaluation_of, judged
+from mlops_provider.api.standings import ASKED, AT_WORK, CANNOT_READ, EVALUATES, PROMOTES, WAITING, Shown, Work
 from mlops_provider.experiments.names import tried_out
 from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.operators.rollback import is_rollback
@@ -34,25 +24,12 @@ if TYPE_CHECKING:
 _MISTAKE: Final = re.compile(rf"(?:(?<=: )|^)(?P<name>[^\s:/]+){re.escape(SUFFIX)}:.*")
 """In the file of a pipeline, as a DAG file says it that reads them."""
 _LATELY: Final = timedelta(days=8)
+"""So that a weekly run is in it."""
 
 
 def pipelines(session: Session) -> list[Shown]:
     """Read all pipelines, and of each the run that is under way, or else the newest."""
-    from airflow.models.dag import DagModel, DagTag
-    from sqlalchemy import select
-
-    dags = session.execute(
-        select(
-            DagModel.dag_id,
-            DagModel.is_paused,
-            DagModel.is_stale,
-            DagModel.next_dagrun_create_after,
-            DagModel.bundle_name,
-            DagModel.relative_fileloc,
-        )
-        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
-        .where(DagTag.name == PIPELINE_TAG)
-    ).all()
+    dags = session.execute(_dag_columns()).all()
     ours = [dag for dag in dags if not tried_out(dag.dag_id) and not is_rollback(dag.dag_id)]
     broken = _broken(session, ours)
     # One that is stale and not broken is gone.
@@ -68,15 +45,10 @@ def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, datet
 
     :return: None where there is no such pipeline
     """
-    from airflow.models.dag import DagModel, DagTag
+    from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
-    from sqlalchemy import select
 
-    dag = session.execute(
-        select(DagModel.dag_id, DagModel.is_paused, DagModel.next_dagrun_create_after)
-        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
-        .where(DagModel.dag_id == dag_id, DagTag.name == PIPELINE_TAG)
-    ).one_or_none()
+    dag = session.execute(_dag_columns().where(DagModel.dag_id == dag_id)).one_or_none()
     if dag is None:
         return None
     newest = _run_columns().where(DagRun.dag_id == dag_id).order_by(DagRun.run_after.desc(), DagRun.id.desc())
@@ -84,6 +56,24 @@ def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, datet
     tasks = _tasks(session, runs)
     evaluations = _judged(session, dag_id, [run.run_id for run in runs])
     return [(_shown(dag, run, tasks), run.logical_date or run.run_after, evaluations.get(run.run_id)) for run in runs]
+
+
+def _dag_columns() -> Select[*tuple[Any, ...]]:
+    from airflow.models.dag import DagModel, DagTag
+    from sqlalchemy import select
+
+    return (
+        select(
+            DagModel.dag_id,
+            DagModel.is_paused,
+            DagModel.is_stale,
+            DagModel.next_dagrun_create_after,
+            DagModel.bundle_name,
+            DagModel.relative_fileloc,
+        )
+        .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+        .where(DagTag.name == PIPELINE_TAG)
+    )
 
 
 def _judged(session: Session, dag_id: str, run_ids: Sequence[str]) -> Mapping[str, Judged]:
@@ -106,10 +96,9 @@ def _judged(session: Session, dag_id: str, run_ids: Sequence[str]) -> Mapping[st
     )
     found = {}
     for each in returned:
-        # Somebody may have edited it, or an XCom backend keeps it elsewhere.
-        with suppress(RefError, TypeError, ValueError, AttributeError, KeyError):
-            report = ReportRef.from_wire(XComModel.deserialize_value(each))
-            found[each.run_id] = judged(report)
+        if (report := evaluation_of(XComModel.deserialize_value(each))) is not None:
+            with suppress(ValueError):  # edited by somebody
+                found[each.run_id] = judged(report)
     return found
 
 

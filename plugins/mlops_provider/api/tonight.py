@@ -20,8 +20,8 @@ router = APIRouter(tags=["tonight"], responses=DOCUMENTED)
 
 _FRESH_SECONDS: Final = 5.0
 """For so long all who look at one process of the server are shown the same."""
-_READ: Final = ("RUN", "TASK_INSTANCE")
-"""What of a DAG one must be able to read, beside itself, to see how it stands."""
+_READ: Final = (None, "RUN", "TASK_INSTANCE")
+"""What of a DAG one must be able to read to see how it stands; None: itself."""
 _DAG_PATTERN: Final = r"^[\w.-]+$"
 
 
@@ -45,7 +45,7 @@ def _nights(user: Any, pipeline: str, limit: int) -> Nights:
     from airflow.utils.session import create_session
 
     may = _rights([pipeline], user)
-    if may(pipeline) and all(may(pipeline, what) for what in _READ):
+    if all(may(pipeline, what) for what in _READ):
         with create_session(scoped=False) as session:
             found = tables.nights(session, pipeline, limit)
         if found is not None:
@@ -71,7 +71,7 @@ def _permitted(found: Sequence[Shown], user: Any) -> Iterator[Shown]:
     may = _rights([dag_id for each in found for dag_id in (each.dag_id, *each.broken_beside)], user)
     sees_errors = get_auth_manager().is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user)
     for each in found:
-        if not (may(each.dag_id) and all(may(each.dag_id, what) for what in _READ)):
+        if not all(may(each.dag_id, what) for what in _READ):
             continue
         if each.broken and not (sees_errors and all(map(may, each.broken_beside))):
             each = replace(each, broken=f"{CANNOT_READ} its file")  # noqa: PLW2901

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from mlops.contract.refs import DatasetRef, RefError, ReportRef
 from mlops.contract.results import ExperimentResult
 from mlops_provider.api.airflow import Airflow, xcom
 from mlops_provider.api.deployments import of_name
+from mlops_provider.api.evaluations import evaluation_of, interval_of
 from mlops_provider.experiments.results import Training
 from mlops_provider.operators.evaluate import EvaluateOperator
 
@@ -26,25 +25,16 @@ async def judged(
     reports = []
     for task in tasks:
         if task["operator_name"] == EvaluateOperator.__name__ and task["state"] == "success":
-            report = _report(await xcom(run, task["task_id"], "return_value", airflow, task["map_index"]))
+            report = evaluation_of(await xcom(run, task["task_id"], "return_value", airflow, task["map_index"]))
             reports += [] if report is None else [report]
     if not reports:
         return None
     deployment = await of_name(run["dag_id"], lambda deployment: deployment)
-    snapshot = reports[0].ancestor(DatasetRef)
     return ExperimentResult(
         experiment=reports[0].place.rsplit("/", 2)[0],
-        interval=(datetime.fromisoformat(snapshot.interval_start), datetime.fromisoformat(snapshot.interval_end)),
+        interval=interval_of(reports[0]),
         last=None,
         trainings=[
             Training(checkpoint=report.parent, report=report).result(deployment, in_airflow=True) for report in reports
         ],
     )
-
-
-def _report(returned: Any) -> ReportRef | None:
-    """What an evaluation has returned; None where somebody has put something else there, as who edits XComs may."""
-    try:
-        return ReportRef.from_wire(returned)
-    except (RefError, TypeError, ValueError, AttributeError, KeyError):
-        return None

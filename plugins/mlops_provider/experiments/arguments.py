@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "package's launcher (default: %(default)s)",
     )
     parser.add_argument("--store", help="(default: the deployment's)")
-    parser.add_argument("--json", action="store_true", help="write what came out as one JSON document, the rest aside")
 
 
 def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,6 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
         help="where more runs of the pipeline wait than may run: low ones begin last (default: normal)",
     )
     parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
-    parser.add_argument("--json", action="store_true", help="print the run as one JSON document, the rest aside")
 
 
 def add_submitted_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +51,6 @@ def add_submitted_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--most", type=_positive, default=20, metavar="N", help="the newest N (default: %(default)s)")
     parser.add_argument("--watch", action="store_true", help="show it anew every few seconds, until all have ended")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +125,6 @@ def add_spin_arguments(parser: argparse.ArgumentParser) -> None:
     watching.add_argument(
         "--profile", type=Path, metavar="FILE.svg", help="write a flame graph of all its processes, by py-spy"
     )
-    parser.add_argument("--json", action="store_true", help="print what was made as one JSON document, the rest aside")
     parser.add_argument("--store", help="(default: the deployment's)")
 
 

@@ -76,6 +76,7 @@ export function useLooks(look, isOver, key) {
         if (mine !== current) return;
         isDone = isOver(now);
         setFound(now);
+        setMissing(false);
         setProblem("");
       } catch (error) {
         if (mine !== current) return;
@@ -160,15 +161,7 @@ export const Rows = ({ head, rows }) =>
     ),
   );
 
-/** What is shown of a DAG only where it is a pipeline: Airflow gives each DAG the tabs of plugins. */
-export function OfPipeline({ dagId, children }) {
-  const place = `nights?pipeline=${encodeURIComponent(dagId)}&limit=1`;
-  const { found, problem, isMissing } = useLooks((signal) => ask(place, signal), () => true, dagId);
-  if (isMissing) return h(Text, { padding: 3 }, "This DAG is no pipeline, or you may not read its runs.");
-  return h(
-    Box,
-    { padding: 3, overflowY: "auto", height: "100%" },
-    h(Problem, { said: problem }),
-    found === null ? !problem && h(Text, { role: "status" }, "Looking at the pipeline") : children,
-  );
-}
+/** What a tab shows that Airflow gives to every DAG, where the DAG is none of ours. */
+export const NoPipeline = () => h(Text, null, "This DAG is no pipeline, or you may not read its runs.");
+
+export const Tab = (props) => h(Box, { padding: 3, overflowY: "auto", height: "100%", ...props });

@@ -1,6 +1,8 @@
 // The model of a pipeline: what its nights came to beside the champion, and its versions.
 
-import { address, ask, isFinite, Moment, number, OfPipeline, Problem, Rows, runPlace, Said, Standing, To, useLooks, useTitle, utc } from "./common.js";
+import {
+  address, ask, isFinite, Moment, NoPipeline, number, Problem, Rows, runPlace, Said, Standing, Tab, To, useLooks, useTitle, utc,
+} from "./common.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -114,10 +116,11 @@ const Versions = ({ versions }) =>
 
 function ModelPage({ pipeline }) {
   useTitle(`Model of ${pipeline}`);
-  const { found, problem } = useLooks((signal) => nightsOf(pipeline, signal), () => false, pipeline);
+  const { found, problem, isMissing } = useLooks((signal) => nightsOf(pipeline, signal), () => false, pipeline);
   // MLflow is asked once, and when a night has put another version into production.
   const newest = found?.nights.find((night) => night.standing === "promoted")?.run ?? "";
   const registry = useLooks((signal) => versionsOf(pipeline, signal), () => true, `${pipeline} ${newest}`);
+  if (isMissing) return h(NoPipeline);
   if (found === null) {
     return problem ? h(Problem, { said: problem }) : h(Text, { role: "status" }, "Looking at the nights");
   }
@@ -137,5 +140,4 @@ function ModelPage({ pipeline }) {
   );
 }
 
-/** A tab that every DAG of the deployment has. */
-globalThis["Pipeline model"] = ({ dagId }) => h(OfPipeline, { dagId }, h(ModelPage, { pipeline: dagId }));
+globalThis["Pipeline model"] = ({ dagId }) => h(Tab, null, h(ModelPage, { pipeline: dagId }));

@@ -1,7 +1,9 @@
 // A run of a pipeline: what came of it, its steps, its curves while they grow, and what happened to it.
 
 import { Chart } from "./chart.js";
-import { address, api, ask, askAirflow, Moment, number, OfPipeline, Problem, Rows, Said, To, useLooks, useTitle, utc } from "./common.js";
+import {
+  address, api, ask, askAirflow, Moment, NoPipeline, number, Problem, Rows, Said, Tab, To, useLooks, useTitle, utc,
+} from "./common.js";
 
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, Button, Flex, Heading, SimpleGrid, Text } = globalThis.ChakraUI;
@@ -42,7 +44,8 @@ async function look(id, signal) {
   };
 }
 
-const known = new Map(); // links by run, task and try: they come with the end of the task, and stay
+const known = new Map(); // links by run, task and try, and how often they were asked for
+const MOST_ASKED = 3; // times for links that are not there: they come a moment after the task's end
 
 /** What the tasks have left as links, by task: reports, above all that of one that failed. */
 async function linksOf(id, tasks, signal) {
@@ -50,14 +53,13 @@ async function linksOf(id, tasks, signal) {
   const ended = tasks.filter(({ state, map_index: index }) => FINISHED.includes(state) && index === -1);
   const found = ended.map(async ({ task_id: task, try_number: number }) => {
     const key = `${id}/${task}/${number}`;
-    if (!known.has(key)) {
+    const before = known.get(key) ?? { links: [], asked: 0 };
+    if (before.links.length === 0 && before.asked < MOST_ASKED) {
       const place = `api/v2/dags/${dag}/dagRuns/${run}/taskInstances/${encodeURIComponent(task)}/links`;
       const { extra_links: links } = await askAirflow(place, signal);
-      const there = Object.entries(links).filter(([, at]) => at);
-      if (there.length === 0) return [task, []];
-      known.set(key, there);
+      known.set(key, { links: Object.entries(links).filter(([, at]) => at), asked: before.asked + 1 });
     }
-    return [task, known.get(key)];
+    return [task, (known.get(key) ?? before).links];
   });
   const settled = await Promise.allSettled(found);
   return Object.fromEntries(settled.filter((each) => each.status === "fulfilled").map((each) => each.value));
@@ -320,6 +322,12 @@ export function RunPage({ id }) {
   );
 }
 
-/** A tab that every DAG of the deployment has. */
-globalThis["Pipeline run"] = ({ dagId, runId }) =>
-  h(OfPipeline, { dagId }, h(RunPage, { id: `${dagId}@${runId}` }));
+/** A run of any DAG can be asked for, and only those of pipelines are shown: Airflow gives the tab to all. */
+function RunTab({ dagId, runId }) {
+  const place = `nights?pipeline=${encodeURIComponent(dagId)}&limit=1`;
+  const { found, problem, isMissing } = useLooks((signal) => ask(place, signal), () => true, dagId);
+  if (isMissing) return h(NoPipeline);
+  return found === null ? h(Problem, { said: problem }) : h(RunPage, { id: `${dagId}@${runId}` });
+}
+
+globalThis["Pipeline run"] = (props) => h(Tab, null, h(RunTab, props));

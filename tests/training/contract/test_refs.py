@@ -59,6 +59,8 @@ def test_digest_covers_the_ancestors(version_ref: ModelVersionRef) -> None:
         pytest.param({"kind": "features"}, "expected a ModelVersionRef, got a ref of kind 'features'", id="other kind"),
         pytest.param({"colour": "red"}, "has no field 'colour'", id="unknown field"),
         pytest.param({"name": None}, "lacks the field 'name'", id="missing field"),
+        pytest.param({"artifacts": 7}, "artifacts are 7, and not files by name", id="no artifacts"),
+        pytest.param({"artifacts": {"report": {"key": "k"}}}, "not files by name", id="half an artifact"),
     ],
 )
 def test_wrong_document_is_refused_by_name(version_ref: ModelVersionRef, change: dict, message: str) -> None:

@@ -69,7 +69,7 @@ class Ref:
         """
         Read a ref of this class.
 
-        :raises RefError: where ``wire`` is no ref, one of another kind, or has missing or unknown fields
+        :raises RefError: where ``wire`` is no ref, one of another kind, or has missing, unknown or wrong fields
         """
         _check_kind(wire, (cls,))
         assert isinstance(wire, Mapping)
@@ -80,7 +80,10 @@ class Ref:
         if missing := known - given:
             raise RefError(f"{cls.__name__} document lacks the field {sorted(missing)[0]!r}")
         values = {name: wire[name] for name in given}
-        values["artifacts"] = {name: Artifact(**a) for name, a in wire["artifacts"].items()}
+        try:
+            values["artifacts"] = {name: Artifact(**a) for name, a in wire["artifacts"].items()}
+        except (AttributeError, TypeError):
+            raise RefError(f"{cls.__name__}: artifacts are {wire['artifacts']!r:.100}, and not files by name") from None
         if cls.parent_types:
             values["parent"] = ref_of(cls.parent_types, wire["parent"])
         return cls(**values)
