@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -84,14 +85,22 @@ STRIKES = {
 """What the user then reads, in the log or in the error."""
 
 
+def exchange(one: Path, other: Path) -> None:
+    """Two paths at once, for between two renames a save would make the folder anew (renameat2(2))."""
+    here, both = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if ctypes.CDLL(None, use_errno=True).renameat2(here, bytes(one), here, bytes(other), both):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(one))
+
+
 def strike(project: Any, cause: str, started: Any) -> None:
     if cause == "store down":
         store = Path(project.store.uri.removeprefix("file://"))
-        store.rename(store.with_suffix(".away"))
-        store.write_text("no folder")
+        away = store.with_suffix(".away")
+        away.write_text("no folder")
+        exchange(store, away)
         started.wait_until(lambda: STRIKES[cause] in started.log)
-        store.unlink()
-        store.with_suffix(".away").rename(store)
+        exchange(store, away)
+        away.unlink()
         return
     whole = project.home / "strike.part"
     whole.write_text(cause)
