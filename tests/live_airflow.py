@@ -66,6 +66,11 @@ class LiveAirflow:
     def states(self, run_id: str, dag_id: str = PIPELINE) -> dict[str, str]:
         return {name: task["state"] for name, task in self.client.tasks(dag_id, run_id).items()}
 
+    def links(self, run_id: str, task_id: str, dag_id: str = PIPELINE) -> dict[str, str | None]:
+        """What a task instance leads to, by name, as Airflow's pages show it."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links"
+        return dict(self.client.request("GET", path)["extra_links"])
+
     def model_versions(self, model: str = PIPELINE) -> list[dict[str, Any]]:
         response = httpx.get(
             f"{self.stack.mlflow_url}/api/2.0/mlflow/model-versions/search",

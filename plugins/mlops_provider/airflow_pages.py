@@ -29,6 +29,11 @@ def form_page(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> st
     return f"{task_page(dag_id, run_id, task_id, map_index)}/required_actions"
 
 
+def curves_page(dag_id: str, run_id: str) -> str:
+    """Return the address of our page of a run, relative to Airflow's, without a slash at its beginning."""
+    return f"plugin/mlops-tonight/{quote(f'{dag_id}@{run_id}', safe='')}"
+
+
 def dag_page(dag_id: str) -> str:
     """Return the address of a DAG's page, relative to Airflow's."""
     return f"/dags/{quote(dag_id, safe='')}"

@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import Asset
+
+from mlops.contract.refs import DatasetRef, ModelVersionRef, PredictionsRef, Ref
+from mlops.contract.results import CANDIDATE
+
+
+def event_extra(ref: Ref) -> dict[str, Any]:
+    """Return the extra of an Asset's event: first what people look for in Airflow's pages, then the whole ref."""
+    return {**_facts(ref), "ref": ref.to_wire()}
+
+
+def _facts(ref: Ref) -> dict[str, Any]:
+    match ref:
+        case DatasetRef():
+            return {"version": ref.version[:12], "rows": ref.num_rows, "as_of": ref.interval_end}
+        case ModelVersionRef():
+            report = ref.parent
+            metrics = {name: value for name, value in report.metrics.items() if f"{CANDIDATE}{name}" in report.metrics}
+            said = {"metrics": metrics, "reason": report.reason}
+            return {"version": ref.version, "semantic_version": ref.semantic_version, **said}
+        case PredictionsRef():
+            return {"model_version": ref.model_version, "rows": ref.num_rows}
+    return {}
 
 
 def dataset_asset(name: str) -> Asset:

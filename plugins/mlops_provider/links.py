@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
+
+from mlops_provider.airflow_pages import curves_page
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -23,7 +25,17 @@ class StepLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         links: dict[str, str] = getattr(operator, "links", {})
-        return links.get(self.name, "")
+        # Without a leading slash: Airflow's pages take it as below their own address, which may have a prefix.
+        return links.get(self.name, "").removeprefix("/")
+
+
+class CurvesLink(BaseOperatorLink):
+    """The page of the run, with its curves while they grow: there from the beginning of the task."""
+
+    name = "Curves"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        return curves_page(ti_key.dag_id, ti_key.run_id)
 
 
 class ReportLink(StepLink):
@@ -49,9 +61,9 @@ def run_url(deployment: Deployment, run_id: str) -> str:
 
 
 def _page(deployment: Deployment, path: str) -> str:
-    # Without it MLflow shows the workspace that was looked at last.
-    workspace = "" if deployment.workspace is None else f"?workspace={quote(deployment.workspace, safe='')}"
-    return f"{deployment.tracking_url}/#/{path}{workspace}"
+    # Without them MLflow shows the workspace that was looked at last, and its pages for language models.
+    asked = {"workspace": deployment.workspace} if deployment.workspace is not None else {}
+    return f"{deployment.tracking_url}/#/{path}?{urlencode({'workflowType': 'machine_learning', **asked})}"
 
 
 def report_url(key: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlops.contract.refs import Ref
 from mlops.contract.sections.ingest import Ingest
-from mlops_provider.assets import dataset_asset
+from mlops_provider.assets import dataset_asset, event_extra
 from mlops_provider.deployment import Deployment
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.runs import recipe_folder
@@ -48,4 +48,4 @@ class IngestOperator(StepOperator):
         }
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
-        context["outlet_events"][self.dataset].extra = {"ref": ref.to_wire()}
+        context["outlet_events"][self.dataset].extra = event_extra(ref)

@@ -7,7 +7,7 @@ from airflow.sdk import XComArg
 
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.sections.predict import Predict
-from mlops_provider.assets import predictions_asset
+from mlops_provider.assets import event_extra, predictions_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import version_of
@@ -50,4 +50,4 @@ class PredictOperator(StepOperator):
         return {} if self._version is None else {"model": self._version}
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
-        context["outlet_events"][self.predictions].extra = {"ref": ref.to_wire()}
+        context["outlet_events"][self.predictions].extra = event_extra(ref)

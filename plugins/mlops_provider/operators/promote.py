@@ -8,7 +8,7 @@ from airflow.sdk import XComArg
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.sections.release import Promote
 from mlops.contract.sections.steps import PromoteStep
-from mlops_provider.assets import model_asset
+from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.champion import why_not_champion
@@ -62,7 +62,7 @@ class PromoteOperator(TransitionOperator):
             # Cleared: what people decided since is no news to them.
             raise self.skipped(why, context, is_told=False)
         self.say(f"Version {version.version} of {version.name} is in production. {version.parent.reason}", context)
-        context["outlet_events"][self.model].extra = {"ref": ref.to_wire()}
+        context["outlet_events"][self.model].extra = event_extra(ref)
 
 
 def move(action: str, **settings: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from airflow.sdk import AssetAlias
 from mlops.contract.refs import ModelVersionRef, Ref
 from mlops.contract.section import Section
 from mlops.signing.seals import ENTRY
-from mlops_provider.assets import model_asset
+from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
@@ -89,7 +89,7 @@ class RollbackOperator(TransitionOperator):
         person = context["dag_run"].triggering_user_name or "Somebody"
         again = f"Version {version.version} of {version.name} is in production again."
         self.say(f"{again} {person} says: {self.why}", context)
-        context["outlet_events"][self.asset].add(model_asset(version.name), extra={"ref": ref.to_wire()})
+        context["outlet_events"][self.asset].add(model_asset(version.name), extra=event_extra(ref))
 
     def _champion(self, deployment: Deployment) -> ModelVersionRef:
         try:

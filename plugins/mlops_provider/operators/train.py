@@ -10,7 +10,7 @@ from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.section import leaves
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
-from mlops_provider.links import TrackingLink, run_url
+from mlops_provider.links import CurvesLink, TrackingLink, run_url
 from mlops_provider.operators.runs import Asked, recipe_folders
 from mlops_provider.operators.warm_start import WarmStartOperator
 
@@ -29,7 +29,7 @@ class TrainOperator(WarmStartOperator):
 
     step = "train"
     section = Train
-    operator_extra_links = (TrackingLink(),)
+    operator_extra_links = (CurvesLink(), TrackingLink())
 
     def __init__(self, *, features: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(upstream=features, **kwargs)

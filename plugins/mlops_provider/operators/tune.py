@@ -11,7 +11,7 @@ from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
-from mlops_provider.links import TrackingLink, run_url
+from mlops_provider.links import CurvesLink, TrackingLink, run_url
 from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.operators.train import training_code, training_gang
 from mlops_provider.operators.warm_start import WarmStartOperator
@@ -47,7 +47,7 @@ class TrialOperator(_Search):
     step = "trial"
     section = TrialStep
     pods_of = "train"
-    operator_extra_links = (TrackingLink(),)
+    operator_extra_links = (CurvesLink(), TrackingLink())
 
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return training_gang(settings["train"])
@@ -82,7 +82,7 @@ class TuneOperator(_Search):
 
     step = "tune"
     section = TuneStep
-    operator_extra_links = (TrackingLink(),)
+    operator_extra_links = (CurvesLink(), TrackingLink())
 
     def __init__(
         self,

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
 from mlops.contract.sections.warm_start import Initialise, StoredWeights
 from mlops.contract.step import StepInput
+from mlops_provider.airflow_pages import curves_page
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
+from mlops_provider.links import CurvesLink
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import version_of
 from mlops_provider.operators.runs import Asked
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
 STARTED_FROM = "started_from"
@@ -27,6 +30,12 @@ class WarmStartOperator(StepOperator):
     """The setting that is the section of the training; None: all settings together are."""
     _initial: ModelVersionRef | None = None
     _state: TaskStateStoreAccessor | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        link, instance = CurvesLink(), context["ti"]
+        # Airflow keeps links when a task has ended.
+        instance.xcom_push(key=link.xcom_key, value=curves_page(self.dag_id, instance.run_id))
+        return super().execute(context)
 
     def models(self) -> list[str]:
         model = _model(self._train(self.settings))
