@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from airflow.models import import_all_models
 from airflow.models.base import Base
+from airflow.models.xcom import XComModel
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -69,3 +70,18 @@ def add_task(session: Session, dag_id: str, run_id: str, task_id: str, state: st
     }  # fmt: skip
     put(session, "task_instance", common | fields)
     return identifier
+
+
+def add_xcom(
+    session: Session, run: int, run_id: str, task_id: str, key: str, value: Any, at: datetime, dag_id: str = "flights"
+) -> None:
+    """
+    :param run: its number in the database
+    """
+    place = {"dag_run_id": run, "dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": -1}
+    put(session, "xcom", place | {"key": key, "value": XComModel.serialize_value(value), "timestamp": at})
+
+
+def add_rendered(session: Session, run_id: str, task_id: str, fields: dict[str, Any], dag_id: str = "flights") -> None:
+    place = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": -1}
+    put(session, "rendered_task_instance_fields", place | {"rendered_fields": fields})

@@ -19,7 +19,7 @@ from mlops.contract.learners import TORCH
 from mlops_provider.deployment import all_teams, owner_of_file
 from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.lateness import deadline
-from mlops_provider.messages import message_of, tell_all
+from mlops_provider.messages import action_of, message_of, tell_all
 from mlops_provider.notify_spec import Event, Notify
 from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
@@ -211,7 +211,8 @@ class TellOwners:
 
     def __call__(self, context: Context) -> None:
         task: Any = context["task"]
-        incident = incident_of(self.event, context, message_of(self.event, context))
+        message, action = message_of(self.event, context), action_of(self.event, context)
+        incident = incident_of(self.event, context, message, action=action)
         told: list[tuple[Sequence[Notify], Incident]] = []
         for path in pipeline_files(self.folder):
             try:

@@ -40,6 +40,8 @@ class Incident:
     """Empty where it happened to the run as a whole; with its number, ``score[3]``, where it is one of a mapped one."""
     message: str
     """What happened, in the step's own words."""
+    action: str = ""
+    """Whether production is safe, and what to do next; empty where nobody needs to do anything."""
     question: str = ""
     """What an approval asks, as Markdown."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -53,13 +55,20 @@ class Incident:
     @property
     def text(self) -> str:
         """The whole of it as plain text, or Markdown where it is a question."""
-        parts = [self.message, self.question, "\n".join(f"{name}: {url}" for name, url in self.links.items())]
+        parts = [
+            self.message,
+            self.action,
+            self.question,
+            "\n".join(f"{name}: {url}" for name, url in self.links.items()),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     @property
     def html(self) -> str:
         """The whole of it as a page for mail."""
-        said = f'<p style="white-space: pre-wrap">{html.escape(self.message)}</p>'
+        said = "".join(
+            f'<p style="white-space: pre-wrap">{html.escape(part)}</p>' for part in (self.message, self.action) if part
+        )
         links = " &middot; ".join(
             f'<a href="{html.escape(url)}">{html.escape(name)}</a>' for name, url in self.links.items()
         )
@@ -73,10 +82,11 @@ class Incident:
         return {**asdict(self), "links": dict(self.links), "subject": self.subject, "text": self.text}
 
 
-def incident_of(event: Event, context: Context, message: str, question: str = "") -> Incident:
+def incident_of(event: Event, context: Context, message: str, question: str = "", action: str = "") -> Incident:
     """
     :param context: of the task to which it happened
     :param message: what happened
+    :param action: what to do next
     :param question: what an approval asks, as Markdown
     """
     task, instance = context["task"], context["ti"]
@@ -93,6 +103,7 @@ def incident_of(event: Event, context: Context, message: str, question: str = ""
         run_id=instance.run_id,
         task_id=task.task_id if index == -1 else f"{task.task_id}[{index}]",
         message=message,
+        action=action,
         question=_cut(str(redact(question)).replace("](/", f"]({base_url()}/"), "the form has the whole question"),
         links=links
         | {"Run": base_url() + run_page(task.dag_id, instance.run_id), "Log": base_url() + task_page(*place)},

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Final
 import tenacity
 from airflow.sdk.configuration import conf
 
+from mlops.contract.step import Failure
+from mlops_provider.exceptions import StepFailedError, StepLostError
 from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.notifiers.named import sender
 from mlops_provider.notify_spec import Event, Notify
 from mlops_provider.operator_keys import WITHOUT_A_WORD
+from mlops_provider.verdicts.actions import action, production
+from mlops_provider.verdicts.happened import Ended, Told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +45,8 @@ class Tell:
     def __call__(self, context: Context) -> None:
         task = context["task"]
         if message := message_of(self.event, context):
-            tell(self.notify, incident_of(self.event, context, message), task.log)
+            incident = incident_of(self.event, context, message, action=action_of(self.event, context))
+            tell(self.notify, incident, task.log)
 
 
 def message_of(event: Event, context: Context) -> str:
@@ -52,6 +57,25 @@ def message_of(event: Event, context: Context) -> str:
     if error is None:  # Airflow's DAG processor speaks for a process that cannot
         return f"{WITHOUT_A_WORD} The log shows how far it came."
     return str(error) or type(error).__name__
+
+
+def action_of(event: Event, context: Context) -> str:
+    """Return what a task that failed means for production, and what to do next; empty of other events."""
+    if event != "failed":
+        return ""
+    task, error = context["task"], context.get("exception")
+    failure: Failure | None = getattr(task, "failure", None)
+    if failure is None:
+        # Of a process that was lost Airflow's DAG processor speaks, which has no error.
+        failure = failure_of(error if isinstance(error, BaseException) else StepLostError())
+    told = Told(type=failure.type, message=failure.message, retryable=failure.retryable)
+    ended = [Ended(task_id=task.task_id, state="failed", operator=type(task).__name__, failure=told)]
+    return f"{production('failed', ended)}\nNext: {action(ended)}"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return why a task fails where no step's process has said it."""
+    return Failure(type(error).__name__, str(error), not isinstance(error, StepFailedError), {})
 
 
 def tell(notify: Sequence[Notify], incident: Incident, log: Logger | logging.Logger) -> None:

@@ -1,5 +1,5 @@
 """
-What came of a run, as the note of its DAG run, where Airflow's pages and REST show it.
+The verdict of a run, as the note of its DAG run, where Airflow's pages and REST show it.
 
 A night that was no better is as green there as one that promoted a model, and why a night failed is four pages deep.
 A listener of Airflow's scheduler writes the note when a run of a pipeline has ended, of what its tasks have said. A
@@ -8,71 +8,19 @@ note that a person wrote stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow.listeners import hookimpl
 
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY, PIPELINE_TAG
+from mlops_provider.operator_keys import PIPELINE_TAG
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
 
-MOST_CHARACTERS: Final = 1000
-"""Of a note, as Airflow's database keeps them."""
-_CAUSES: Final[Mapping[str, str]] = {
-    "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
-    "all_tasks_deadlocked": "No task of it could run any more, for the state that others are in.",
-}
-"""Why a run failed, other than by its tasks, by the word that Airflow has for it."""
-_TASK_FAILED: Final = "task_failure"
 _AT_ONCE: Final = timedelta(seconds=1)
 """After a run was made: a note of this moment is of whoever has triggered it."""
-_SKEW: Final = timedelta(minutes=1)
-"""By which a worker's clock may be ahead of the server's."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """A task, as it ended."""
-
-    task_id: str
-    state: str
-    map_index: int = -1
-    news: str = ""
-    """What it has brought about, or why it had nothing to do."""
-    failure: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.task_id if self.map_index == -1 else f"{self.task_id}[{self.map_index}]"
-
-
-def note_of(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
-    """
-    Say what came of a run; empty where there is nothing to tell.
-
-    :param state: of the run
-    :param tasks: in the order in which they ended
-    :param cause: Airflow's word for why the run ended
-    """
-    if state == "failed":
-        failed = [task for task in tasks if task.state == "failed"]
-        is_of_task = cause in (_TASK_FAILED, "") and failed
-        first = [] if is_of_task else [_CAUSES.get(cause, f"It failed: {cause}" if cause else "It failed.")]
-        # Whatever else ends a run has the tasks fail that are under way: these have nothing to say.
-        told = [
-            f"{task.name} failed: {task.failure or 'its log says why'}" for task in failed if is_of_task or task.failure
-        ]
-        said = "\n".join([*first, *told])
-    else:
-        done = [task.news for task in tasks if task.state == "success" and task.news]
-        skipped = [task.news for task in tasks if task.state == "skipped" and task.news]
-        said = done[-1] if done else f"Nothing goes into production: {skipped[0]}" if skipped else ""
-    return said if len(said) <= MOST_CHARACTERS else f"{said[: MOST_CHARACTERS - 4]} ..."
 
 
 class RunNotes:
@@ -98,6 +46,9 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
     from sqlalchemy import select
     from sqlalchemy.orm import object_session
 
+    from mlops_provider.verdicts.document import note_of, verdict_of
+    from mlops_provider.verdicts.reading import Night
+
     session = object_session(run)
     if session is None:
         return
@@ -105,7 +56,9 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
     with session.no_autoflush:
         ours = select(DagTag.name).where(DagTag.dag_id == run.dag_id, DagTag.name == PIPELINE_TAG)
         if session.scalar(ours) is not None:
-            put_note(session, run.id, run.created_at or run.run_after, note_of(state, _tasks(run, session), cause))
+            night = Night(run.dag_id, run.run_id, run.logical_date, run.run_after, run.conf, run.bundle_version)
+            note = note_of(verdict_of(session, night, state, cause))
+            put_note(session, run.id, run.created_at or run.run_after, note)
 
 
 def is_ours(user_id: str | None, noted_at: datetime, made_at: datetime) -> bool:
@@ -148,56 +101,3 @@ def put_note(session: Session, run_id: int, made_at: datetime, note: str) -> Non
             session.execute(postgresql.insert(DagRunNote).values(values).on_conflict_do_nothing())
         case _:
             session.execute(sqlite.insert(DagRunNote).values(values).on_conflict_do_nothing())
-
-
-def _tasks(run: DagRun, session: Session) -> list[Ended]:
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.models.xcom import XComModel
-    from sqlalchemy import select
-
-    instances = session.execute(
-        select(
-            TaskInstance.task_id,
-            TaskInstance.map_index,
-            TaskInstance.state,
-            TaskInstance.start_date,
-            TaskInstance.end_date,
-        ).where(
-            TaskInstance.dag_id == run.dag_id,
-            TaskInstance.run_id == run.run_id,
-            TaskInstance.state.in_(("success", "failed", "skipped")),
-        )
-    ).all()
-    rows = session.scalars(
-        select(XComModel).where(
-            XComModel.dag_id == run.dag_id,
-            XComModel.run_id == run.run_id,
-            XComModel.key.in_((NEWS_KEY, FAILURE_KEY)),
-        )
-    )
-    said = {(row.task_id, row.map_index, row.key): (row.timestamp, XComModel.deserialize_value(row)) for row in rows}
-
-    def of(each: Any, key: str, field: str) -> str:
-        return _text(said.get((each.task_id, each.map_index, key)), field, each.start_date)
-
-    return [
-        Ended(
-            task_id=each.task_id,
-            map_index=each.map_index,
-            state=str(each.state),
-            news=of(each, NEWS_KEY, NEWS),
-            failure=of(each, FAILURE_KEY, "message"),
-        )
-        for each in sorted(instances, key=lambda each: (each.end_date is None, each.end_date))
-    ]
-
-
-def _text(said: tuple[datetime, Any] | None, field: str, since: datetime | None) -> str:
-    """
-    Return what a task has said; empty where it said nothing, or before it was cleared, or somebody has edited it, or an
-    XCom backend keeps it elsewhere.
-    """
-    if said is None or since is None or said[0] < since - _SKEW or not isinstance(said[1], Mapping):
-        return ""
-    message = said[1].get(field)
-    return message if isinstance(message, str) else ""

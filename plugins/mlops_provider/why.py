@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
-from mlops.contract.rest import cancelled_by
+from mlops.contract.rest import FINISHED, cancelled_by
 from mlops_provider.exceptions import StepLostError
 from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY
+from mlops_provider.operator_keys import EVALUATES, FAILURE_KEY, NEWS, NEWS_KEY, PROMOTES
+from mlops_provider.verdicts.happened import is_of_tasks
 
 _AT_WORK = frozenset({"running", "queued", "scheduled", "deferred", "restarting"})
 _MOST_LINES = 20
@@ -51,12 +52,13 @@ def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained
     if run is None:
         paused = "; it is paused: unpause it" if dag["is_paused"] else ""
         raise StackError(f"{dag_id} has no run{f' {run_id!r}' if run_id else ' yet'}{paused}")
-    return Explained(
-        dag_id=dag_id,
-        run_id=run["dag_run_id"],
-        state=run["state"],
-        sentences=list(_Run(client, dag, run).sentences()),
-    )
+    sentences = list(_Run(client, dag, run).sentences())
+    verdict = client.verdict(dag_id, run["dag_run_id"]) if run["state"] in FINISHED else None
+    if verdict is not None:
+        # That a run took too long, or that somebody ended it, no task of it says.
+        ended = [verdict.happened] if run["state"] == "failed" and not is_of_tasks(verdict.happened) else []
+        sentences = [*ended, *sentences, *verdict.sentences]
+    return Explained(dag_id=dag_id, run_id=run["dag_run_id"], state=run["state"], sentences=sentences)
 
 
 def is_lost(failure: Any) -> bool:
@@ -126,12 +128,12 @@ class _Run:
         """What became of the model."""
         for task in self._tasks:
             operator, state = task["operator_name"], task["state"]
-            if operator == "EvaluateOperator" and state == "success":
+            if operator == EVALUATES and state == "success":
                 report = ReportRef.from_wire(self._client.xcom(*self._ids, task["task_id"]))
                 yield f"The evaluation {'passed' if report.passed else 'did not pass'}: {report.reason}"
                 if (page := report.artifacts.get("report")) is not None:
                     yield f"Report: {self._address(page.key)}"
-            elif operator == "PromoteOperator" and state == "success":
+            elif operator == PROMOTES and state == "success":
                 version = ModelVersionRef.from_wire(self._client.xcom(*self._ids, task["task_id"]))
                 yield f"Version {version.version} of {version.name} was put into production."
             elif state == "skipped" and (reason := self._news(task)):

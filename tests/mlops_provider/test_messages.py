@@ -16,6 +16,7 @@ from project import REPOSITORY
 from told_people import Hook, Mailbox, mail_server, web_hook
 
 from mlops.contract.section import SpecError
+from mlops.contract.step import Failure
 from mlops_provider import messages
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.factory import build_dag
@@ -71,6 +72,27 @@ class Shouting(BaseNotifier):
 
 
 SHOUTING = f"{__name__}:Shouting"
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "said"),
+    [
+        (StepFailedError("x"), None, "change what validate names, then clear validate"),
+        (StepFailedError("x"), Failure("BadDataError", "x", False, {}), "read the report of validate"),
+        (ValueError("x"), None, "see whether the reason has passed, then clear validate"),
+        (None, None, "look in the log of validate whether memory"),
+    ],
+    ids=["no process of a step said it", "a step", "an error of ours", "Airflow speaks for a process that was lost"],
+)
+def test_a_failure_says_what_to_do(hook: Hook, error: Exception | None, failure: Failure | None, said: str) -> None:
+    happened = context(error)
+    if failure is not None:
+        happened["task"] = type("ValidateOperator", (), vars(happened["task"]) | {"failure": failure})()
+    Tell("failed", [entry("webhook", connection="hook", endpoint="incidents")])(happened)
+    (posted,) = hook.posted
+    assert posted["action"].startswith("It changed nothing in production.\nNext: ")
+    assert said in posted["action"]
+    assert posted["action"] in posted["text"]
 
 
 def test_a_mail_says_what_happened_and_where_to_look(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:

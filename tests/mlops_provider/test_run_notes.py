@@ -12,102 +12,10 @@ from airflow.sdk.timezone import utcnow
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from mlops_provider.run_notes import MOST_CHARACTERS, Ended, note_of, put_note
+from mlops_provider.run_notes import put_note
 
 MADE = datetime(2026, 1, 11, tzinfo=UTC)
 """When the runs were made."""
-
-
-@pytest.mark.parametrize(
-    ("state", "tasks", "cause", "note"),
-    [
-        pytest.param("success", [], "success", "", id="nothing of ours"),
-        pytest.param("success", [Ended(task_id="ingest", state="success")], "", "", id="a snapshot is no news"),
-        pytest.param(
-            "success",
-            [Ended(task_id="evaluate", state="success"), Ended(task_id="promote", state="success", news="Version 3.")],
-            "",
-            "Version 3.",
-            id="promoted",
-        ),
-        pytest.param(
-            "success",
-            [
-                Ended(task_id="register", state="skipped", news="not registered: no better"),
-                Ended(task_id="promote", state="skipped"),
-            ],
-            "",
-            "Nothing goes into production: not registered: no better",
-            id="no better",
-        ),
-        pytest.param(
-            "failed",
-            [
-                Ended(task_id="validate", state="failed", failure="40 rows"),
-                Ended(task_id="train", state="upstream_failed"),
-            ],
-            "task_failure",
-            "validate failed: 40 rows",
-            id="failed",
-        ),
-        pytest.param(
-            "failed",
-            [Ended(task_id="train", state="failed")],
-            "task_failure",
-            "train failed: its log says why",
-            id="lost",
-        ),
-        pytest.param(
-            "failed",
-            [
-                Ended(task_id="train", state="failed", map_index=1, failure="NaN"),
-                Ended(task_id="promote", state="success", news="Version 3."),
-                Ended(task_id="clean", state="failed"),
-            ],
-            "task_failure",
-            "train[1] failed: NaN\nclean failed: its log says why",
-            id="of several, and not what another branch has brought about",
-        ),
-        pytest.param(
-            "success",
-            [
-                Ended(task_id="check", state="failed", failure="may fail"),
-                Ended(task_id="promote", state="success", news="Version 3."),
-            ],
-            "success",
-            "Version 3.",
-            id="a failure that the DAG bears",
-        ),
-        pytest.param(
-            "failed",
-            [
-                Ended(task_id="trial", state="failed", failure="NaN"),
-                Ended(task_id="train", state="failed"),
-                Ended(task_id="register", state="skipped", news="not registered: no better"),
-            ],
-            "timed_out",
-            "It took longer than its DAG allows (dagrun_timeout).\ntrial failed: NaN",
-            id="too long",
-        ),
-        pytest.param(
-            "failed",
-            [Ended(task_id="approve", state="failed")],
-            "Dag Run's state was manually set to `failed`.",
-            "It failed: Dag Run's state was manually set to `failed`.",
-            id="ended by hand, and its tasks with it",
-        ),
-        pytest.param("failed", [], "new_word", "It failed: new_word", id="for a cause of a later Airflow"),
-    ],
-)
-def test_it_says_what_came_of_the_run(state: str, tasks: list[Ended], cause: str, note: str) -> None:
-    assert note_of(state, tasks, cause) == note
-
-
-def test_a_long_one_fits_into_the_database() -> None:
-    """Broken: PostgreSQL would refuse it, and with it the transaction in which the scheduler ends runs."""
-    note = note_of("failed", [Ended(task_id="validate", state="failed", failure="ö" * 5000)])
-    assert len(note) == MOST_CHARACTERS
-    assert note.endswith(" ...")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from mlops_provider.api import (
     studies,
     tonight,
     translations,
+    verdicts,
 )
 from mlops_provider.api.problems import answer_problems
 
@@ -40,4 +41,5 @@ app.include_router(releases.router)
 app.include_router(studies.router)
 app.include_router(tonight.router)
 app.include_router(translations.router)
+app.include_router(verdicts.router)
 answer_problems(app)

@@ -20,7 +20,7 @@ from mlops_provider.api.airflow import Airflow, AirflowDep, as_asker, xcom
 from mlops_provider.api.deployments import Mlflow, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.runs import find_run
-from mlops_provider.api.shared import SharedByName
+from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, SharedByName
 from mlops_provider.curves import CurveName, Point, Tracked, Tracking
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import place_of, tried_out
@@ -28,9 +28,6 @@ from mlops_provider.mlflow_rest import MlflowError, RefusedError
 
 router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
 
-STREAM_SECONDS: Final = 25.0
-"""After which a stream ends, and who watches opens it again: rights are asked for anew, and a server can stop."""
-RETRY_MILLISECONDS: Final = 500
 _LOOK_SECONDS: Final = 1.0
 _STATE_SECONDS: Final = 3.0
 """Between two looks of one who watches whether the run has ended."""

@@ -30,10 +30,10 @@ from mlops.contract.rest import (
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import NAME_PATTERN, SpecError
 from mlops_provider.api.airflow import Airflow, AirflowDep, xcom
+from mlops_provider.api.night_results import judged
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, Translated, made, no_pipeline
 from mlops_provider.api.summaries import kind_of, summary_of
-from mlops_provider.api.verdicts import judged
 from mlops_provider.experiments.dags import TASK
 from mlops_provider.experiments.names import STEPS, dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY

@@ -9,6 +9,9 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
+STREAM_SECONDS: Final = 25.0
+"""After which a stream ends, and who watches opens it again: rights are asked for anew, and a server can stop."""
+RETRY_MILLISECONDS: Final = 500
 PAUSE_SECONDS: Final = 1.0
 """Between two readings; one that takes long is followed by a pause as long."""
 FORGOTTEN_SECONDS: Final = 60.0

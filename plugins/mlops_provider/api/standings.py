@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from mlops.contract.rest import STANDINGS, Judged, Night, PipelineTonight, Question, Standing
 from mlops_provider.airflow_pages import dag_page, form_page, run_page
-from mlops_provider.operators.evaluate import EvaluateOperator
-from mlops_provider.operators.promote import PromoteOperator
+from mlops_provider.operator_keys import PROMOTES
+from mlops_provider.verdicts import happened
+from mlops_provider.verdicts.document import happened_in
 
 CANNOT_READ: Final = "Airflow cannot read"
-EVALUATES: Final = EvaluateOperator.__name__
-PROMOTES: Final = PromoteOperator.__name__
 ASKED: Final = "awaiting_input"
 AT_WORK: Final = ("running", "deferred", ASKED)
 WAITING: Final = ("up_for_retry", "up_for_reschedule", "queued", "scheduled")
@@ -86,13 +85,18 @@ def night_of(found: Shown, due_at: datetime, evaluation: Judged | None) -> Night
     return Night(
         run=f"{found.dag_id}@{found.run_id}",
         standing=told.standing,
-        said=told.said,
+        said=told.said if found.is_noted else happened_in(told.said),
         due_at=due_at,
         begun_at=found.begun_at,
         since=told.since,
         judged=evaluation,
         airflow=told.airflow,
     )
+
+
+def without_questions(found: Shown) -> Shown:
+    """Return it as one sees it who may not read what people are asked."""
+    return replace(found, tasks=[task._replace(subject=None, approvers=()) for task in found.tasks])
 
 
 def urgency(pipeline: PipelineTonight) -> tuple[int, float, str]:
@@ -119,9 +123,8 @@ def _now(found: Shown, asked: Sequence[Work]) -> tuple[Standing, str, datetime |
         said = f"{found.note}\n(noted by somebody; {why})" if found.is_noted else found.note
         return "failed", said or f"It failed: {why}", found.ended_at
     if found.state == "success":
-        promotes = [task.state for task in found.tasks if task.operator == PROMOTES]
-        standing: Standing = "done" if not promotes else "promoted" if "success" in promotes else "stopped"
-        return standing, found.note or "It has ended", found.ended_at
+        promotions = [task.state for task in found.tasks if task.operator == PROMOTES]
+        return happened.standing(found.state, promotions), found.note or "It has ended", found.ended_at
     if asked:
         return "asked", "\n".join(task.subject or "Somebody is asked" for task in asked), asked[0].asked_at
     if found.is_paused and not any(task.state in AT_WORK for task in found.tasks):

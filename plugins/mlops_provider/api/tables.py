@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlops.contract.rest import Judged
 from mlops_provider.api.evaluations import evaluation_of, judged
-from mlops_provider.api.standings import ASKED, AT_WORK, CANNOT_READ, EVALUATES, PROMOTES, WAITING, Shown, Work
+from mlops_provider.api.standings import ASKED, AT_WORK, CANNOT_READ, WAITING, Shown, Work
 from mlops_provider.experiments.names import tried_out
-from mlops_provider.operator_keys import PIPELINE_TAG
+from mlops_provider.operator_keys import EVALUATES, PIPELINE_TAG, PROMOTES
 from mlops_provider.operators.rollback import is_rollback
 from mlops_provider.run_notes import is_ours
 from mlops_provider.spec_file import SUFFIX
@@ -56,6 +56,16 @@ def nights(session: Session, dag_id: str, limit: int) -> list[tuple[Shown, datet
     tasks = _tasks(session, runs)
     evaluations = _judged(session, dag_id, [run.run_id for run in runs])
     return [(_shown(dag, run, tasks), run.logical_date or run.run_after, evaluations.get(run.run_id)) for run in runs]
+
+
+def night(session: Session, dag_id: str, run_id: str) -> Shown | None:
+    """Read a run of a pipeline; None where there is none."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+
+    dag = session.execute(_dag_columns().where(DagModel.dag_id == dag_id)).one_or_none()
+    run = session.execute(_run_columns().where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).one_or_none()
+    return None if dag is None or run is None else _shown(dag, run, _tasks(session, [run]))
 
 
 def _dag_columns() -> Select[*tuple[Any, ...]]:

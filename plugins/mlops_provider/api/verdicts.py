@@ -1,40 +1,53 @@
-"""What a pipeline's own run has trained and how it was judged, by the evaluations that its tasks have returned."""
+"""``/runs/{run}/verdict``: what came of a pipeline's own run, whether production is safe, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlops.contract.results import ExperimentResult
-from mlops_provider.api.airflow import Airflow, xcom
-from mlops_provider.api.deployments import of_name
-from mlops_provider.api.evaluations import evaluation_of, interval_of
-from mlops_provider.experiments.results import Training
-from mlops_provider.operators.evaluate import EvaluateOperator
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+
+from mlops.contract.rest import PipelineTonight, Verdict, cancelled_by
+from mlops_provider.api import tables
+from mlops_provider.api.airflow import AirflowDep
+from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.rights import READ, rights
+from mlops_provider.api.runs import RunId, find_run
+from mlops_provider.api.standings import standing_of, without_questions
+
+router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
 
-async def judged(
-    run: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], airflow: Airflow
-) -> ExperimentResult | None:
-    """
-    Return what came out of a pipeline's own run so far, in the form that experiments have.
+@router.get("/runs/{run}/verdict")
+async def verdict(run: RunId, airflow: AirflowDep, user: GetUserDep) -> Verdict:
+    """Say what came of a pipeline's own run, or what it does now, and the one thing to do next."""
+    found = await find_run(run, airflow)
+    return await run_in_threadpool(_verdict, user, found["dag_id"], found["dag_run_id"])
 
-    :param tasks: of the run, as Airflow's API has them
-    :return: None where no evaluation has ended, or where the asker may not read what it returned
-    """
-    reports = []
-    for task in tasks:
-        if task["operator_name"] == EvaluateOperator.__name__ and task["state"] == "success":
-            report = evaluation_of(await xcom(run, task["task_id"], "return_value", airflow, task["map_index"]))
-            reports += [] if report is None else [report]
-    if not reports:
-        return None
-    deployment = await of_name(run["dag_id"], lambda deployment: deployment)
-    return ExperimentResult(
-        experiment=reports[0].place.rsplit("/", 2)[0],
-        interval=interval_of(reports[0]),
-        last=None,
-        trainings=[
-            Training(checkpoint=report.parent, report=report).result(deployment, in_airflow=True) for report in reports
-        ],
-    )
+
+def _verdict(user: Any, dag_id: str, run_id: str) -> Verdict:
+    from airflow.utils.session import create_session
+
+    from mlops_provider.verdicts.document import verdict_of
+    from mlops_provider.verdicts.reading import night_of
+
+    may = rights([dag_id], user)
+    with create_session(scoped=False) as session:
+        shown = tables.night(session, dag_id, run_id) if all(may(dag_id, what) for what in READ) else None
+        night = None if shown is None else night_of(session, dag_id, run_id)
+        if shown is None or night is None:
+            raise Problem(404, f"{dag_id}@{run_id} is no pipeline's own run, or you may not read its tasks")
+        shown = shown if may(dag_id, "HITL_DETAIL") else without_questions(shown)
+        if shown.state not in ("success", "failed"):
+            return _under_way(standing_of(shown))
+        cancelled = cancelled_by(shown.note) if shown.state == "failed" else None
+        ours = "" if shown.is_noted else shown.note
+        found = verdict_of(session, night, shown.state, noted=f"It was {cancelled}." if cancelled else ours)
+        changes = found.changes if may(dag_id, "XCOM") else None
+        return found.model_copy(update={"is_noted": shown.is_noted, "changes": changes})
+
+
+def _under_way(told: PipelineTonight) -> Verdict:
+    action = {"asked": "answer the question.", "held": "unpause the pipeline."}
+    return Verdict(run=str(told.run), standing=told.standing, happened=told.said, action=action.get(told.standing, ""))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from mlops.client.calls import REQUEST_SECONDS
-from mlops.contract.rest import FINISHED
+from mlops.contract.rest import FINISHED, Verdict
 
 PAGE = 100
 """Airflow gives no more at once."""
@@ -95,6 +95,13 @@ class AirflowClient:
                 return None
             raise
         return found
+
+    def verdict(self, dag_id: str, run_id: str) -> Verdict | None:
+        """What came of a pipeline's own run, and what to do; None where the run is another's, or may not be read."""
+        response = self._http.get(f"/mlops/api/v1/runs/{quote(f'{dag_id}@{run_id}', safe='@')}/verdict")
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return None
+        return Verdict.model_validate(response.raise_for_status().json())
 
     def run_of(self, dag_id: str, logical_date: datetime) -> dict[str, Any] | None:
         """The run of that logical date: Airflow has at most one."""

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from mlops.contract.refs import Ref, RefError, ref_of
 from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section
 from mlops.contract.settings import decisive, flat_settings, replaced_settings
-from mlops.contract.step import STEPS, Failure, RunIdentity, StepInput, code_digest, run_key
+from mlops.contract.step import STEPS, Failure, StepInput, code_digest, run_key
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
@@ -37,6 +37,7 @@ from mlops_provider.pod_spec import Pods
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from jinja2 import Environment
 
     from mlops_provider.patience import Patience
 
@@ -64,6 +65,7 @@ class StepOperator(BaseOperator):
         deployment's (``[mlops] infrastructure_patience``) if not given
     :param notify: whom to tell of what happens to the task, see :class:`mlops_provider.notify_spec.Notify`
     :param settings: (templated) filled from the keyword arguments
+    :param code: digest of the user's files that the step runs; Airflow keeps it with the settings of each task instance
     """
 
     step: ClassVar[str]
@@ -72,7 +74,7 @@ class StepOperator(BaseOperator):
     """The step whose pods in the platform's default file are meant; its own where None."""
     success: ClassVar[Event | None] = None
     """What people are told of when it has succeeded."""
-    template_fields: Sequence[str] = ("upstream", "settings")
+    template_fields: Sequence[str] = ("upstream", "settings", "code")
     template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
     ui_color = "#e8f4f0"
     sections: Mapping[str, Any] = MappingProxyType({})
@@ -157,11 +159,12 @@ class StepOperator(BaseOperator):
         # Not before: it imports the launcher.
         check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
         check_notifiers(self.notify, notify, place)
+        self.code = ""
         self.links: dict[str, str] = {}
         self.news = ""
         self._launcher: Launcher | None = None
         self._patience: Patience | None = None
-        self._is_told = False
+        self.failure: Failure | None = None
 
     @classmethod
     def produces(cls) -> type[Ref]:
@@ -205,6 +208,12 @@ class StepOperator(BaseOperator):
     def approvers(self) -> list[str]:
         """Users who may answer the task's question."""
         return []
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        super().render_template_fields(context, jinja_env)
+        if paths := self.code_paths(self.settings):
+            home = self._deployment().home
+            self.code = code_digest([home / path for path in paths])
 
     def execute(self, context: Context) -> dict[str, Any]:
         deployment, patience = self._deployment(), self.patience(context)
@@ -319,30 +328,18 @@ class StepOperator(BaseOperator):
         section = check_section(self.section, settings, f"task {self.task_id!r}")
         config = self.config(section.model_dump(mode="json"))
         ref = ref_of(kinds, asked.upstream) if (kinds := STEPS[self.step].consumes) else None
-        start, end = asked.interval
+        end = asked.interval[1]
         code_paths = self.code_paths(config)
         code = code_digest([deployment.home / path for path in code_paths])
-        identity = RunIdentity(
-            pipeline=self.pipeline,
-            run_key=run_key(
-                self.step,
-                end.isoformat(),
-                str(self.dag.timezone),
-                decisive(config, self.section.operational),
-                ref,
-                code,
-            ),
-            interval_start=start.isoformat(),
-            interval_end=end.isoformat(),
-            timezone=str(self.dag.timezone),
-            dag_id=asked.dag_id or self.dag_id,
-            task_id=self.task_id,
-            run_id=asked.run_id,
-            try_number=asked.try_number,
-            user=asked.user,
-            experiment=asked.experiment,
-            adopts=asked.adopts,
+        key = run_key(
+            self.step,
+            end.isoformat(),
+            str(self.dag.timezone),
+            decisive(config, self.section.operational),
+            ref,
+            code,
         )
+        identity = asked.identity(self.pipeline, key, str(self.dag.timezone), asked.dag_id or self.dag_id, self.task_id)
         return StepInput(
             step=self.step,
             run=identity,
@@ -391,9 +388,9 @@ class StepOperator(BaseOperator):
 
     def tell(self, failure: Failure, context: Context) -> None:
         """Say why the task fails, for programs: the first one that is told stays."""
-        if not self._is_told:
+        if self.failure is None:
             context["ti"].xcom_push(key=FAILURE_KEY, value=asdict(failure))
-            self._is_told = True
+            self.failure = failure
 
     def _link_report(self, ref: Ref) -> None:
         if (report := ref.artifacts.get("report")) is not None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlops.contract.step import Failure
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
-from mlops_provider.messages import Tell
+from mlops_provider.messages import Tell, failure_of
 from mlops_provider.notify_spec import Event, Notify
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def say_why(context: Context) -> None:
         task.log.info("::endgroup::")
         task.log.error("%s", error)
         if (tell := getattr(task, "tell", None)) is not None:
-            tell(Failure(type(error).__name__, str(error), not isinstance(error, StepFailedError), {}), context)
+            tell(failure_of(error), context)
 
 
 def telling(notify: Sequence[Notify], event: Event | None, callbacks: Any, *last: Any) -> list[Any]:

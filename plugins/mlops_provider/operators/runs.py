@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.grain import Grain, Periods
 from mlops.contract.section import SpecError
+from mlops.contract.step import RunIdentity
 from mlops_provider.operators.adopted import asked_to_judge, weights_to_judge
 
 if TYPE_CHECKING:
@@ -67,6 +68,24 @@ class Asked:
             params=context["params"],
             given=run.conf or {},
             state=context["task_state_store"],
+        )
+
+    def identity(self, pipeline: str, key: str, timezone: str, dag_id: str, task_id: str) -> RunIdentity:
+        """Return which run a step belongs to. For the parameters see :class:`mlops.contract.step.RunIdentity`."""
+        start, end = self.interval
+        return RunIdentity(
+            pipeline=pipeline,
+            run_key=key,
+            interval_start=start.isoformat(),
+            interval_end=end.isoformat(),
+            timezone=timezone,
+            dag_id=dag_id,
+            task_id=task_id,
+            run_id=self.run_id,
+            try_number=self.try_number,
+            user=self.user,
+            experiment=self.experiment,
+            adopts=self.adopts,
         )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from odd_values import with_odd_values
 from pydantic import ValidationError
 from rest_world import NAME, NIGHT, World
 
@@ -50,6 +52,16 @@ def test_a_night_whose_evaluation_cannot_be_read_has_no_verdict(world: World, re
     world.xcoms["evaluate"] = returned
     status, run = world.ask("GET", f"/runs/{NAME}@{NIGHT}")
     assert (status, run["result"]) == (200, None)
+
+
+def test_no_value_at_any_place_of_an_evaluation_is_an_error(world: World, version_ref: ModelVersionRef) -> None:
+    page = Artifact(key="pipelines/p/evaluate/k5/report.html", sha256="1" * 64, num_bytes=1)
+    sound = replace(version_ref.parent, artifacts={"report": page}).to_wire()
+    for wire in with_odd_values(sound):
+        if "NaN" not in json.dumps(wire):  # Airflow's API answers in JSON
+            world.xcoms["evaluate"] = wire
+            status, run = world.ask("GET", f"/runs/{NAME}@{NIGHT}")
+            assert status == 200, run
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.xcom import XComModel
-from airflow_rows import BUNDLE, add_dag, add_run, add_task, database, put
+from airflow_rows import BUNDLE, add_dag, add_run, add_task, add_xcom, database, put
 from sqlalchemy.orm import Session
 
 from mlops.contract.refs import Artifact, ModelVersionRef, ReportRef
@@ -132,12 +131,6 @@ def test_it_says_why_a_file_cannot_be_read(session: Session) -> None:
     assert set(shown(session)["python"].broken_beside) == {"python", "another_teams"}
 
 
-def _returned(session: Session, run: int, run_id: str, task_id: str, value: Any) -> None:
-    place = {"dag_run_id": run, "dag_id": "flights", "run_id": run_id, "task_id": task_id, "map_index": -1}
-    row = {"key": "return_value", "value": XComModel.serialize_value(value), "timestamp": MIDNIGHT}
-    put(session, "xcom", place | row)
-
-
 def test_nights_come_with_what_they_were_measured_at(session: Session, version_ref: ModelVersionRef) -> None:
     metrics = {"ndcg@10": 0.5, "candidate.ndcg@10": 0.5, "champion.ndcg@10": 0.4, "difference.ndcg@10": 0.1}
     limits = {"difference.ndcg@10.low": 0.02, "difference.ndcg@10.high": 0.18}
@@ -155,9 +148,9 @@ def test_nights_come_with_what_they_were_measured_at(session: Session, version_r
         add_task(session, "flights", run_id, "evaluate", "success", operator="EvaluateOperator")
         add_task(session, "flights", run_id, "promote", "success", operator="PromoteOperator")
         add_task(session, "flights", run_id, "train", "success")
-        _returned(session, run, run_id, "train", report.to_wire())
+        add_xcom(session, run, run_id, "train", "return_value", report.to_wire(), MIDNIGHT)
         if value is not None:
-            _returned(session, run, run_id, "evaluate", value)
+            add_xcom(session, run, run_id, "evaluate", "return_value", value, MIDNIGHT)
     found = nights(session, "flights", 30)
     assert found is not None
     told = [night_of(*each) for each in found]
@@ -180,7 +173,7 @@ def test_a_first_night_has_no_difference(session: Session, version_ref: ModelVer
     run = add_run(session, "flights", "night", "running", MIDNIGHT)
     add_task(session, "flights", "night", "evaluate", "success", operator="EvaluateOperator")
     report = replace(version_ref.ancestor(ReportRef), metrics={"ndcg@10": 0.5, "candidate.ndcg@10": 0.5})
-    _returned(session, run, "night", "evaluate", report.to_wire())
+    add_xcom(session, run, "night", "evaluate", "return_value", report.to_wire(), MIDNIGHT)
     (found,) = nights(session, "flights", 30) or ()
     judged = night_of(*found).judged
     assert judged is not None

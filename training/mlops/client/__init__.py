@@ -34,6 +34,7 @@ from mlops.client.answers import (
     Study,
     Tonight,
     Trials,
+    Verdict,
 )
 from mlops.client.awaited import AsyncClient
 from mlops.client.blocking import Client
@@ -92,4 +93,5 @@ __all__ = [
     "Trials",
     "UnreachableError",
     "Value",
+    "Verdict",
 ]

@@ -136,6 +136,13 @@ class Nights(list[rest.Night]):
         return pages.of_table(self, ("begun_at", "standing", "said"))
 
 
+class Verdict(rest.Verdict):
+    """What came of a pipeline's own run, whether production is safe, and what to do next."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_verdict(self)
+
+
 class Curves(list[rest.Curve]):
     """The curves of a run's trainings."""
 

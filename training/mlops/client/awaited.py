@@ -34,6 +34,7 @@ from mlops.client.answers import (
     Study,
     Tonight,
     Trials,
+    Verdict,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
@@ -238,6 +239,10 @@ class AsyncClient:
     async def nights(self, pipeline: str, *, most: int = 30) -> Nights:
         """See :meth:`Client.nights`."""
         return await self._do(model_calls.nights(pipeline, most))
+
+    async def verdict(self, run: AnyRun) -> Verdict:
+        """See :meth:`Client.verdict`."""
+        return await self._do(model_calls.verdict(run))
 
     async def models(self) -> Models:
         """See :meth:`Client.models`."""

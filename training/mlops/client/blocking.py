@@ -31,6 +31,7 @@ from mlops.client.answers import (
     Study,
     Tonight,
     Trials,
+    Verdict,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot
 from mlops.client.connection import Connection
@@ -290,6 +291,10 @@ class Client(Connection):
         :param most: nights, 100 at most
         """
         return self._do(model_calls.nights(pipeline, most))
+
+    def verdict(self, run: AnyRun) -> Verdict:
+        """Say what came of a pipeline's own run, whether production is safe, and the one thing to do next."""
+        return self._do(model_calls.verdict(run))
 
     def models(self) -> Models:
         """List the registered models of the pipelines that you may read."""

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import httpx
 
-from mlops.client.answers import Models, ModelVersion, Nights, StageAnswer, StartedRun, Tonight
-from mlops.client.calls import AnyRun, Call, Page, as_header, as_started, body_of, id_of, instant
+from mlops.client.answers import Models, ModelVersion, Nights, StageAnswer, StartedRun, Tonight, Verdict
+from mlops.client.calls import AnyRun, Call, Page, as_header, as_started, body_of, id_of, instant, place
 from mlops.client.reading import document, root_of
 from mlops.contract import rest
 
@@ -29,6 +29,10 @@ def nights(pipeline: str, most: int) -> Call[Nights]:
         return Nights(_night(each, root) for each in document(rest.Nights, response).nights)
 
     return Call(method="GET", path="/nights", params={"pipeline": pipeline, "limit": most}, read=read)
+
+
+def verdict(run: AnyRun) -> Call[Verdict]:
+    return Call(method="GET", path=f"{place(run)}/verdict", read=lambda response: document(Verdict, response))
 
 
 def models() -> Call[Models]:

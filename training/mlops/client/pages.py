@@ -56,6 +56,18 @@ def of_study(study: rest.Study) -> str:
     return _part("thing", study.pipeline, study.id, facts, [(["setting", "of the best trial"], best)] if best else [])
 
 
+def of_verdict(verdict: rest.Verdict) -> str:
+    """Return what happened, and the rest of the verdict."""
+    facts = [
+        (verdict.standing, verdict.happened),
+        ("production", verdict.production),
+        ("since the last good night", None if verdict.changes is None else "; ".join(verdict.changes)),
+        ("next", verdict.action),
+    ]
+    pipeline, _, run = verdict.run.partition("@")
+    return _part("thing", pipeline, run, facts, [])
+
+
 def of_trials(trials: Sequence[rest.Trial]) -> str:
     """Return a table with a row for each, and a column for each setting that was searched."""
     searched = list(dict.fromkeys(name for trial in trials for name in trial.parameters))

@@ -60,6 +60,7 @@ from mlops.contract.rest.tonight import (
     Standing,
     Tonight,
 )
+from mlops.contract.rest.verdicts import GoodNight, Verdict
 
 __all__ = [
     "FINISHED",
@@ -82,6 +83,7 @@ __all__ = [
     "Event",
     "Events",
     "GivenArtifact",
+    "GoodNight",
     "Judged",
     "Model",
     "ModelVersion",
@@ -122,6 +124,7 @@ __all__ = [
     "Trial",
     "Trials",
     "Value",
+    "Verdict",
     "cancelled_by",
     "with_budget",
     "with_cancellation",

@@ -1,0 +1,32 @@
+"""What a user may read of DAGs, where Airflow's database is read and not its API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+READ: Final = (None, "RUN", "TASK_INSTANCE")
+"""What of a DAG one must be able to read to see how it stands; None: itself."""
+
+
+def rights(dag_ids: Sequence[str], user: Any) -> Callable[..., bool]:
+    """
+    Return what says whether a user may read something of a DAG: ``may(dag_id)`` of itself, ``may(dag_id, "RUN")`` of
+    what is Airflow's ``DagAccessEntity``.
+    """
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.configuration import conf
+    from airflow.models.dag import DagModel
+
+    manager = get_auth_manager()
+    teams: dict[str, str | None] = {}
+    if conf.getboolean("core", "multi_team", fallback=False):
+        teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+
+    def may(dag_id: str, what: str | None = None) -> bool:
+        entity = None if what is None else DagAccessEntity(what)
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        return bool(manager.is_authorized_dag(method="GET", user=user, access_entity=entity, details=details))
+
+    return may

@@ -1,0 +1,64 @@
+"""The one thing to do next about a run that failed, and whether it has changed what is in production."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mlops_provider.exceptions import StepLostError, StepOutageError
+from mlops_provider.operator_keys import CANARIES, PROMOTES, ROLLS_BACK, VALIDATES
+from mlops_provider.verdicts.happened import Ended
+
+_GOES_ON: Final = "it goes on from what is committed"
+_NOT_FINITE: Final = "NonFiniteLossError"
+"""Of :mod:`mlops.trainer.loop`."""
+
+
+def action(tasks: Sequence[Ended], is_of_tasks: bool = True) -> str:
+    """
+    Say what to do about a run that failed.
+
+    :param tasks: in the order in which they ended
+    :param is_of_tasks: whether one of them brought it about
+    """
+    failed = next((task for task in tasks if task.state == "failed"), None)
+    if failed is None or not is_of_tasks:
+        return f"see what ended it, then clear the tasks of the run that have not ended well: {_GOES_ON}."
+    name, told = failed.task_id, failed.failure
+    if told is None:
+        return f"read the log of {name}, then clear {name}."
+    match told.type:
+        case StepLostError.__name__:
+            why = f"look in the log of {name} whether memory, its machine or somebody ended it"
+            return f"{why}, then clear {name}: {_GOES_ON}."
+        case StepOutageError.__name__:
+            return f"see that what it waited for answers (mlops doctor), then clear {name}: {_GOES_ON}."
+        case _ if failed.operator == VALIDATES and not told.retryable:
+            return (
+                f"read the report of {name}. If the data is wrong, correct it at its source: the next night reads it, "
+                f"and this one keeps its snapshot. If it is right, change the schema or the checks, then clear {name}."
+            )
+        case _ if told.type == _NOT_FINITE:
+            return f"look at the curves before it, change the learning rate or the data, then clear {name}."
+    if told.retryable:
+        return f"all tries failed; see whether the reason has passed, then clear {name}: {_GOES_ON}."
+    return f"change what {name} names, then clear {name}; what was committed before it stays."
+
+
+def production(state: str, tasks: Sequence[Ended], last: str | None = None) -> str:
+    """
+    Say whether a run that has ended has changed what is in production.
+
+    :param last: the newest version that a run has put there, for people; empty where none has, None where not known
+    """
+    moves = [task for task in tasks if task.operator in (PROMOTES, CANARIES, ROLLS_BACK)]
+    if state == "failed" and any(task.state == "failed" for task in moves):
+        return "It failed while a version was moved: see what is in production (mlops models list)."
+    if any(task.state == "success" and task.operator == PROMOTES for task in moves):
+        return "" if state == "success" else "It failed after it had put a version into production."
+    is_canary = any(task.state == "success" and task.operator == CANARIES for task in moves)
+    said = "Its version is a canary and not promoted" if is_canary else "It changed nothing in production"
+    if last is None:
+        return f"{said}."
+    before = f"the last version that a night put there is {last}" if last else "no night has put a version there yet"
+    return f"{said}; {before}."

@@ -1,0 +1,104 @@
+"""What differs between two runs of a pipeline: settings, code, schema, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, ValidationRef
+from mlops.contract.settings import flat_settings
+
+_MOST_SETTINGS: Final = 6
+_MOST_CHARACTERS: Final = 60
+"""Of a value."""
+_FEWEST_ROWS: Final = 0.01
+"""Share of the rows by which two nights' data differ so that it is worth a word."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known of a run by what Airflow keeps of its tasks."""
+
+    due_at: datetime
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What it was triggered with."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of the steps as each was rendered, by task; Airflow keeps those of the newest runs."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the user's files, by task."""
+    refs: Mapping[str, Ref] = field(default_factory=dict)
+    """What the steps returned, by task."""
+    bundle: str = ""
+    """Version of the DAG bundle, such as a commit; empty where the bundle has none."""
+
+
+def changes(before: Facts, now: Facts) -> list[str]:
+    """
+    Say what differs, what people change first.
+
+    :return: phrases; tasks that only one of the two runs has come to are passed over
+    """
+    return [*_settings(before, now), *_code(before, now), *_data(before, now)]
+
+
+def _settings(before: Facts, now: Facts) -> Iterator[str]:
+    both = [(f"{task}.", before.settings[task], own) for task, own in now.settings.items() if task in before.settings]
+    told = [
+        f"{prefix}{name} {_short(was)} -> {_short(own)}"
+        for prefix, earlier, later in [("triggered with ", before.given, now.given), *both]
+        for name, was, own in _differing(_flat(earlier, before.due_at), _flat(later, now.due_at))
+    ]
+    yield from told[:_MOST_SETTINGS]
+    if len(told) > _MOST_SETTINGS:
+        yield f"{len(told) - _MOST_SETTINGS} more settings"
+
+
+def _flat(settings: Mapping[str, Any], due_at: datetime) -> dict[str, Any]:
+    return {name: _undated(value, due_at) for name, value in flat_settings(settings).items()}
+
+
+def _undated(value: Any, due_at: datetime) -> Any:
+    """A path that names the night's own day says the same in each night."""
+    if isinstance(value, str):
+        for form in ("%Y-%m-%d", "%Y%m%d", "%Y/%m/%d"):
+            value = value.replace(due_at.strftime(form), form)
+    return value
+
+
+def _differing(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in [*later, *(name for name in earlier if name not in later)]:
+        if earlier.get(name) != later.get(name):
+            yield name, earlier.get(name), later.get(name)
+
+
+def _short(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
+
+def _code(before: Facts, now: Facts) -> Iterator[str]:
+    tasks = [task for task, digest in now.code.items() if digest and before.code.get(task, digest) != digest]
+    if tasks:
+        yield f"other code of {', '.join(tasks)}"
+    if before.bundle and now.bundle and before.bundle != now.bundle:
+        yield f"DAG bundle {before.bundle[:12]} -> {now.bundle[:12]}"
+
+
+def _data(before: Facts, now: Facts) -> Iterator[str]:
+    for task, ref in now.refs.items():
+        match before.refs.get(task), ref:
+            case DatasetRef() as was, DatasetRef() as is_:
+                if was.schema_hash != is_.schema_hash:
+                    yield f"other columns or types in the snapshot of {task}"
+                rows = was.num_rows, is_.num_rows
+                # Who may edit XComs can put anything there.
+                if all(isinstance(each, int) for each in rows) and abs(rows[1] - rows[0]) > _FEWEST_ROWS * rows[0]:
+                    yield f"rows of {task} {rows[0]} -> {rows[1]}"
+            case ValidationRef() as was, ValidationRef() as is_ if was.schema_sha256 != is_.schema_sha256:
+                yield f"another schema for {task}"
+            case FeaturesRef() as was, FeaturesRef() as is_ if was.num_features != is_.num_features:
+                yield f"features {was.num_features} -> {is_.num_features}"
+            case CheckpointRef() as was, CheckpointRef() as is_ if was.world_size != is_.world_size:
+                yield f"processes of {task} {was.world_size} -> {is_.world_size}"

@@ -1,0 +1,72 @@
+"""The verdict of a run that has ended, and the note that it becomes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from mlops.contract.rest import GoodNight, Verdict
+from mlops_provider.operator_keys import PROMOTES
+from mlops_provider.verdicts import reading
+from mlops_provider.verdicts.actions import action, production
+from mlops_provider.verdicts.changes import changes
+from mlops_provider.verdicts.happened import happened, is_of_tasks, standing
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from mlops_provider.verdicts.reading import Night
+
+MOST_CHARACTERS: Final = 1000
+"""Of a note, as Airflow's database keeps them."""
+_FEWEST_CHARACTERS: Final = 300
+"""Of what happened, in a note."""
+_CUT: Final = " ..."
+_BLANK_LINES: Final = re.compile(r"\n\s*\n")
+
+
+def verdict_of(session: Session, night: Night, state: str, cause: str = "", noted: str = "") -> Verdict:
+    """
+    Read the verdict of a run that has ended.
+
+    :param state: that it has ended in, ``success`` or ``failed``
+    :param cause: Airflow's word for why, which it says at that moment only
+    :param noted: our note of that moment
+    """
+    tasks = reading.tasks_of(session, night.dag_id, night.run_id)
+    said = _longer(happened_in(noted), _BLANK_LINES.sub("\n", happened(state, tasks, cause)))
+    promotions = [task.state for task in tasks if task.operator == PROMOTES]
+    found: dict[str, Any] = {"run": night.name, "standing": standing(state, promotions), "happened": said}
+    if promotions and found["standing"] != "promoted":
+        found["production"] = production(state, tasks, reading.last_promoted(session, night.dag_id))
+    if state == "failed":
+        good = reading.last_good(session, night)
+        failed = [*reading.failed_since(session, night, good), night.due_at]
+        found |= {"failed_nights": len(failed), "failed_since": failed[0], "action": action(tasks, is_of_tasks(said))}
+        if good is not None:
+            found["last_good"] = GoodNight(run=good.name, due_at=good.due_at)
+            found["changes"] = changes(reading.facts(session, good), reading.facts(session, night))
+    return Verdict(**found)
+
+
+def note_of(verdict: Verdict) -> str:
+    """Return the note of a run: what happened, then a blank line and the rest; empty where nothing has."""
+    rest = "\n".join(verdict.sentences)
+    if not verdict.happened:
+        return rest
+    room = max(MOST_CHARACTERS - len(rest) - 2, _FEWEST_CHARACTERS)
+    return _cut(f"{_cut(verdict.happened, room)}\n\n{rest}" if rest else verdict.happened, MOST_CHARACTERS)
+
+
+def happened_in(note: str) -> str:
+    """Return of our note what happened, which may have been cut off."""
+    return note.split("\n\n", 1)[0]
+
+
+def _longer(noted: str, read: str) -> str:
+    """Return what happened, as noted when Airflow said why, or as read if that is the same and was cut off then."""
+    return read if read.startswith(noted.removesuffix(_CUT)) else noted
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - len(_CUT)]}{_CUT}"

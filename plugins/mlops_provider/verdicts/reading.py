@@ -1,0 +1,208 @@
+"""The verdict of a run by what Airflow's database has of it, and of the nights before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mlops.contract.refs import ModelVersionRef, Ref, RefError, ref_from_wire
+from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY, PROMOTES
+from mlops_provider.verdicts.changes import Facts
+from mlops_provider.verdicts.happened import Ended, Told
+
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+    from sqlalchemy.orm import Session
+
+
+class Night(NamedTuple):
+    """A run of a pipeline."""
+
+    dag_id: str
+    run_id: str
+    logical_date: datetime | None
+    run_after: datetime
+    conf: Any
+    bundle_version: str | None
+
+    @property
+    def name(self) -> str:
+        """``DAG@RUN``."""
+        return f"{self.dag_id}@{self.run_id}"
+
+    @property
+    def due_at(self) -> datetime:
+        """The time that it is of: its logical date, or where it has none, when it was due."""
+        return self.logical_date or self.run_after
+
+
+_SKEW: Final = timedelta(minutes=1)
+"""By which a worker's clock may be ahead of the server's."""
+
+
+def tasks_of(session: Session, dag_id: str, run_id: str) -> list[Ended]:
+    """Read the tasks of a run that has ended, in the order in which they did; those that never began come last."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    instances = session.execute(
+        select(
+            TaskInstance.task_id,
+            TaskInstance.map_index,
+            TaskInstance.state,
+            TaskInstance.operator,
+            TaskInstance.start_date,
+            TaskInstance.end_date,
+        ).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
+    ).all()
+    rows = session.scalars(
+        select(XComModel).where(
+            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key.in_((NEWS_KEY, FAILURE_KEY))
+        )
+    )
+    said = {(row.task_id, row.map_index, row.key): (row.timestamp, XComModel.deserialize_value(row)) for row in rows}
+
+    def of(each: Any, key: str) -> Mapping[str, Any]:
+        return _said(said.get((each.task_id, each.map_index, key)), each.start_date)
+
+    return [
+        Ended(
+            task_id=each.task_id,
+            map_index=each.map_index,
+            state=str(each.state),
+            operator=each.operator or "",
+            news=_text(of(each, NEWS_KEY), NEWS),
+            failure=_told(of(each, FAILURE_KEY)),
+        )
+        for each in sorted(instances, key=lambda each: (each.end_date is None, each.end_date))
+    ]
+
+
+def night_of(session: Session, dag_id: str, run_id: str) -> Night | None:
+    """Read a run; None where there is none."""
+    from airflow.models.dagrun import DagRun
+
+    row = session.execute(_columns().where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).one_or_none()
+    return None if row is None else Night(*row)
+
+
+def last_good(session: Session, night: Night) -> Night | None:
+    """Read the newest earlier run of the pipeline that ended well."""
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import func
+
+    # Not by the index over run_after, by which PostgreSQL walks back through the nights of all pipelines.
+    newest = func.coalesce(DagRun.run_after, DagRun.queued_at).desc()
+    good = _columns().where(*_before(night), DagRun.state == "success").order_by(newest, DagRun.id.desc())
+    row = session.execute(good.limit(1)).first()
+    return None if row is None else Night(*row)
+
+
+def failed_since(session: Session, night: Night, good: Night | None) -> list[datetime]:
+    """Read when the runs were due that failed between the last good one and this one, the oldest first."""
+    from airflow.models.dagrun import DagRun
+
+    failed = _columns().where(*_before(night), DagRun.state == "failed")
+    if good is not None:
+        failed = failed.where(DagRun.run_after > good.run_after)
+    return sorted(Night(*row).due_at for row in session.execute(failed))
+
+
+def _columns() -> Select[Any]:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+
+    return select(
+        DagRun.dag_id, DagRun.run_id, DagRun.logical_date, DagRun.run_after, DagRun.conf, DagRun.bundle_version
+    )
+
+
+def _before(night: Night) -> Sequence[Any]:
+    from airflow.models.dagrun import DagRun
+
+    return DagRun.dag_id == night.dag_id, DagRun.run_after < night.run_after
+
+
+def last_promoted(session: Session, dag_id: str) -> str:
+    """Say which version a run of the pipeline has put into production last; empty where none has."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import and_, select
+
+    of_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
+    promoted = (
+        select(TaskInstance.run_id, TaskInstance.task_id, DagRun.logical_date, DagRun.run_after)
+        .join(DagRun, of_run)
+        .where(TaskInstance.dag_id == dag_id, TaskInstance.operator == PROMOTES, TaskInstance.state == "success")
+        .order_by(TaskInstance.end_date.desc())
+    )
+    found = session.execute(promoted.limit(1)).first()
+    if found is None:
+        return ""
+    day = f"{found.logical_date or found.run_after:%Y-%m-%d}"
+    version = _refs(session, dag_id, found.run_id).get(found.task_id)
+    if not isinstance(version, ModelVersionRef):
+        return f"that of {day}"
+    return f"version {version.version} of {version.name}, of {day}"
+
+
+def facts(session: Session, night: Night) -> Facts:
+    """Read what a run is compared by."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+    from sqlalchemy import select
+
+    of_run = (Rendered.dag_id == night.dag_id, Rendered.run_id == night.run_id, Rendered.map_index == -1)
+    rows = session.execute(select(Rendered.task_id, Rendered.rendered_fields).where(*of_run).order_by(Rendered.task_id))
+    rendered = {task: fields for task, fields in rows if isinstance(fields, Mapping)}
+    return Facts(
+        due_at=night.due_at,
+        given=night.conf if isinstance(night.conf, Mapping) else {},
+        # Longer ones Airflow keeps as text that was cut off.
+        settings={task: own for task, each in rendered.items() if isinstance(own := each.get("settings"), Mapping)},
+        code={task: code for task, each in rendered.items() if isinstance(code := each.get("code"), str)},
+        refs=_refs(session, night.dag_id, night.run_id),
+        bundle=night.bundle_version or "",
+    )
+
+
+def _refs(session: Session, dag_id: str, run_id: str) -> dict[str, Ref]:
+    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+    from sqlalchemy import select
+
+    returned = select(XComModel).where(
+        XComModel.dag_id == dag_id,
+        XComModel.run_id == run_id,
+        XComModel.map_index == -1,
+        XComModel.key == XCOM_RETURN_KEY,
+    )
+    found = {}
+    for row in session.scalars(returned.order_by(XComModel.timestamp)):
+        try:
+            found[row.task_id] = ref_from_wire(XComModel.deserialize_value(row))
+        except (RefError, TypeError):  # of another operator, edited by somebody, or kept elsewhere by an XCom backend
+            continue
+    return found
+
+
+def _said(said: tuple[datetime, Any] | None, since: datetime | None) -> Mapping[str, Any]:
+    """
+    Return what a task has said; nothing where it said nothing, or before it was cleared, or somebody has edited it, or
+    an XCom backend keeps it elsewhere.
+    """
+    if said is None or since is None or said[0] < since - _SKEW or not isinstance(said[1], Mapping):
+        return {}
+    return said[1]
+
+
+def _told(said: Mapping[str, Any]) -> Told | None:
+    message = _text(said, "message")
+    if not message:
+        return None
+    return Told(type=_text(said, "type"), message=message, retryable=bool(said.get("retryable", True)))
+
+
+def _text(said: Mapping[str, Any], name: str) -> str:
+    text = said.get(name)
+    return text if isinstance(text, str) else ""
