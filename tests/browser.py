@@ -11,6 +11,8 @@ from live_airflow import LiveAirflow
 from playwright.sync_api import Page, Route, sync_playwright
 from project import REPOSITORY
 
+from mlops_provider.local.client import AirflowClient
+
 SCREENSHOTS = REPOSITORY / "build/screenshots"
 WAIT_MS = 60_000
 """For what a page shows, on a machine that has much else to do."""
@@ -20,20 +22,26 @@ _HEAVY = ("editor", "iconRegistry")
 
 @contextmanager
 def page_at(
-    airflow: LiveAirflow, path: str, *, width: int = 1400, scheme: Literal["light", "dark"] = "light"
+    airflow: LiveAirflow,
+    path: str,
+    *,
+    width: int = 1400,
+    scheme: Literal["light", "dark"] = "light",
+    by: AirflowClient | None = None,
 ) -> Iterator[Page]:
     """
-    Open a page of Airflow, logged in as the tests' client is.
+    Open a page of Airflow.
 
     :param path: below Airflow's address
     :param width: of the window, pixels
+    :param by: whose login it is; the deployment's own user's if not given
     """
     chromium = shutil.which("chromium")
     assert chromium is not None, "make services installs it"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        token = airflow.client.authorization.removeprefix("Bearer ")
+        token = (by or airflow.client).authorization.removeprefix("Bearer ")
         context.add_cookies([{"name": "_token", "value": token, "url": airflow.stack.airflow_url}])
         context.route("**/*", _light)
         page = context.new_page()

@@ -874,6 +874,8 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/pipelines/runs",
         "/hpo/studies",
         "/nights",
+        "/runs/{run}/verdict",
+        "/tonight/stream",
         "/tonight",
         "/training-runs",
         "/training-runs/{run}/metrics",

@@ -87,7 +87,9 @@ def fail(airflow: LiveAirflow, day: int, task_id: str, dag_id: str = "events") -
     explained = explain(airflow.client, dag_id, run_id)
     if (report := failure["details"].get("report")) is not None:
         message = message.replace(report, f"{airflow.stack.airflow_url}{report_url(report)}")
-    assert (explained.state, explained.sentences) == ("failed", [f"{task_id} failed: {message}"])
+    assert (explained.state, explained.sentences[0]) == ("failed", f"{task_id} failed: {message}")
+    assert any(task_id in each for each in explained.sentences if each.startswith("Next: ")), explained.sentences
+    assert any(each.startswith("It changed nothing in production") for each in explained.sentences)
     return str(failure["message"])
 
 
@@ -108,6 +110,10 @@ def test_a_night_registers_the_champion(airflow: LiveAirflow, first_night: str) 
     promoted = f"Version 1 of events is in production. {ref.parent.reason}"
     assert airflow.client.run("events", first_night)["note"] == promoted, "the grid is as green where nothing is better"
     assert ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "promote")).version == "1"
+    source = {"source_dag_id": "events", "source_run_id": first_night, "source_task_id": "promote"}
+    (event,) = airflow.client.request("GET", "/assets/events", params=source)["asset_events"]
+    assert list(event["extra"]) == ["version", "semantic_version", "metrics", "reason", "ref"]
+    assert (event["extra"]["version"], list(event["extra"]["metrics"])) == ("1", ["ndcg@10"])
 
 
 def test_people_are_told_of_the_champion(airflow: LiveAirflow, told: People, first_night: str) -> None:
@@ -115,7 +121,7 @@ def test_people_are_told_of_the_champion(airflow: LiveAirflow, told: People, fir
     ref = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register"))
     assert (posted["event"], posted["task_id"]) == ("promoted", "promote")
     assert posted["message"] == f"Version 1 of events is in production. {ref.parent.reason}"
-    assert posted["links"]["MLflow model version"].endswith("/models/events/versions/1")
+    assert "/models/events/versions/1?" in posted["links"]["MLflow model version"]
     assert posted["links"]["Run"] == f"{airflow.stack.airflow_url}/dags/events/runs/{first_night}"
     assert [each["event"] for each in told.hook.posted if each["run_id"] == first_night] == ["promoted"]
     told.mailbox.wait_for(f"events: a new version is in production ({first_night})")
@@ -228,15 +234,15 @@ def test_programs_see_where_a_version_came_from(airflow: LiveAirflow, first_nigh
 
 
 def test_links_lead_to_the_run_and_the_reports(airflow: LiveAirflow, first_night: str) -> None:
-    def links(task_id: str) -> dict[str, str]:
-        path = f"/dags/events/dagRuns/{first_night}/taskInstances/{task_id}/links"
-        return dict(airflow.client.request("GET", path)["extra_links"])
-
     run = ModelVersionRef.from_wire(airflow.client.xcom("events", first_night, "register")).ancestor(CheckpointRef)
-    assert links("train")["MLflow run"].endswith(run.tracking_run)
-    assert links("register")["MLflow model version"].endswith("/models/events/versions/1")
+    assert (
+        f"/runs/{run.tracking_run}?workflowType=machine_learning" in airflow.links(first_night, "train")["MLflow run"]
+    )
+    assert "/models/events/versions/1?" in airflow.links(first_night, "register")["MLflow model version"]
+    curves = f"plugin/mlops-tonight/{quote(f'events@{first_night}', safe='')}"
+    assert airflow.links(first_night, "train")["Curves"] == curves
     for task_id in ("validate", "evaluate"):
-        address = airflow.stack.airflow_url + links(task_id)["Report"]
+        address = f"{airflow.stack.airflow_url}/{airflow.links(first_night, task_id)['Report']}"
         assert httpx.get(address).status_code == 401, "reports are behind Airflow's login"
         page = httpx.get(address, headers={"Authorization": airflow.client.authorization})
         assert page.status_code == 200
@@ -404,6 +410,24 @@ def _see_tonight(airflow: LiveAirflow, question: str) -> None:
             keep(page, f"tonight_{width}_{scheme}")
 
 
+def _watch_night(airflow: LiveAirflow, day: int) -> str:
+    """A night from its beginning to its end, on pages that nobody loads again."""
+    with page_at(airflow, "/plugin/mlops-tonight") as page:
+        name = page.get_by_role("link", name="events", exact=True)
+        line = page.get_by_role("listitem").filter(has=name)
+        line.get_by_text("promoted", exact=True).wait_for()
+        run_id = airflow.trigger(day)
+        line.get_by_text("running", exact=True).wait_for()
+        while airflow.states(run_id).get("train") not in ("running", "success"):
+            time.sleep(0.3)
+        assert airflow.links(run_id, "train")["Curves"], "from its beginning"
+        name.click()
+        page.get_by_role("img", name=re.compile("^validation")).first.wait_for()
+        verdict = re.compile(r"^(Nothing goes into production|Version \d+ of events is in production)")
+        page.get_by_text(verdict).first.wait_for(timeout=1000 * NIGHT_SECONDS)
+    return run_id
+
+
 def _see_night(airflow: LiveAirflow, run_id: str, reason: str) -> None:
     """What came of a night, how it trained, and what it was measured at, on one page, also on a phone."""
     night = quote(f"events@{run_id}", safe="")
@@ -529,13 +553,13 @@ def test_trigger_form_overrides_one_run(airflow: LiveAirflow, first_night: str) 
 
 def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told: People, first_night: str) -> None:
     """The second night exists to find out whether it is better; that it ran is no reason to replace the champion."""
-    run_id = airflow.trigger(12)
+    run_id = _watch_night(airflow, 12)
     assert airflow.client.wait("events", run_id, NIGHT_SECONDS) == "success", airflow.states(run_id)
     report: dict[str, Any] = airflow.client.xcom("events", run_id, "evaluate")
     assert report["champion"] is not None
     for step in ("register", "promote"):
         assert airflow.states(run_id)[step] == ("success" if report["passed"] else "skipped")
-    verdict, _, changed = explain(airflow.client, "events", run_id).sentences
+    verdict, _, changed, *_ = explain(airflow.client, "events", run_id).sentences
     if report["passed"]:
         assert changed.endswith(" of events was put into production.")
     else:
@@ -545,35 +569,47 @@ def test_judged_against_the_champion_on_the_same_rows(airflow: LiveAirflow, told
     assert posted["event"] == ("promoted" if report["passed"] else "stopped")
     assert report["reason"] in posted["message"]
     said = posted["message"] if report["passed"] else f"Nothing goes into production: {posted['message']}"
-    assert airflow.client.run("events", run_id)["note"] == said
+    assert airflow.client.run("events", run_id)["note"].split("\n\n")[0] == said
     _see_night(airflow, run_id, report["reason"])
 
 
 @pytest.mark.usefixtures("restore_events")
-def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told: People) -> None:
+def test_bad_data_stops_the_pipeline_before_training(airflow: LiveAirflow, told: People, first_night: str) -> None:
     write_events(airflow.home / "data/events.csv", rows_of_last_day=40)
     message = fail(airflow, 15, "validate")
     assert "2024-01-14 has 40 rows, 2024-01-13 had 100: ratio 0.400 is outside 0.8 .. 1.2" in message
     states = airflow.states("night_15")
     assert {states[step] for step in ("features", "train", "evaluate", "register", "promote")} == {"upstream_failed"}
-    path = "/dags/events/dagRuns/night_15/taskInstances/validate/links"
-    report = airflow.client.request("GET", path)["extra_links"]["Report"]
-    page = httpx.get(airflow.stack.airflow_url + report, headers={"Authorization": airflow.client.authorization})
+    address = f"{airflow.stack.airflow_url}/{airflow.links('night_15', 'validate')['Report']}"
+    page = httpx.get(address, headers={"Authorization": airflow.client.authorization})
     assert "0.400" in page.text
     posted = told.hook.wait_for(lambda each: each["run_id"] == "night_15")
     assert (posted["event"], posted["task_id"], posted["message"]) == ("failed", "validate", message)
-    assert posted["links"]["Report"] == airflow.stack.airflow_url + report
+    assert posted["links"]["Report"] == address
     assert [each["event"] for each in told.hook.posted if each["run_id"] == "night_15"] == ["failed"], "once"
-    assert airflow.client.run("events", "night_15")["note"].startswith(f"validate failed: {message[:500]}")
     assert airflow.login is not None
     with Client(airflow.stack.airflow_url, *airflow.login) as client:
         (events,) = [each for each in client.tonight() if each.name == "events"]
+        verdict = client.verdict("events@night_15")
+    assert verdict.happened == f"validate failed: {message}"
+    assert verdict.last_good is not None
+    assert verdict.last_good.run.startswith("events@")
+    assert verdict.changes is not None
+    assert any(each.startswith("rows of ingest") for each in verdict.changes), verdict.changes
+    assert verdict.action.startswith("read the report of validate. If the data is wrong")
+    assert verdict.action in posted["action"], "the message says the same"
+    note = airflow.client.run("events", "night_15")["note"]
+    assert note.startswith(f"validate failed: {message[:200]}")
+    assert verdict.action in note
     assert (events.run, events.standing) == ("events@night_15", "failed")
     assert events.said.startswith("validate failed: ")
     with page_at(airflow, "/plugin/mlops-tonight", width=400) as page:
         page.get_by_role("link", name="events", exact=True).click()
         page.get_by_role("list", name="Steps").wait_for()
         assert page.get_by_text("2024-01-14 has 40 rows").first.is_visible()
+        sentences = page.get_by_role("list", name="Verdict").get_by_role("listitem").all_inner_texts()
+        assert sentences == verdict.sentences
+        keep(page, "incident_400_light")
         assert page.get_by_role("link", name="Report: validate").get_attribute("href") == posted["links"]["Report"]
         page.get_by_role("link", name="All pipelines").click()
         page.get_by_role("heading", name="Tonight").wait_for()

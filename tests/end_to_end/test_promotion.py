@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import httpx
 import pytest
+from browser import keep, page_at
 from live_airflow import LiveAirflow
 from locked_bucket import make_locked_bucket
 from project import REPOSITORY
@@ -21,6 +24,7 @@ from told_people import People, add_notify, people
 from mlops.client import Client, RefusedError
 from mlops.contract.refs import ModelVersionRef
 from mlops.signing.keys import load_key
+from mlops_provider.local.client import AirflowClient
 from mlops_provider.locked_anchors import LockedAnchors
 from mlops_provider.why import explain
 
@@ -116,7 +120,7 @@ def test_a_rejected_version_is_archived_and_nothing_failed(airflow: LiveAirflow,
     assert airflow.client.wait("releasing", run_id, RUN_SECONDS) == "success"
     states = airflow.states(run_id, "releasing")
     assert (states["approve"], states["promote"]) == ("skipped", "skipped")
-    (sentence,) = explain(airflow.client, "releasing", run_id).sentences
+    sentence, *_ = explain(airflow.client, "releasing", run_id).sentences
     assert sentence.startswith("approve was skipped, and what follows it: version ")
     assert sentence.endswith(" of events is archived: rejected by vera: too many late flights")
     assert airflow.aliases()["champion"] == champion
@@ -156,8 +160,11 @@ def test_rollback_is_one_trigger_and_people_and_listeners_hear_of_it(
     assert refused.value.status == 403
     with pytest.raises(RefusedError, match=f"version {second.version} of events is in production, not version {first}"):
         otto.rollback("events", "complaints", champion=first)
-    run = otto.rollback("events", "complaints", champion=second.version, idempotency_key="one")
-    assert otto.rollback("events", "complaints", champion=second.version, idempotency_key="one").id == run.id
+    with pytest.raises(AssertionError, match="403"):
+        _roll_back_on_page(airflow, "greta", "complaints")
+    run_address, key = _roll_back_on_page(airflow, "otto", "complaints")
+    run = otto.rollback("events", "complaints", champion=second.version, idempotency_key=key)
+    assert quote(run.id, safe="") in run_address, "what is asked twice is done once"
     done = otto.wait(run, RUN_SECONDS)
     assert (done.state, done.kind, done.pipeline, done.user) == ("success", "rollback", None, "otto"), done.failure
     assert airflow.aliases()["champion"] == first
@@ -202,6 +209,24 @@ def test_rollback_is_one_trigger_and_people_and_listeners_hear_of_it(
     assert airflow.states(run_id, "releasing")["promote"] == "skipped"
     assert airflow.aliases()["champion"] == first
     assert history(airflow)[-1] == newest
+
+
+def _roll_back_on_page(airflow: LiveAirflow, user: str, why: str) -> tuple[str, str]:
+    """
+    :return: address of the run that does it, and the key by which the page has asked
+    """
+    keys: list[str] = []
+    by = AirflowClient(airflow.stack.airflow_url, (user, f"the-password-of-{user}"))
+    with page_at(airflow, "/dags/events/plugin/mlops-model", by=by) as page:
+        page.on("request", lambda request: keys.append(request.headers.get("idempotency-key", "")))
+        page.get_by_role("button", name="Roll back").click()
+        page.get_by_label(re.compile("^Why version . is taken back")).fill(why)
+        page.get_by_role("button", name="Roll back").click()
+        done, refused = page.get_by_role("link", name="It is being taken back"), page.get_by_role("alert")
+        done.or_(refused).first.wait_for()
+        assert not refused.count(), refused.all_inner_texts()
+        keep(page, "rollback_1400_light")
+        return str(done.get_attribute("href")), next(filter(None, keys))
 
 
 def test_a_canary_that_fails_is_taken_back_and_one_that_does_well_is_promoted(

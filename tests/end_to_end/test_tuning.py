@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
+from browser import keep, page_at
 from live_airflow import LiveAirflow
 from turns import on_turn
 
+from mlops.client import Client, RefusedError
 from mlops.contract.refs import ModelVersionRef, StudyRef
 from mlops_provider.launchers.scratch import PREFIX
 
@@ -100,6 +104,27 @@ def test_trials_are_tasks_and_the_best_one_is_trained(airflow: LiveAirflow) -> N
     assert len(children) == 3
     trained = {param["key"]: param["value"] for param in runs[ref.parent.parent.tracking_run]["params"]}
     assert trained["learning_rate"] == str(study.parameters["learning_rate"])
+    _see_search(airflow, f"searched@{run_id}", study)
+
+
+def _see_search(airflow: LiveAirflow, run: str, study: StudyRef) -> None:
+    with Client(airflow.stack.airflow_url) as client:
+        said, trials = client.study(run), client.trials(run)
+        assert (said.best_trial, said.best_value) == (study.best_trial, study.best_value)
+        assert [trial.number for trial in trials] == [0, 1, 2]
+        assert trials[study.best_trial].parameters == study.parameters
+        with pytest.raises(RefusedError, match="is a night: its budget is tune.trials"):
+            client.stop_search(run)
+    for width in (400, 1400):
+        with page_at(airflow, f"/plugin/mlops-tonight/{quote(run, safe='')}", width=width) as page:
+            page.get_by_role(
+                "img", name=re.compile("^3 trials over (learning_rate, global_batch|global_batch, l)")
+            ).wait_for()
+            assert page.get_by_text("trials: 3 complete").is_visible()
+            assert page.get_by_role("cell", name=f"{study.best_trial}, the best").is_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off"
+            page.get_by_role("heading", name="Search").scroll_into_view_if_needed()
+            keep(page, f"search_{width}_light")
 
 
 @on_turn(1, 2)

@@ -1,14 +1,16 @@
-"""``/studies``: searches for the settings of a training, which are experiments that end with the step ``tune``."""
+"""``/studies``: searches for the settings of a training: of experiments, and of a pipeline's own runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends
+from pydantic import ValidationError
 
-from mlops.contract.refs import StudyRef, TrialRef
+from mlops.contract.refs import RefError, StudyRef, TrialRef, ref_of
 from mlops.contract.rest import (
     FINISHED,
     NewBudget,
@@ -24,10 +26,10 @@ from mlops.contract.rest import (
 from mlops.contract.section import SpecError
 from mlops.contract.sections.tune import MAX_TRIALS
 from mlops.contract.step import EXPERIMENT_STEPS
-from mlops_provider.api.airflow import AirflowDep
+from mlops_provider.api.airflow import Airflow, AirflowDep, xcom
 from mlops_provider.api.deployments import of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.api.runs import find_run, whole_run
+from mlops_provider.api.runs import find_run, instances_of, whole_run
 from mlops_provider.api.submission import ASKED_BEFORE, SubmissionDep, made
 from mlops_provider.committed import DAMAGED, read_committed
 from mlops_provider.connections import store_of
@@ -38,6 +40,8 @@ from mlops_provider.local.client import run_place
 
 router = APIRouter(tags=["studies"], responses=DOCUMENTED)
 
+_SEARCHES: Final = ("TrialOperator", "TuneOperator")
+
 
 @router.post("/studies", status_code=201, responses=ASKED_BEFORE)
 async def start(asked: NewStudy, submission: SubmissionDep) -> RunSummary:
@@ -45,24 +49,52 @@ async def start(asked: NewStudy, submission: SubmissionDep) -> RunSummary:
     return await submission.start(made(NewRun, **asked.run()), "studies", fields=asked.fields())
 
 
-async def _find(study: str, airflow: AirflowDep) -> Run:
+class _Search(NamedTuple):
+    """A run, its trials that have ended, and what the search found where it has ended."""
+
+    run: Run
+    trials: list[Trial]
+    concluded: StudyRef | None
+
+
+async def _find(study: str, airflow: AirflowDep) -> _Search:
     """:raises Problem: where there is no such run, or it has no search"""
-    run = await whole_run(await find_run(study, airflow), airflow)
+    found = await find_run(study, airflow)
+    run = await whole_run(found, airflow)
+    if run.kind == "night":
+        searches = [each for each in await instances_of(found, airflow) if each["operator_name"] in _SEARCHES]
+        if not searches:
+            raise Problem(404, f"{study} searches for nothing: its pipeline's file has no tune")
+        return _search(run, await gather(lambda task: _returned(found, task, airflow), searches))
     is_before = run.asked.get("until") in EXPERIMENT_STEPS[: EXPERIMENT_STEPS.index("tune")]
     has_none = run.state == "success" and not any(each.step == "tune" for each in run.steps)
     if run.kind != "experiment" or is_before or has_none:
         raise Problem(404, f"there is no study {study!r}: an id is that of a run which searches, see POST /studies")
-    return run
+    return _search(run, await _committed(run))
 
 
-RunDep = Annotated[Run, Depends(_find)]
+SearchDep = Annotated[_Search, Depends(_find)]
+
+
+async def _experiment(search: SearchDep) -> Run:
+    """:raises Problem: where it is no experiment's search"""
+    if search.run.kind == "night":
+        raise Problem(409, f"{search.run.id} is a night: its budget is tune.trials and the like in the pipeline's file")
+    return search.run
+
+
+RunDep = Annotated[Run, Depends(_experiment)]
 
 
 @router.get("/studies/{study}")
-async def study(run: RunDep) -> Study:
+async def study(search: SearchDep) -> Study:
     """A search, and what it has found so far."""
-    found, concluded = await _trials(run)
-    assert run.pipeline is not None, "it is an experiment"
+    return _said(search)
+
+
+def _said(search: _Search) -> Study:
+    run, found, concluded = search
+    assert run.pipeline is not None, "it is no rollback"
     return Study(
         id=run.id,
         pipeline=run.pipeline,
@@ -78,9 +110,9 @@ async def study(run: RunDep) -> Study:
 
 
 @router.get("/studies/{study}/trials")
-async def trials(run: RunDep) -> Trials:
+async def trials(search: SearchDep) -> Trials:
     """The trials that have ended, by their numbers."""
-    return Trials(trials=(await _trials(run))[0])
+    return Trials(trials=search.trials)
 
 
 @router.post("/studies/{study}/budget", status_code=202)
@@ -120,11 +152,22 @@ async def _give(run: Run, change: dict[str, Any], airflow: AirflowDep, user: str
     note = {"note": with_budget(run.note, str(budget), user)}
     await airflow.request("PATCH", run_place(dag_id, run_id), json=note)
     await budget.write(store, place, run_id)
-    return await study(run)
+    return _said(_search(run, await _committed(run)))
 
 
-async def _trials(run: Run) -> tuple[list[Trial], StudyRef | None]:
-    """Read the trials that have ended, and what the search found where it has ended."""
+async def _returned(run: Mapping[str, Any], task: Mapping[str, Any], airflow: Airflow) -> TrialRef | StudyRef | None:
+    """Read what a night's trial, or its search, has returned; None where somebody has put something else there."""
+    if task["state"] != "success":
+        return None
+    wire = await xcom(run, task["task_id"], "return_value", airflow, task["map_index"])
+    try:
+        return ref_of((TrialRef, StudyRef), wire)  # type: ignore[return-value]
+    except (RefError, TypeError):  # a trial that the budget did not let begin returns none
+        return None
+
+
+async def _committed(run: Run) -> list[TrialRef | StudyRef | None]:
+    """Read what the trials of an experiment, and its search, have committed."""
     assert run.pipeline is not None, "it is an experiment"
     store = await of_name(run.pipeline, store_of)
     # What Airflow keeps of a run can be edited: it may lead to no other place.
@@ -139,17 +182,18 @@ async def _trials(run: Run) -> tuple[list[Trial], StudyRef | None]:
             return None
         return ref if isinstance(ref, TrialRef | StudyRef) else None
 
-    refs = await gather(read, places)
-    by_number = {
-        ref.number: Trial(
-            number=ref.number,
-            state=ref.state,
-            value=ref.value,
-            parameters=dict(ref.parameters),
-            tracking_run=ref.tracking_run,
-        )
-        for ref in refs
-        if isinstance(ref, TrialRef)
-    }
+    return await gather(read, places)
+
+
+def _search(run: Run, refs: Sequence[TrialRef | StudyRef | None]) -> _Search:
+    by_number = {ref.number: trial for ref in refs if isinstance(ref, TrialRef) and (trial := _trial(ref)) is not None}
     concluded = next((ref for ref in refs if isinstance(ref, StudyRef)), None)
-    return [by_number[number] for number in sorted(by_number)], concluded
+    return _Search(run, [by_number[number] for number in sorted(by_number)], concluded)
+
+
+def _trial(ref: TrialRef) -> Trial | None:
+    fields = {name: getattr(ref, name) for name in Trial.model_fields}
+    try:
+        return Trial.model_validate(fields)
+    except ValidationError:  # edited by somebody
+        return None

@@ -5,6 +5,7 @@ const { Badge, Box, Link, Table, Text } = globalThis.ChakraUI;
 
 const LOOK_MS = 10_000;
 const PATIENCE_MS = 30_000;
+const SILENT_MS = 45_000; // after which something is wrong with a stream: it is opened anew, and tells all, every 25 s
 const COLOURS = {
   broken: "red", failed: "red", asked: "yellow", held: "orange", stopped: "orange",
   running: "blue", promoted: "green", done: "green", idle: "gray",
@@ -39,8 +40,8 @@ export const api = (path) => address(`${API}/${path}`);
 /** Ask our own API, by a path below its own. */
 export const ask = (path, signal) => askAirflow(`${API}/${path}`, signal);
 
-export async function askAirflow(path, signal) {
-  const answer = await fetch(address(path), { credentials: "same-origin", signal });
+export async function askAirflow(path, signal, options = {}) {
+  const answer = await fetch(address(path), { credentials: "same-origin", signal, ...options });
   const isJson = (answer.headers.get("content-type") ?? "").includes("json");
   const body = isJson ? await answer.json() : null;
   if (answer.ok && isJson) return body;
@@ -101,6 +102,67 @@ export function useLooks(look, isOver, key) {
     };
   }, [key]);
   return { found, problem, isMissing };
+}
+
+/**
+ * Watch a stream of the server that tells all of it with each event, while somebody looks at the page.
+ *
+ * @param path below our own API
+ */
+export function useTold(path, event) {
+  const [found, setFound] = useState(null);
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    let source = null;
+    let waiting = 0;
+    let isGone = false;
+    let failures = 0; // of the stream, since it has told something
+    const why = async () => {
+      // A stream says nothing of why it does not come: the same is asked for once.
+      try {
+        const now = await ask(path.replace(/\/stream$/, ""), AbortSignal.timeout(PATIENCE_MS));
+        if (isGone) return;
+        setFound(now);
+        setProblem("");
+      } catch (error) {
+        if (!isGone) setProblem(error.name === "TimeoutError" ? "the server does not answer" : error.message);
+      }
+      if (!isGone && !document.hidden) open();
+    };
+    const open = () => {
+      clearTimeout(waiting);
+      source?.close();
+      waiting = setTimeout(why, SILENT_MS);
+      source = new EventSource(api(path));
+      source.addEventListener(event, ({ data }) => {
+        clearTimeout(waiting);
+        waiting = setTimeout(why, SILENT_MS);
+        failures = 0;
+        setFound(JSON.parse(data));
+        setProblem("");
+      });
+      source.addEventListener("error", () => {
+        // A browser opens it again by itself, but not after an answer that is none.
+        if (source.readyState !== EventSource.CLOSED) return;
+        clearTimeout(waiting);
+        waiting = setTimeout(why, failures === 0 ? 0 : LOOK_MS);
+        failures += 1;
+      });
+    };
+    const close = () => {
+      clearTimeout(waiting);
+      source?.close();
+    };
+    const seen = () => (document.hidden ? close() : open());
+    document.addEventListener("visibilitychange", seen);
+    open();
+    return () => {
+      isGone = true;
+      document.removeEventListener("visibilitychange", seen);
+      close();
+    };
+  }, [path, event]);
+  return { found, problem };
 }
 
 function ago(moment) {

@@ -3,6 +3,7 @@
 import {
   address, ask, isFinite, Moment, NoPipeline, number, Problem, Rows, runPlace, Said, Standing, Tab, To, useLooks, useTitle, utc,
 } from "./common.js";
+import { AskProduction, RollBack } from "./release.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -103,14 +104,24 @@ const Nights = ({ nights }) =>
     ]),
   });
 
+/** The gate's metric of a version, on the rows held out on its night. */
+function measured({ metrics }) {
+  const name = Object.keys(metrics ?? {}).find((each) => `candidate.${each}` in metrics);
+  return name === undefined ? "" : `${name} ${number(metrics[name])}`;
+}
+
 const Versions = ({ versions }) =>
   h(Rows, {
-    head: ["version", "stage", "registered", "why"],
+    head: ["version", "stage", "registered", "measured at", "why", ""],
     rows: versions.map((each) => [
       [each.version, each.semantic_version].filter(Boolean).join(", "),
       each.stage ?? "",
       h(Moment, { at: each.registered_at }),
+      measured(each),
       h(Said, { fontSize: "sm" }, each.reason),
+      each.stage === "production" ? h(RollBack, { model: each.name, version: each.version })
+      : each.stage === "staging" ? h(AskProduction, { model: each.name, version: each.version })
+      : null,
     ]),
   });
 

@@ -4,6 +4,7 @@ import { Chart } from "./chart.js";
 import {
   address, api, ask, askAirflow, Moment, NoPipeline, number, Problem, Rows, Said, Tab, To, useLooks, useTitle, utc,
 } from "./common.js";
+import { Search } from "./search.js";
 
 const { createElement: h, Fragment, useEffect, useState } = globalThis.React;
 const { Badge, Box, Button, Flex, Heading, SimpleGrid, Text } = globalThis.ChakraUI;
@@ -29,16 +30,23 @@ async function look(id, signal) {
   const place = `runs/${encodeURIComponent(id)}`;
   const run = await ask(place, signal);
   // Where one of them cannot be read, the rest is worth seeing.
-  const [events, checkpoints] = await Promise.allSettled([
+  const searches = run.tasks.some((task) => task.map_index >= 0) || run.steps.some(({ step }) => /^(tune$|trial )/.test(step));
+  const study = `studies/${encodeURIComponent(id)}`;
+  const [events, checkpoints, verdict, ...search] = await Promise.allSettled([
     ask(`${place}/events`, signal),
     run.kind === "rollback" ? { checkpoints: [] } : ask(`${place}/checkpoints`, signal),
+    run.kind === "night" ? ask(`${place}/verdict`, signal) : null,
+    searches ? ask(study, signal) : null,
+    searches ? ask(`${study}/trials`, signal) : null,
   ]);
   const links = await linksOf(id, run.tasks, signal);
-  const problems = [events, checkpoints].filter((each) => each.status === "rejected").map((each) => each.reason.message);
+  const problems = [events, checkpoints, verdict].filter((each) => each.status === "rejected").map((each) => each.reason.message);
   return {
     run,
     events: events.value?.events ?? [],
     checkpoints: checkpoints.value?.checkpoints ?? [],
+    verdict: verdict.value ?? null,
+    search: { study: search[0].value ?? null, trials: search[1].value?.trials ?? null }, // none where other tasks are mapped
     links,
     problem: [...new Set(problems)].join("; "),
   };
@@ -57,7 +65,7 @@ async function linksOf(id, tasks, signal) {
     if (before.links.length === 0 && before.asked < MOST_ASKED) {
       const place = `api/v2/dags/${dag}/dagRuns/${run}/taskInstances/${encodeURIComponent(task)}/links`;
       const { extra_links: links } = await askAirflow(place, signal);
-      known.set(key, { links: Object.entries(links).filter(([, at]) => at), asked: before.asked + 1 });
+      known.set(key, { links: Object.entries(links).filter(([name, at]) => at && name !== "Curves"), asked: before.asked + 1 });
     }
     return [task, (known.get(key) ?? before).links];
   });
@@ -242,8 +250,9 @@ function Training({ training, said, hasLinks }) {
   );
 }
 
-/** Said above all: the note has what came of the run, and a failure of a step its own words. */
-function verdict({ state, note, failure, tasks }) {
+/** Said above all: somebody's note, and what happened. */
+function said({ state, note, failure, tasks }, verdict) {
+  if (verdict !== null) return [verdict.is_noted ? note : "", verdict.happened].filter(Boolean).join("\n");
   // A run that is cleared keeps its note until it ends again.
   if (FINISHED.includes(state)) return [note, note?.includes(failure ?? "") ? "" : failure].filter(Boolean).join("\n");
   if (state === "queued") return "It waits to begin.";
@@ -251,6 +260,23 @@ function verdict({ state, note, failure, tasks }) {
   const names = [...new Set(doing.map((task) => task.task_id))];
   return state === "running" && names.length > 0 ? `${names.join(", ")} under way` : "";
 }
+
+/** Since when, whether production is safe, what has changed, and what to do. */
+const Sentences = ({ verdict: { sentences, action } }) =>
+  h(
+    Box,
+    { as: "ul", role: "list", "aria-label": "Verdict", padding: 0, marginBottom: 3 },
+    sentences.map((sentence) =>
+      h(
+        Said,
+        {
+          key: sentence, as: "li", listStyleType: "none", fontSize: "sm",
+          fontWeight: action && sentence.endsWith(action) ? "bold" : undefined,
+        },
+        sentence,
+      ),
+    ),
+  );
 
 const newest = (most, all) => (all.length > most ? `the newest ${most} of ${all.length}` : all.length);
 
@@ -263,8 +289,8 @@ export function RunPage({ id }) {
   if (found === null) {
     return h(Fragment, null, h(Problem, { said: problem }), !problem && h(Text, { role: "status" }, "Looking at the run"));
   }
-  const { run, events, checkpoints, links } = found;
-  const [place, said] = [address(run.airflow), verdict(run)];
+  const { run, events, checkpoints, verdict, search, links } = found;
+  const [place, told] = [address(run.airflow), said(run, verdict)];
   return h(
     Fragment,
     null,
@@ -287,9 +313,11 @@ export function RunPage({ id }) {
       run.kind === "night" &&
         h(To, { href: address(`dags/${encodeURIComponent(run.pipeline)}/plugin/mlops-model`) }, "All its nights"),
     ),
-    h(Said, { marginY: 2 }, said),
+    h(Said, { marginY: 2 }, told),
+    verdict !== null && verdict.sentences.length > 0 && h(Sentences, { verdict }),
     h(Box, { as: "ul", role: "list", "aria-label": "Steps", padding: 0 }, stepsOf(run, events).map((step) => h(Step, { key: step.id, step, place, links: links[step.id] ?? [] }))),
-    (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said, hasLinks: run.kind === "experiment" })),
+    (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said: told, hasLinks: run.kind === "experiment" })),
+    search.trials !== null && h(Search, search),
     run.kind !== "rollback" && h(Curves, { id, events }),
     checkpoints.length > 0 &&
       h(

@@ -1,6 +1,6 @@
 // The page Tonight: how all pipelines stand, those that need a person first. A pipeline's name opens its run.
 
-import { address, ask, Moment, Problem, Said, Standing, To, TONIGHT, useLooks, useTitle } from "./common.js";
+import { address, Moment, Problem, Said, Standing, To, TONIGHT, useTitle, useTold } from "./common.js";
 import { RunPage } from "./run.js";
 
 const { createElement: h, useState } = globalThis.React;
@@ -69,7 +69,7 @@ function counted(pipelines) {
 function Fleet() {
   useTitle("Tonight");
   const [sought, setSought] = useState("");
-  const { found, problem } = useLooks((signal) => ask("tonight", signal), () => false, "");
+  const { found, problem } = useTold("tonight/stream", "tonight");
   const pipelines = found?.pipelines ?? [];
   const shown = pipelines.filter(({ name }) => name.toLowerCase().includes(sought.trim().toLowerCase()));
   return h(
