@@ -42,11 +42,12 @@ def page_at(
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         token = (by or airflow.client).authorization.removeprefix("Bearer ")
-        context.add_cookies([{"name": "_token", "value": token, "url": airflow.stack.airflow_url}])
+        root = f"{airflow.stack.airflow_url}{airflow.prefix}"
+        context.add_cookies([{"name": "_token", "value": token, "url": root}])
         context.route("**/*", _light)
         page = context.new_page()
         page.set_default_timeout(WAIT_MS)
-        page.goto(f"{airflow.stack.airflow_url}{path}")
+        page.goto(f"{root}{path}")
         try:
             yield page
         except BaseException:

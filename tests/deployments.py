@@ -87,6 +87,7 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
         dags: Sequence[Path] = (),
         settings: Mapping[str, str] = MappingProxyType({}),
         root: Path | None = None,
+        prefix: str = "",
         prepare: Callable[[Path], None] = lambda home: None,
     ) -> LiveAirflow:
         root = root or tmp_path_factory.mktemp("deployment")
@@ -102,10 +103,13 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
             settings = {**settings, "AIRFLOW__CORE__AUTH_MANAGER": FAB_MANAGER}
         elif with_login:
             settings = {**settings, **with_passwords(root / "passwords.json", passwords, role_of)}
+        port = free_port()
+        if prefix:
+            settings = {**settings, "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}{prefix}"}
         stack = Stack(
             home=home,
             root=root / "local",
-            airflow_port=free_port(),
+            airflow_port=port,
             mlflow_port=free_port(),
             mlflow_login=mlflow_login,
             settings=settings,
@@ -117,7 +121,7 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
             make_fab_users(stack, {user: (password, role_of[user]) for user, password in passwords.items()})
         else:
             shutil.copy(migrated, stack.root / "airflow")
-        made.append(airflow := LiveAirflow(stack, login))
+        made.append(airflow := LiveAirflow(stack, login, prefix))
         airflow.start()
         return airflow
 

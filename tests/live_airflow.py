@@ -17,8 +17,10 @@ PIPELINE = "events"
 class LiveAirflow:
     """What the tests ask of the deployment, as a user or a program would: by its REST APIs."""
 
-    def __init__(self, stack: Stack, login: tuple[str, str] | None = None) -> None:
+    def __init__(self, stack: Stack, login: tuple[str, str] | None = None, prefix: str = "") -> None:
+        """:param prefix: of the address that people's browsers reach it at, as behind a proxy of several services"""
         self.stack = stack
+        self.prefix = prefix
         self.login = login
         self.home = stack.home
         self._client: AirflowClient | None = None

@@ -13,6 +13,10 @@ class StepFailedError(AirflowFailException):
     """The step said that trying again cannot help: bad data or bad configuration."""
 
 
+class CanaryFailedError(StepFailedError):
+    """A version did not do well as a canary, and is archived."""
+
+
 class StepRetryableError(AirflowException):
     """The step failed for a reason that may pass."""
 

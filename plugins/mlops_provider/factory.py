@@ -21,7 +21,7 @@ from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.lateness import deadline
 from mlops_provider.messages import action_of, message_of, tell_all
 from mlops_provider.notify_spec import Event, Notify
-from mlops_provider.operator_keys import PIPELINE_TAG
+from mlops_provider.operator_keys import OPERATIONS_TAG, PIPELINE_TAG
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -169,7 +169,7 @@ def _rollback_dag(team: str | None, names: str, folder: Path) -> DAG:
         catchup=False,
         is_paused_upon_creation=False,  # who needs it is in a hurry
         max_active_runs=1,
-        tags=[PIPELINE_TAG, "operations"],
+        tags=[PIPELINE_TAG, OPERATIONS_TAG],
         params={
             "model": Param(
                 type="string",

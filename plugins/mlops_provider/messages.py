@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
 from airflow.sdk.configuration import conf
@@ -17,7 +17,7 @@ from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.notifiers.named import sender
 from mlops_provider.notify_spec import Event, Notify
 from mlops_provider.operator_keys import WITHOUT_A_WORD
-from mlops_provider.verdicts.actions import action, production
+from mlops_provider.verdicts.actions import HALF_MOVED, MOVES, action, is_half_moved
 from mlops_provider.verdicts.happened import Ended, Told
 
 if TYPE_CHECKING:
@@ -69,8 +69,17 @@ def action_of(event: Event, context: Context) -> str:
         # Of a process that was lost Airflow's DAG processor speaks, which has no error.
         failure = failure_of(error if isinstance(error, BaseException) else StepLostError())
     told = Told(type=failure.type, message=failure.message, retryable=failure.retryable)
-    ended = [Ended(task_id=task.task_id, state="failed", operator=type(task).__name__, failure=told)]
-    return f"{production('failed', ended)}\nNext: {action(ended)}"
+    ended = Ended(task_id=task.task_id, state="failed", operator=type(task).__name__, failure=told)
+    return f"{_production(task, ended)}\nNext: {action([ended])}"
+
+
+def _production(task: Any, ended: Ended) -> str:
+    """Say what a task's failure means for production, by what comes before it in its DAG."""
+    if is_half_moved(ended):
+        return HALF_MOVED
+    if any(getattr(each, "task_type", "") in MOVES for each in task.get_flat_relatives(upstream=True)):
+        return "A task before it may have put a version into production (mlops models list)."
+    return f"{ended.task_id} changed nothing in production."
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -56,7 +56,10 @@ def write_note(run: DagRun, state: str, cause: str) -> None:
     with session.no_autoflush:
         ours = select(DagTag.name).where(DagTag.dag_id == run.dag_id, DagTag.name == PIPELINE_TAG)
         if session.scalar(ours) is not None:
-            night = Night(run.dag_id, run.run_id, run.logical_date, run.run_after, run.conf, run.bundle_version)
+            interval = run.data_interval_start, run.data_interval_end
+            night = Night(
+                run.dag_id, run.run_id, run.logical_date, run.run_after, *interval, run.conf, run.bundle_version
+            )
             note = note_of(verdict_of(session, night, state, cause))
             put_note(session, run.id, run.created_at or run.run_after, note)
 

@@ -56,8 +56,8 @@ def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained
     verdict = client.verdict(dag_id, run["dag_run_id"]) if run["state"] in FINISHED else None
     if verdict is not None:
         # That a run took too long, or that somebody ended it, no task of it says.
-        ended = [verdict.happened] if run["state"] == "failed" and not is_of_tasks(verdict.happened) else []
-        sentences = [*ended, *sentences, *verdict.sentences]
+        is_said = run["state"] != "failed" or is_of_tasks(verdict.happened) or verdict.happened in sentences
+        sentences = [*([] if is_said else [verdict.happened]), *sentences, *verdict.sentences]
     return Explained(dag_id=dag_id, run_id=run["dag_run_id"], state=run["state"], sentences=sentences)
 
 

@@ -43,8 +43,8 @@ tune:
 
 
 @pytest.fixture(scope="module")
-def airflow(new_airflow: Callable[[], LiveAirflow]) -> LiveAirflow:
-    return new_airflow()
+def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
+    return new_airflow(prefix="/of/airflow")
 
 
 def add_pipeline(airflow: LiveAirflow, name: str, tune: str) -> None:

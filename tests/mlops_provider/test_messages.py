@@ -53,7 +53,8 @@ def entry(by: str, events: list[str] | None = None, **settings: Any) -> Notify:
 
 
 def context(exception: Exception | None = None, **attributes: Any) -> Any:
-    task = SimpleNamespace(dag_id="flights", task_id="validate", pipeline="flights", log=log, links={}, **attributes)
+    fields = {"dag_id": "flights", "task_id": "validate", "pipeline": "flights", "log": log, "links": {}}
+    task = SimpleNamespace(**fields, get_flat_relatives=lambda upstream: [], **attributes)
     return {"task": task, "ti": SimpleNamespace(run_id="scheduled__2026-01-10T00:00:00+00:00"), "exception": exception}
 
 
@@ -87,12 +88,19 @@ SHOUTING = f"{__name__}:Shouting"
 def test_a_failure_says_what_to_do(hook: Hook, error: Exception | None, failure: Failure | None, said: str) -> None:
     happened = context(error)
     if failure is not None:
-        happened["task"] = type("ValidateOperator", (), vars(happened["task"]) | {"failure": failure})()
+        happened["task"] = type("ValidateOperator", (SimpleNamespace,), {})(**vars(happened["task"]), failure=failure)
     Tell("failed", [entry("webhook", connection="hook", endpoint="incidents")])(happened)
     (posted,) = hook.posted
-    assert posted["action"].startswith("It changed nothing in production.\nNext: ")
+    assert posted["action"].startswith("validate changed nothing in production.\nNext: ")
     assert said in posted["action"]
     assert posted["action"] in posted["text"]
+
+
+def test_a_failure_after_a_promotion_does_not_say_that_nothing_changed(hook: Hook) -> None:
+    happened = context(StepFailedError("x"))
+    happened["task"].get_flat_relatives = lambda upstream: [SimpleNamespace(task_type="PromoteOperator")]
+    Tell("failed", [entry("webhook", connection="hook", endpoint="incidents")])(happened)
+    assert hook.posted[0]["action"].startswith("A task before it may have put a version into production")
 
 
 def test_a_mail_says_what_happened_and_where_to_look(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,12 @@ from sqlalchemy.orm import Session
 from mlops.contract.refs import DatasetRef, FeaturesRef, ModelVersionRef, ValidationRef
 from mlops.contract.rest import Verdict
 from mlops_provider import operator_keys
+from mlops_provider.experiments.operator import ExperimentOperator
 from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.rollback import RollbackOperator
+from mlops_provider.operators.tune import TrialOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.verdicts.actions import action, production
 from mlops_provider.verdicts.changes import Facts, changes
@@ -39,7 +41,10 @@ def told(message: str, kind: str = "StepFailedError", *, retryable: bool = False
 
 def test_operators_are_known_by_their_names() -> None:
     names = {name for name in vars(operator_keys).values() if str(name).endswith("Operator")}
-    known = (EvaluateOperator, ValidateOperator, CanaryOperator, PromoteOperator, RollbackOperator)
+    known = (
+        TrialOperator, EvaluateOperator, ValidateOperator, CanaryOperator, PromoteOperator, RollbackOperator,
+        ExperimentOperator,
+    )  # fmt: skip
     assert names == {each.__name__ for each in known}
 
 
@@ -147,6 +152,13 @@ def test_the_action_is_by_why_the_first_task_failed(kind: str, operator_name: st
     assert said in action([Ended(task_id="before", state="success"), failed, later])
 
 
+def test_the_action_is_not_of_a_trial_that_may_fail() -> None:
+    """Broken: a search bears that some of its trials fail, and people would be sent to one of them."""
+    trial = Ended(task_id="tune_trial", map_index=2, state="failed", operator="TrialOperator", failure=told("NaN"))
+    assert "then clear tune_trial[2]" in action([trial])
+    assert "then clear evaluate" in action([trial, Ended(task_id="evaluate", state="failed", failure=told("x"))])
+
+
 def test_the_action_where_no_task_says_why() -> None:
     assert action([Ended(task_id="report", state="failed")]) == "read the log of report, then clear report."
     assert "see what ended it" in action([Ended(task_id="train", state="failed")], is_of_tasks=False)
@@ -178,25 +190,32 @@ def test_it_says_whether_production_has_changed(state: str, moves: list[Ended], 
     assert bool(found) == bool(said)
 
 
-def test_it_says_less_of_production_where_less_is_known() -> None:
-    assert production("failed", [], "").endswith("no night has put a version there yet.")
-    assert production("failed", []) == "It changed nothing in production."
+def test_a_move_that_was_cut_off_may_be_half_done() -> None:
+    """Airflow skips what runs where a run takes too long; what skips itself says why."""
+    cut_off = Ended(task_id="promote", state="skipped", operator="PromoteOperator")
+    assert "see what is in production" in production("failed", [cut_off], "")
+    for whole in (replace(cut_off, has_begun=False), replace(cut_off, news="version 2 was taken back since")):
+        assert production("failed", [whole], "").endswith("no night has put a version there yet.")
+    judged = _move("Canary", "failed")
+    archived = replace(judged, failure=told("version 3 is archived", "CanaryFailedError"))
+    assert production("failed", [archived], "").startswith("It changed nothing in production")
+    assert "clear" not in action([archived])
 
 
 def test_a_setting_that_was_changed_is_named() -> None:
     before = Facts(
-        due_at=MIDNIGHT,
+        moments=[MIDNIGHT, MIDNIGHT + NIGHT],
         settings={
-            "ingest": {"path": "in/2026-01-11/20260111.csv"},
+            "ingest": {"path": "in/2026-01-11/20260111.csv", "until": "in/2026-01-12T00.csv", "first": "2026-01-11"},
             "train": {"epochs": 3, "schedule": {"kind": "cosine"}, "gone": 1},
             "tune": {"trials": 9},
         },
     )
     now = Facts(
-        due_at=MIDNIGHT + NIGHT,
+        moments=[MIDNIGHT + NIGHT, MIDNIGHT + 2 * NIGHT],
         given={"epochs": 50},
         settings={
-            "ingest": {"path": "in/2026-01-12/20260112.csv"},
+            "ingest": {"path": "in/2026-01-12/20260112.csv", "until": "in/2026-01-13T00.csv", "first": "2026-01-11"},
             "train": {"epochs": 5, "schedule": {"kind": "constant"}},
             "evaluate": {"metric": "rmse"},
         },
@@ -217,14 +236,12 @@ def test_code_and_data_that_were_changed_are_named(version_ref: ModelVersionRef)
     snapshot, validation = version_ref.ancestor(DatasetRef), version_ref.ancestor(ValidationRef)
     features = version_ref.ancestor(FeaturesRef)
     before = Facts(
-        due_at=MIDNIGHT,
         code={"features": "a", "train": "b", "evaluate": "", "tune": "c"},
         refs={"ingest": snapshot, "validate": validation, "features": features},
         bundle="1" * 40,
     )
     assert changes(before, before) == []
     now = Facts(
-        due_at=MIDNIGHT,
         code={"features": "z", "train": "y", "evaluate": "x"},
         refs={
             "ingest": replace(snapshot, num_rows=snapshot.num_rows // 2, schema_hash="other"),
@@ -277,10 +294,12 @@ def _verdict(
 def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session, version_ref: ModelVersionRef) -> None:
     good = _night(session, 0, "success")
     add_xcom(session, good, "night_0", "promote", "return_value", version_ref.to_wire(), MIDNIGHT)
-    add_rendered(session, "night_0", "train", {"settings": {"epochs": 3}, "code": "a"})
+    add_rendered(session, "night_0", "train", {"settings": {"epochs": 3}})
+    add_xcom(session, good, "night_0", "train", "code", "a", MIDNIGHT)
     for day in (1, 2):
-        _night(session, day, "failed", NAN)
-        add_rendered(session, f"night_{day}", "train", {"settings": {"epochs": 5}, "code": "b"})
+        failed = _night(session, day, "failed", NAN)
+        add_xcom(session, failed, f"night_{day}", "train", "code", "b", MIDNIGHT)
+        add_rendered(session, f"night_{day}", "train", {"settings": {"epochs": 5}})
     _night(session, 3, "success")
     found = _verdict(session, 2)
     assert (found.run, found.standing) == ("flights@night_2", "failed")
@@ -292,7 +311,8 @@ def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session,
     assert note_of(found) == (
         "train failed: the loss is not finite\n\n"
         "2 nights in a row failed, since 2026-01-12; the last good one is 2026-01-11.\n"
-        "It changed nothing in production; the last version that a night put there is that of 2026-01-14.\n"
+        "It changed nothing in production; the last version that a night put there is version "
+        f"{version_ref.version} of {version_ref.name}, of 2026-01-11.\n"
         "Next: look at the curves before it, change the learning rate or the data, then clear train.\n"
         "Since the last good night: train.epochs 3 -> 5; other code of train."
     )
@@ -357,6 +377,48 @@ def test_a_long_note_fits_into_the_database() -> None:
     )
     assert len(note) == MOST_CHARACTERS
     assert note.endswith(" ...")
+
+
+def test_a_rollback_since_is_said(session: Session, version_ref: ModelVersionRef) -> None:
+    """Broken: whoever asks whether production is safe would be told of a version that was taken back."""
+    good = _night(session, 0, "success")
+    add_xcom(session, good, "night_0", "promote", "return_value", version_ref.to_wire(), MIDNIGHT)
+    _night(session, 1, "failed", NAN)
+    add_dag(session, "rollback", tag="operations")
+    for number, model in enumerate((version_ref.name, "anothers")):
+        run_id, at = f"back_{number}", MIDNIGHT + (number + 1) * NIGHT
+        run = add_run(session, "rollback", run_id, "success", at)
+        fields = {"operator": "RollbackOperator", "start_date": at, "end_date": at}
+        add_task(session, "rollback", run_id, "rollback", "success", **fields)
+        back = replace(version_ref, name=model, version="0")
+        add_xcom(session, run, run_id, "rollback", "return_value", back.to_wire(), at, "rollback")
+    assert _verdict(session, 1).production.endswith("of 2026-01-11, and version 0 was put back since.")
+
+
+@pytest.mark.parametrize("kind", ["ExperimentOperator", "RollbackOperator"])
+def test_what_was_asked_for_by_hand_is_no_night_after_others(session: Session, kind: str) -> None:
+    for day, state in enumerate(("success", "failed")):
+        run = add_run(session, "flights", f"night_{day}", state, MIDNIGHT + day * NIGHT, conf={"model": day})
+        add_task(session, "flights", f"night_{day}", "it", state, operator=kind, start_date=MIDNIGHT, end_date=MIDNIGHT)
+        add_xcom(session, run, f"night_{day}", "it", "failure", NAN, MIDNIGHT)
+    found = _verdict(session, 1)
+    assert (found.failed_nights, found.last_good, found.changes, found.action) == (0, None, None, "")
+    assert note_of(found).startswith("it failed: the loss is not finite")
+    assert ("see what is in production" in note_of(found)) == (kind == "RollbackOperator")
+
+
+def test_a_run_that_was_cancelled_asks_for_nothing(session: Session) -> None:
+    _night(session, 0, "failed", NAN)
+    found = _verdict(session, 0, noted="It was cancelled by ana.")
+    assert (found.happened, found.action) == ("It was cancelled by ana.", "")
+
+
+def test_what_skipped_itself_without_a_word_is_said(session: Session) -> None:
+    add_run(session, "flights", "night_0", "success", MIDNIGHT)
+    add_task(session, "flights", "night_0", "promote", "skipped", operator="PromoteOperator")
+    found = _verdict(session, 0, "success")
+    assert found.happened == "Nothing was promoted."
+    assert _verdict(session, 0, "success", noted=note_of(found)) == found
 
 
 def test_what_was_said_before_a_clear_is_not_told(session: Session) -> None:

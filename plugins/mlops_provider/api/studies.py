@@ -57,32 +57,32 @@ class _Search(NamedTuple):
     concluded: StudyRef | None
 
 
-async def _find(study: str, airflow: AirflowDep) -> _Search:
+async def _find_run(study: str, airflow: AirflowDep) -> Run:
     """:raises Problem: where there is no such run, or it has no search"""
-    found = await find_run(study, airflow)
-    run = await whole_run(found, airflow)
-    if run.kind == "night":
-        searches = [each for each in await instances_of(found, airflow) if each["operator_name"] in _SEARCHES]
-        if not searches:
-            raise Problem(404, f"{study} searches for nothing: its pipeline's file has no tune")
-        return _search(run, await gather(lambda task: _returned(found, task, airflow), searches))
+    run = await whole_run(await find_run(study, airflow), airflow)
     is_before = run.asked.get("until") in EXPERIMENT_STEPS[: EXPERIMENT_STEPS.index("tune")]
     has_none = run.state == "success" and not any(each.step == "tune" for each in run.steps)
-    if run.kind != "experiment" or is_before or has_none:
+    if run.kind == "rollback" or (run.kind == "experiment" and (is_before or has_none)):
         raise Problem(404, f"there is no study {study!r}: an id is that of a run which searches, see POST /studies")
-    return _search(run, await _committed(run))
+    return run
+
+
+FoundDep = Annotated[Run, Depends(_find_run)]
+
+
+async def _find(run: FoundDep, airflow: AirflowDep) -> _Search:
+    """:raises Problem: where the run is a night that has no search"""
+    return _search(run, await (_returned(run, airflow) if run.kind == "night" else _committed(run)))
+
+
+async def _experiment(run: FoundDep) -> Run:
+    """:raises Problem: where it is no experiment's search"""
+    if run.kind == "night":
+        raise Problem(409, f"{run.id} is a night: its budget is tune.trials and the like in the pipeline's file")
+    return run
 
 
 SearchDep = Annotated[_Search, Depends(_find)]
-
-
-async def _experiment(search: SearchDep) -> Run:
-    """:raises Problem: where it is no experiment's search"""
-    if search.run.kind == "night":
-        raise Problem(409, f"{search.run.id} is a night: its budget is tune.trials and the like in the pipeline's file")
-    return search.run
-
-
 RunDep = Annotated[Run, Depends(_experiment)]
 
 
@@ -155,15 +155,25 @@ async def _give(run: Run, change: dict[str, Any], airflow: AirflowDep, user: str
     return _said(_search(run, await _committed(run)))
 
 
-async def _returned(run: Mapping[str, Any], task: Mapping[str, Any], airflow: Airflow) -> TrialRef | StudyRef | None:
-    """Read what a night's trial, or its search, has returned; None where somebody has put something else there."""
-    if task["state"] != "success":
-        return None
-    wire = await xcom(run, task["task_id"], "return_value", airflow, task["map_index"])
-    try:
-        return ref_of((TrialRef, StudyRef), wire)  # type: ignore[return-value]
-    except (RefError, TypeError):  # a trial that the budget did not let begin returns none
-        return None
+async def _returned(run: Run, airflow: Airflow) -> list[TrialRef | StudyRef | None]:
+    """
+    Read what a night's trials, and its search, have returned; None where somebody has put something else there.
+
+    :raises Problem: where it has no search
+    """
+    found = await find_run(run.id, airflow)
+    tasks = [each for each in await instances_of(found, airflow) if each["operator_name"] in _SEARCHES]
+    if not tasks:
+        raise Problem(404, f"{run.id} searches for nothing: its pipeline's file has no tune")
+
+    async def read(task: Mapping[str, Any]) -> TrialRef | StudyRef | None:
+        wire = await xcom(found, task["task_id"], "return_value", airflow, task["map_index"])
+        try:
+            return ref_of((TrialRef, StudyRef), wire)  # type: ignore[return-value]
+        except (RefError, TypeError):  # a trial that the budget did not let begin returns none
+            return None
+
+    return await gather(read, [each for each in tasks if each["state"] == "success"])
 
 
 async def _committed(run: Run) -> list[TrialRef | StudyRef | None]:
@@ -186,14 +196,22 @@ async def _committed(run: Run) -> list[TrialRef | StudyRef | None]:
 
 
 def _search(run: Run, refs: Sequence[TrialRef | StudyRef | None]) -> _Search:
-    by_number = {ref.number: trial for ref in refs if isinstance(ref, TrialRef) and (trial := _trial(ref)) is not None}
-    concluded = next((ref for ref in refs if isinstance(ref, StudyRef)), None)
-    return _Search(run, [by_number[number] for number in sorted(by_number)], concluded)
+    trials = {trial.number: trial for ref in refs if isinstance(ref, TrialRef) and (trial := _trial(ref)) is not None}
+    concluded = (ref for ref in refs if isinstance(ref, StudyRef) and _is_sound(ref))
+    return _Search(run, [trials[number] for number in sorted(trials)], next(concluded, None))
 
 
 def _trial(ref: TrialRef) -> Trial | None:
-    fields = {name: getattr(ref, name) for name in Trial.model_fields}
+    """Return a trial; None where somebody has edited what it returned."""
     try:
-        return Trial.model_validate(fields)
-    except ValidationError:  # edited by somebody
+        return Trial.model_validate({name: getattr(ref, name) for name in Trial.model_fields})
+    except ValidationError:
         return None
+
+
+def _is_sound(ref: StudyRef) -> bool:
+    """Whether it is as a search has made it: who may edit XComs can put anything there."""
+    parts = (ref.best_trial, int), (ref.best_value, int | float), (ref.parameters, Mapping), (ref.trials, Mapping)
+    return all(isinstance(value, kind) for value, kind in parts) and all(
+        isinstance(count, int) for count in ref.trials.values()
+    )

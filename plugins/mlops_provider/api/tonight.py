@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
@@ -34,8 +34,15 @@ async def tonight(user: GetUserDep) -> Tonight:
     return await run_in_threadpool(_tonight, await _shared.look(), user)
 
 
+async def _look_first() -> Sequence[Shown]:
+    """Before the answer begins: what fails then is an error, and not a stream that ends."""
+    return await _shared.look()
+
+
 @router.get("/tonight/stream", response_class=EventSourceResponse)
-async def stream(user: GetUserDep) -> AsyncIterator[ServerSentEvent]:
+async def stream(
+    user: GetUserDep, found: Annotated[Sequence[Shown], Depends(_look_first)]
+) -> AsyncIterator[ServerSentEvent]:
     """
     The same live: event `tonight` at once, and again when something has changed. It ends after some seconds; browsers
     open it again by themselves, and then log in again, too.
@@ -45,13 +52,14 @@ async def stream(user: GetUserDep) -> AsyncIterator[ServerSentEvent]:
     told: Tonight | None = None
     yield ServerSentEvent(retry=RETRY_MILLISECONDS)
     while time.monotonic() < begun + STREAM_SECONDS:
-        if (found := await _shared.look()) != before:
+        if found != before:
             # What the user may read is asked for only then: with many pipelines that takes longer than all else.
             before, now = found, await run_in_threadpool(_tonight, found, user)
             if now != told:
                 told = now
                 yield ServerSentEvent(event="tonight", data=now)
         await asyncio.sleep(_LOOK_SECONDS)
+        found = await _shared.look()
 
 
 @router.get("/nights")

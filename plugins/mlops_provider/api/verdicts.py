@@ -15,6 +15,7 @@ from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.rights import READ, rights
 from mlops_provider.api.runs import RunId, find_run
 from mlops_provider.api.standings import standing_of, without_questions
+from mlops_provider.api.summaries import kind_of
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)
 
@@ -34,7 +35,8 @@ def _verdict(user: Any, dag_id: str, run_id: str) -> Verdict:
 
     may = rights([dag_id], user)
     with create_session(scoped=False) as session:
-        shown = tables.night(session, dag_id, run_id) if all(may(dag_id, what) for what in READ) else None
+        is_night = kind_of(dag_id) == "night" and all(may(dag_id, what) for what in READ)
+        shown = tables.night(session, dag_id, run_id) if is_night else None
         night = None if shown is None else night_of(session, dag_id, run_id)
         if shown is None or night is None:
             raise Problem(404, f"{dag_id}@{run_id} is no pipeline's own run, or you may not read its tasks")
@@ -44,8 +46,7 @@ def _verdict(user: Any, dag_id: str, run_id: str) -> Verdict:
         cancelled = cancelled_by(shown.note) if shown.state == "failed" else None
         ours = "" if shown.is_noted else shown.note
         found = verdict_of(session, night, shown.state, noted=f"It was {cancelled}." if cancelled else ours)
-        changes = found.changes if may(dag_id, "XCOM") else None
-        return found.model_copy(update={"is_noted": shown.is_noted, "changes": changes})
+        return found.model_copy(update={"is_noted": shown.is_noted})
 
 
 def _under_way(told: PipelineTonight) -> Verdict:

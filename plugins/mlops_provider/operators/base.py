@@ -25,7 +25,7 @@ from mlops_provider.launchers.named import launcher_class
 from mlops_provider.links import ReportLink, report_url
 from mlops_provider.notifiers.named import check_notifiers
 from mlops_provider.notify_spec import Event, notified
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY
+from mlops_provider.operator_keys import CODE_KEY, FAILURE_KEY, NEWS, NEWS_KEY
 from mlops_provider.operators.adopted import handed_on
 from mlops_provider.operators.callbacks import say_why, telling
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
@@ -37,7 +37,6 @@ from mlops_provider.pod_spec import Pods
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from jinja2 import Environment
 
     from mlops_provider.patience import Patience
 
@@ -65,7 +64,6 @@ class StepOperator(BaseOperator):
         deployment's (``[mlops] infrastructure_patience``) if not given
     :param notify: whom to tell of what happens to the task, see :class:`mlops_provider.notify_spec.Notify`
     :param settings: (templated) filled from the keyword arguments
-    :param code: digest of the user's files that the step runs; Airflow keeps it with the settings of each task instance
     """
 
     step: ClassVar[str]
@@ -74,7 +72,7 @@ class StepOperator(BaseOperator):
     """The step whose pods in the platform's default file are meant; its own where None."""
     success: ClassVar[Event | None] = None
     """What people are told of when it has succeeded."""
-    template_fields: Sequence[str] = ("upstream", "settings", "code")
+    template_fields: Sequence[str] = ("upstream", "settings")
     template_fields_renderers: ClassVar[dict[str, str]] = {"upstream": "json", "settings": "json"}
     ui_color = "#e8f4f0"
     sections: Mapping[str, Any] = MappingProxyType({})
@@ -159,7 +157,6 @@ class StepOperator(BaseOperator):
         # Not before: it imports the launcher.
         check_settings(launcher, self.launcher_settings, f"{place}: launcher_settings")
         check_notifiers(self.notify, notify, place)
-        self.code = ""
         self.links: dict[str, str] = {}
         self.news = ""
         self._launcher: Launcher | None = None
@@ -208,12 +205,6 @@ class StepOperator(BaseOperator):
     def approvers(self) -> list[str]:
         """Users who may answer the task's question."""
         return []
-
-    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        super().render_template_fields(context, jinja_env)
-        if paths := self.code_paths(self.settings):
-            home = self._deployment().home
-            self.code = code_digest([home / path for path in paths])
 
     def execute(self, context: Context) -> dict[str, Any]:
         deployment, patience = self._deployment(), self.patience(context)
@@ -270,6 +261,8 @@ class StepOperator(BaseOperator):
 
         try:
             launch = self.launch(Asked.of(context, self.upstream), deployment)
+            if launch.input.code_paths:
+                context["ti"].xcom_push(key=CODE_KEY, value=launch.input.code)
             name = self.launcher or deployment.launcher
             index = -1 if (index := context["ti"].map_index) is None else index
             launcher = launcher_class(name).of(

@@ -8,7 +8,7 @@ from airflow.sdk import XComArg
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.contract.sections.release import Canary
-from mlops_provider.exceptions import StepFailedError, StepRetryableError
+from mlops_provider.exceptions import CanaryFailedError, StepRetryableError
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.triggers.canary import CanaryTrigger
@@ -58,7 +58,7 @@ class CanaryOperator(TransitionOperator):
         """
         Called when the trigger has judged.
 
-        :raises StepFailedError: where the canary failed, and is archived
+        :raises CanaryFailedError: where the canary failed, and is archived
         """
         if not isinstance(event, Mapping) or not {"passed", "reason"} <= event.keys():
             raise StepRetryableError(f"the trigger of task {self.task_id!r} sent no judgement, but {event!r}")
@@ -68,6 +68,6 @@ class CanaryOperator(TransitionOperator):
             return version.to_wire()
         self.asked = move("archive", why=f"the canary failed: {event['reason']}")
         super().execute(context)
-        raise StepFailedError(
+        raise CanaryFailedError(
             f"version {version.version} of {version.name} is archived, its canary failed: {event['reason']}"
         )

@@ -119,8 +119,9 @@ const Versions = ({ versions }) =>
       h(Moment, { at: each.registered_at }),
       measured(each),
       h(Said, { fontSize: "sm" }, each.reason),
-      each.stage === "production" ? h(RollBack, { model: each.name, version: each.version })
-      : each.stage === "staging" ? h(AskProduction, { model: each.name, version: each.version })
+      // By keys of their own: a row may be another version's tomorrow, and what was asked of this one is not of that.
+      each.stage === "production" ? h(RollBack, { key: each.version, model: each.name, version: each.version })
+      : each.stage === "staging" ? h(AskProduction, { key: each.version, model: each.name, version: each.version })
       : null,
     ]),
   });

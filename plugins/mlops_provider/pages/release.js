@@ -36,7 +36,7 @@ function useAsked(ask) {
 export function RollBack({ model, version }) {
   const [isOpen, setOpen] = useState(false);
   const [why, setWhy] = useState("");
-  const [key] = useState(onceKey);
+  const [key, setKey] = useState(onceKey);
   const { answer, problem, isAsking, go } = useAsked(() =>
     send("POST", `models/${encodeURIComponent(model)}/rollback`, { why: why.trim(), champion: version }, key),
   );
@@ -55,7 +55,11 @@ export function RollBack({ model, version }) {
       { gap: 2, marginTop: 1, flexWrap: "wrap" },
       h(Input, {
         "aria-label": `Why version ${version} is taken back`, placeholder: "why, for the audit trail", size: "xs",
-        maxWidth: "16rem", value: why, onChange: (event) => setWhy(event.target.value),
+        maxWidth: "16rem", value: why, 
+        onChange: (event) => {
+          setWhy(event.target.value);
+          setKey(onceKey()); // another reason is another request
+        },
       }),
       h(Button, { size: "xs", type: "submit", colorPalette: "red", disabled: isAsking || why.trim() === "" }, "Roll back"),
       h(Button, { size: "xs", variant: "outline", onClick: () => setOpen(false) }, "Leave it"),

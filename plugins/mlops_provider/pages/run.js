@@ -26,27 +26,55 @@ const duration = (seconds) =>
   : `${(seconds / 3600).toFixed(1)} h`;
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
+const searched = new Map(); // what a search has found, by run, and how much of it had ended when that was asked
+
+/** The search of a run: asked for anew when one more trial has ended. Other tasks may be mapped, too: then there is none. */
+async function searchOf(id, { state, tasks, steps }, signal) {
+  const mapped = tasks.filter((task) => task.map_index >= 0);
+  if (mapped.length === 0 && !steps.some(({ step }) => /^(tune$|trial )/.test(step))) return null;
+  const ended = `${state} ${steps.length} ${tasks.filter((task) => FINISHED.includes(task.state)).length}`;
+  if (searched.get(id)?.ended !== ended) {
+    const place = `studies/${encodeURIComponent(id)}`;
+    try {
+      const [study, { trials }] = await Promise.all([ask(place, signal), ask(`${place}/trials`, signal)]);
+      searched.set(id, { ended, found: { study, trials } });
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      searched.set(id, { ended, found: null });
+    }
+  }
+  return searched.get(id).found;
+}
+
+/** Null where the DAG of the run is no pipeline of ours, though it may have our steps. */
+async function verdictOf(place, { kind }, signal) {
+  if (kind !== "night") return null;
+  try {
+    return await ask(`${place}/verdict`, signal);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return null;
+  }
+}
+
 async function look(id, signal) {
   const place = `runs/${encodeURIComponent(id)}`;
   const run = await ask(place, signal);
   // Where one of them cannot be read, the rest is worth seeing.
-  const searches = run.tasks.some((task) => task.map_index >= 0) || run.steps.some(({ step }) => /^(tune$|trial )/.test(step));
-  const study = `studies/${encodeURIComponent(id)}`;
-  const [events, checkpoints, verdict, ...search] = await Promise.allSettled([
+  const [events, checkpoints, verdict, search] = await Promise.allSettled([
     ask(`${place}/events`, signal),
     run.kind === "rollback" ? { checkpoints: [] } : ask(`${place}/checkpoints`, signal),
-    run.kind === "night" ? ask(`${place}/verdict`, signal) : null,
-    searches ? ask(study, signal) : null,
-    searches ? ask(`${study}/trials`, signal) : null,
+    verdictOf(place, run, signal),
+    searchOf(id, run, signal),
   ]);
   const links = await linksOf(id, run.tasks, signal);
-  const problems = [events, checkpoints, verdict].filter((each) => each.status === "rejected").map((each) => each.reason.message);
+  const problems = [events, checkpoints, verdict, search].filter((each) => each.status === "rejected").map((each) => each.reason.message);
   return {
     run,
     events: events.value?.events ?? [],
     checkpoints: checkpoints.value?.checkpoints ?? [],
     verdict: verdict.value ?? null,
-    search: { study: search[0].value ?? null, trials: search[1].value?.trials ?? null }, // none where other tasks are mapped
+    search: search.value ?? null,
     links,
     problem: [...new Set(problems)].join("; "),
   };
@@ -317,7 +345,7 @@ export function RunPage({ id }) {
     verdict !== null && verdict.sentences.length > 0 && h(Sentences, { verdict }),
     h(Box, { as: "ul", role: "list", "aria-label": "Steps", padding: 0 }, stepsOf(run, events).map((step) => h(Step, { key: step.id, step, place, links: links[step.id] ?? [] }))),
     (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said: told, hasLinks: run.kind === "experiment" })),
-    search.trials !== null && h(Search, search),
+    search !== null && h(Search, search),
     run.kind !== "rollback" && h(Curves, { id, events }),
     checkpoints.length > 0 &&
       h(

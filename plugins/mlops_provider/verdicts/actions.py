@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mlops_provider.exceptions import StepLostError, StepOutageError
-from mlops_provider.operator_keys import CANARIES, PROMOTES, ROLLS_BACK, VALIDATES
+from mlops_provider.exceptions import CanaryFailedError, StepLostError, StepOutageError
+from mlops_provider.operator_keys import CANARIES, PROMOTES, ROLLS_BACK, TRIES, VALIDATES
 from mlops_provider.verdicts.happened import Ended
 
+MOVES: Final = (PROMOTES, CANARIES, ROLLS_BACK)
+"""Operators that change what is in production."""
+HALF_MOVED: Final = "It failed while a version was moved: see what is in production (mlops models list)."
 _GOES_ON: Final = "it goes on from what is committed"
 _NOT_FINITE: Final = "NonFiniteLossError"
 """Of :mod:`mlops.trainer.loop`."""
@@ -21,13 +24,17 @@ def action(tasks: Sequence[Ended], is_of_tasks: bool = True) -> str:
     :param tasks: in the order in which they ended
     :param is_of_tasks: whether one of them brought it about
     """
-    failed = next((task for task in tasks if task.state == "failed"), None)
+    all_failed = [task for task in tasks if task.state == "failed"]
+    # Of a search some trials may fail: what ended the run comes after them, if it is not all of them.
+    failed = next((task for task in all_failed if task.operator != TRIES), all_failed[0] if all_failed else None)
     if failed is None or not is_of_tasks:
         return f"see what ended it, then clear the tasks of the run that have not ended well: {_GOES_ON}."
-    name, told = failed.task_id, failed.failure
+    name, told = failed.name, failed.failure
     if told is None:
         return f"read the log of {name}, then clear {name}."
     match told.type:
+        case CanaryFailedError.__name__:
+            return "look at the metrics of the canary; its version is archived, and the next night trains another."
         case StepLostError.__name__:
             why = f"look in the log of {name} whether memory, its machine or somebody ended it"
             return f"{why}, then clear {name}: {_GOES_ON}."
@@ -45,20 +52,29 @@ def action(tasks: Sequence[Ended], is_of_tasks: bool = True) -> str:
     return f"change what {name} names, then clear {name}; what was committed before it stays."
 
 
-def production(state: str, tasks: Sequence[Ended], last: str | None = None) -> str:
+def production(state: str, tasks: Sequence[Ended], last: str) -> str:
     """
     Say whether a run that has ended has changed what is in production.
 
-    :param last: the newest version that a run has put there, for people; empty where none has, None where not known
+    :param last: the newest version that a run has put there, for people; empty where none has
     """
-    moves = [task for task in tasks if task.operator in (PROMOTES, CANARIES, ROLLS_BACK)]
-    if state == "failed" and any(task.state == "failed" for task in moves):
-        return "It failed while a version was moved: see what is in production (mlops models list)."
-    if any(task.state == "success" and task.operator == PROMOTES for task in moves):
+    if state == "failed" and any(map(is_half_moved, tasks)):
+        return HALF_MOVED
+    if any(task.state == "success" and task.operator == PROMOTES for task in tasks):
         return "" if state == "success" else "It failed after it had put a version into production."
-    is_canary = any(task.state == "success" and task.operator == CANARIES for task in moves)
+    is_canary = any(task.state == "success" and task.operator == CANARIES for task in tasks)
     said = "Its version is a canary and not promoted" if is_canary else "It changed nothing in production"
-    if last is None:
-        return f"{said}."
     before = f"the last version that a night put there is {last}" if last else "no night has put a version there yet"
     return f"{said}; {before}."
+
+
+def is_half_moved(task: Ended) -> bool:
+    """
+    Whether a task may have moved a version, or not: it failed, or Airflow has skipped it while it ran, as it does where
+    a run takes too long.
+    """
+    if task.operator not in MOVES:
+        return False
+    if task.state == "failed":
+        return task.failure is None or task.failure.type != CanaryFailedError.__name__
+    return task.state == "skipped" and task.has_begun and not task.news

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -13,15 +14,18 @@ from mlops.contract.settings import flat_settings
 _MOST_SETTINGS: Final = 6
 _MOST_CHARACTERS: Final = 60
 """Of a value."""
-_FEWEST_ROWS: Final = 0.01
-"""Share of the rows by which two nights' data differ so that it is worth a word."""
+_WORTH_A_WORD: Final = 100
+"""Two nights' data differ in rows where they do by more than one of so many."""
+_FORMS: Final = ("%Y-%m-%dT%H", "%Y-%m-%d-%H", "%Y%m%dT%H", "%Y/%m/%d/%H", "%Y-%m-%d", "%Y%m%d", "%Y/%m/%d")
+"""In which paths name a night, the longer ones first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """What is known of a run by what Airflow keeps of its tasks."""
 
-    due_at: datetime
+    moments: Sequence[datetime] = ()
+    """When it was due, and the data's interval."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """What it was triggered with."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -48,22 +52,19 @@ def _settings(before: Facts, now: Facts) -> Iterator[str]:
     told = [
         f"{prefix}{name} {_short(was)} -> {_short(own)}"
         for prefix, earlier, later in [("triggered with ", before.given, now.given), *both]
-        for name, was, own in _differing(_flat(earlier, before.due_at), _flat(later, now.due_at))
+        for name, was, own in _differing(flat_settings(earlier), flat_settings(later))
+        if _undated(was, before.moments) != _undated(own, now.moments)
     ]
     yield from told[:_MOST_SETTINGS]
     if len(told) > _MOST_SETTINGS:
         yield f"{len(told) - _MOST_SETTINGS} more settings"
 
 
-def _flat(settings: Mapping[str, Any], due_at: datetime) -> dict[str, Any]:
-    return {name: _undated(value, due_at) for name, value in flat_settings(settings).items()}
-
-
-def _undated(value: Any, due_at: datetime) -> Any:
+def _undated(value: Any, moments: Sequence[datetime]) -> Any:
     """A path that names the night's own day says the same in each night."""
     if isinstance(value, str):
-        for form in ("%Y-%m-%d", "%Y%m%d", "%Y/%m/%d"):
-            value = value.replace(due_at.strftime(form), form)
+        for form, moment in itertools.product(_FORMS, moments):
+            value = value.replace(moment.strftime(form), form)
     return value
 
 
@@ -94,7 +95,7 @@ def _data(before: Facts, now: Facts) -> Iterator[str]:
                     yield f"other columns or types in the snapshot of {task}"
                 rows = was.num_rows, is_.num_rows
                 # Who may edit XComs can put anything there.
-                if all(isinstance(each, int) for each in rows) and abs(rows[1] - rows[0]) > _FEWEST_ROWS * rows[0]:
+                if all(isinstance(each, int) for each in rows) and _WORTH_A_WORD * abs(rows[1] - rows[0]) > rows[0]:
                     yield f"rows of {task} {rows[0]} -> {rows[1]}"
             case ValidationRef() as was, ValidationRef() as is_ if was.schema_sha256 != is_.schema_sha256:
                 yield f"another schema for {task}"

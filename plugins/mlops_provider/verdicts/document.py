@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mlops.contract.rest import GoodNight, Verdict
-from mlops_provider.operator_keys import PROMOTES
+from mlops_provider.operator_keys import EXPERIMENTS, PROMOTES, ROLLS_BACK
 from mlops_provider.verdicts import reading
-from mlops_provider.verdicts.actions import action, production
+from mlops_provider.verdicts.actions import action, is_half_moved, production
 from mlops_provider.verdicts.changes import changes
-from mlops_provider.verdicts.happened import happened, is_of_tasks, standing
+from mlops_provider.verdicts.happened import CANCELLED, happened, is_of_tasks, standing
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -36,13 +36,19 @@ def verdict_of(session: Session, night: Night, state: str, cause: str = "", note
     tasks = reading.tasks_of(session, night.dag_id, night.run_id)
     said = _longer(happened_in(noted), _BLANK_LINES.sub("\n", happened(state, tasks, cause)))
     promotions = [task.state for task in tasks if task.operator == PROMOTES]
-    found: dict[str, Any] = {"run": night.name, "standing": standing(state, promotions), "happened": said}
-    if promotions and found["standing"] != "promoted":
-        found["production"] = production(state, tasks, reading.last_promoted(session, night.dag_id))
-    if state == "failed":
+    stands = standing(state, promotions)
+    if stands == "stopped" and not said:
+        said = "Nothing was promoted."
+    found: dict[str, Any] = {"run": night.name, "standing": stands, "happened": said}
+    if (promotions and stands != "promoted") or (state == "failed" and any(map(is_half_moved, tasks))):
+        found["production"] = production(state, tasks, reading.last_promoted(session, night))
+    # An experiment, or a rollback, is no night after others: each was asked for something else.
+    if state == "failed" and not any(task.operator in (EXPERIMENTS, ROLLS_BACK) for task in tasks):
         good = reading.last_good(session, night)
         failed = [*reading.failed_since(session, night, good), night.due_at]
-        found |= {"failed_nights": len(failed), "failed_since": failed[0], "action": action(tasks, is_of_tasks(said))}
+        found |= {"failed_nights": len(failed), "failed_since": failed[0]}
+        if not said.startswith(CANCELLED):
+            found["action"] = action(tasks, is_of_tasks(said))
         if good is not None:
             found["last_good"] = GoodNight(run=good.name, due_at=good.due_at)
             found["changes"] = changes(reading.facts(session, good), reading.facts(session, night))

@@ -14,7 +14,8 @@ _CAUSES: Final[Mapping[str, str]] = {
 }
 """Why a run failed, other than by its tasks, by the word that Airflow has for it."""
 _FAILED: Final = "It failed"
-_CANCELLED: Final = "It was cancelled"
+CANCELLED: Final = "It was cancelled"
+"""Begins what happened where somebody has cancelled the run."""
 _TASK_FAILED: Final = "task_failure"
 
 
@@ -36,6 +37,7 @@ class Ended:
     operator: str = ""
     """Name of its class."""
     map_index: int = -1
+    has_begun: bool = True
     news: str = ""
     """What it has brought about, or why it had nothing to do."""
     failure: Told | None = None
@@ -67,7 +69,7 @@ def happened(state: str, tasks: Sequence[Ended], cause: str = "") -> str:
 
 def is_of_tasks(said: str) -> bool:
     """Return whether a run that failed did so by its tasks, by what :func:`happened` says of it."""
-    return not said.startswith((*_CAUSES.values(), _FAILED, _CANCELLED))
+    return not said.startswith((*_CAUSES.values(), _FAILED, CANCELLED))
 
 
 def standing(state: str, promotions: Sequence[str]) -> Standing:

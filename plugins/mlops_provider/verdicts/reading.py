@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mlops.contract.refs import ModelVersionRef, Ref, RefError, ref_from_wire
-from mlops_provider.operator_keys import FAILURE_KEY, NEWS, NEWS_KEY, PROMOTES
+from mlops_provider.operator_keys import CODE_KEY, FAILURE_KEY, NEWS, NEWS_KEY, OPERATIONS_TAG, PROMOTES, ROLLS_BACK
 from mlops_provider.verdicts.changes import Facts
 from mlops_provider.verdicts.happened import Ended, Told
 
@@ -23,6 +23,8 @@ class Night(NamedTuple):
     run_id: str
     logical_date: datetime | None
     run_after: datetime
+    interval_start: datetime | None
+    interval_end: datetime | None
     conf: Any
     bundle_version: str | None
 
@@ -37,6 +39,8 @@ class Night(NamedTuple):
         return self.logical_date or self.run_after
 
 
+_MOST_ROLLBACKS: Final = 20
+"""The newest ones, of all models, among which one of this model is looked for."""
 _SKEW: Final = timedelta(minutes=1)
 """By which a worker's clock may be ahead of the server's."""
 
@@ -73,6 +77,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str) -> list[Ended]:
             map_index=each.map_index,
             state=str(each.state),
             operator=each.operator or "",
+            has_begun=each.start_date is not None,
             news=_text(of(each, NEWS_KEY), NEWS),
             failure=_told(of(each, FAILURE_KEY)),
         )
@@ -115,7 +120,14 @@ def _columns() -> Select[Any]:
     from sqlalchemy import select
 
     return select(
-        DagRun.dag_id, DagRun.run_id, DagRun.logical_date, DagRun.run_after, DagRun.conf, DagRun.bundle_version
+        DagRun.dag_id,
+        DagRun.run_id,
+        DagRun.logical_date,
+        DagRun.run_after,
+        DagRun.data_interval_start,
+        DagRun.data_interval_end,
+        DagRun.conf,
+        DagRun.bundle_version,
     )
 
 
@@ -125,27 +137,50 @@ def _before(night: Night) -> Sequence[Any]:
     return DagRun.dag_id == night.dag_id, DagRun.run_after < night.run_after
 
 
-def last_promoted(session: Session, dag_id: str) -> str:
-    """Say which version a run of the pipeline has put into production last; empty where none has."""
+def last_promoted(session: Session, night: Night) -> str:
+    """Say which version a run of the pipeline has put into production last, up to a night; empty where none has."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import and_, select
 
     of_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
     promoted = (
-        select(TaskInstance.run_id, TaskInstance.task_id, DagRun.logical_date, DagRun.run_after)
+        select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.end_date, DagRun.logical_date, DagRun.run_after)
         .join(DagRun, of_run)
-        .where(TaskInstance.dag_id == dag_id, TaskInstance.operator == PROMOTES, TaskInstance.state == "success")
+        .where(TaskInstance.dag_id == night.dag_id, TaskInstance.operator == PROMOTES, TaskInstance.state == "success")
+        .where(DagRun.run_after <= night.run_after)
         .order_by(TaskInstance.end_date.desc())
     )
     found = session.execute(promoted.limit(1)).first()
     if found is None:
         return ""
     day = f"{found.logical_date or found.run_after:%Y-%m-%d}"
-    version = _refs(session, dag_id, found.run_id).get(found.task_id)
+    version = _refs(session, night.dag_id, found.run_id, found.task_id).get(found.task_id)
     if not isinstance(version, ModelVersionRef):
         return f"that of {day}"
-    return f"version {version.version} of {version.name}, of {day}"
+    back = _rolled_back(session, version.name, found.end_date)
+    since = "" if back is None else f", and version {back} was put back since"
+    return f"version {version.version} of {version.name}, of {day}{since}"
+
+
+def _rolled_back(session: Session, model: str, since: datetime) -> str | None:
+    """Return the version of a model that a run of a rollback's DAG has put into production since then."""
+    from airflow.models.dag import DagTag
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    dags = select(DagTag.dag_id).where(DagTag.name == OPERATIONS_TAG)
+    done = (
+        select(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+        .where(TaskInstance.dag_id.in_(dags), TaskInstance.operator == ROLLS_BACK, TaskInstance.state == "success")
+        .where(TaskInstance.end_date > since)
+        .order_by(TaskInstance.end_date.desc())
+    )
+    for dag_id, run_id, task_id in session.execute(done.limit(_MOST_ROLLBACKS)).all():
+        version = _refs(session, dag_id, run_id, task_id).get(task_id)
+        if isinstance(version, ModelVersionRef) and version.name == model:
+            return version.version
+    return None
 
 
 def facts(session: Session, night: Night) -> Facts:
@@ -157,17 +192,29 @@ def facts(session: Session, night: Night) -> Facts:
     rows = session.execute(select(Rendered.task_id, Rendered.rendered_fields).where(*of_run).order_by(Rendered.task_id))
     rendered = {task: fields for task, fields in rows if isinstance(fields, Mapping)}
     return Facts(
-        due_at=night.due_at,
+        moments=[each for each in (night.due_at, night.interval_start, night.interval_end) if each is not None],
         given=night.conf if isinstance(night.conf, Mapping) else {},
         # Longer ones Airflow keeps as text that was cut off.
         settings={task: own for task, each in rendered.items() if isinstance(own := each.get("settings"), Mapping)},
-        code={task: code for task, each in rendered.items() if isinstance(code := each.get("code"), str)},
+        code=_code(session, night),
         refs=_refs(session, night.dag_id, night.run_id),
         bundle=night.bundle_version or "",
     )
 
 
-def _refs(session: Session, dag_id: str, run_id: str) -> dict[str, Ref]:
+def _code(session: Session, night: Night) -> dict[str, str]:
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    told = select(XComModel).where(
+        XComModel.dag_id == night.dag_id, XComModel.run_id == night.run_id, XComModel.key == CODE_KEY
+    )
+    # Of a search all trials run the same.
+    found = {row.task_id: XComModel.deserialize_value(row) for row in session.scalars(told.order_by(XComModel.task_id))}
+    return {task: code for task, code in found.items() if isinstance(code, str)}
+
+
+def _refs(session: Session, dag_id: str, run_id: str, task_id: str | None = None) -> dict[str, Ref]:
     from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
     from sqlalchemy import select
 
@@ -177,6 +224,8 @@ def _refs(session: Session, dag_id: str, run_id: str) -> dict[str, Ref]:
         XComModel.map_index == -1,
         XComModel.key == XCOM_RETURN_KEY,
     )
+    if task_id is not None:
+        returned = returned.where(XComModel.task_id == task_id)
     found = {}
     for row in session.scalars(returned.order_by(XComModel.timestamp)):
         try:

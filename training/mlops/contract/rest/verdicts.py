@@ -48,8 +48,8 @@ class Verdict(BaseModel):
     """Whether the run has changed what is in production; empty while it is under way."""
     changes: list[str] | None = None
     """
-    What differs from the last good night: settings, code, schema, data. Null if there is none to compare with, if this
-    one has not failed, or if the asker may not read what the tasks returned.
+    What differs from the last good night: settings, code, schema, data. Null if there is none to compare with, or if
+    this one has not failed.
     """
     action: str = ""
     """The one thing to do next; empty if nobody needs to do anything."""
