@@ -28,7 +28,7 @@ class LiveAirflow:
     @property
     def client(self) -> AirflowClient:
         if self._client is None:
-            self._client = AirflowClient(self.stack.airflow_url, self.login)
+            self._client = AirflowClient(f"{self.stack.airflow_url}{self.prefix}", self.login)
         return self._client
 
     def start(self) -> None:

@@ -108,7 +108,7 @@ def test_trials_are_tasks_and_the_best_one_is_trained(airflow: LiveAirflow) -> N
 
 
 def _see_search(airflow: LiveAirflow, run: str, study: StudyRef) -> None:
-    with Client(airflow.stack.airflow_url) as client:
+    with Client(f"{airflow.stack.airflow_url}{airflow.prefix}") as client:
         said, trials = client.study(run), client.trials(run)
         assert (said.best_trial, said.best_value) == (study.best_trial, study.best_value)
         assert [trial.number for trial in trials] == [0, 1, 2]
