@@ -105,7 +105,12 @@ def new_airflow(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Ite
             settings = {**settings, **with_passwords(root / "passwords.json", passwords, role_of)}
         port = free_port()
         if prefix:
-            settings = {**settings, "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}{prefix}"}
+            root_url = f"http://127.0.0.1:{port}{prefix}"
+            own = {
+                "AIRFLOW__API__BASE_URL": root_url,
+                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{root_url}/execution/",
+            }
+            settings = {**settings, **own}
         stack = Stack(
             home=home,
             root=root / "local",
