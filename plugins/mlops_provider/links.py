@@ -52,7 +52,8 @@ class ModelLink(StepLink):
 
 def model_url(deployment: Deployment, version: ModelVersionRef) -> str:
     """Address of a version in MLflow's pages."""
-    return _page(deployment, f"models/{version.name}/versions/{version.version}")
+    # Its pages for language models come first. Of a run it drops what is asked here, on the way to the run's experiment.
+    return _page(deployment, f"models/{version.name}/versions/{version.version}", workflowType="machine_learning")
 
 
 def run_url(deployment: Deployment, run_id: str) -> str:
@@ -60,10 +61,10 @@ def run_url(deployment: Deployment, run_id: str) -> str:
     return _page(deployment, f"runs/{run_id}")
 
 
-def _page(deployment: Deployment, path: str) -> str:
-    # Without them MLflow shows the workspace that was looked at last, and its pages for language models.
-    asked = {"workspace": deployment.workspace} if deployment.workspace is not None else {}
-    return f"{deployment.tracking_url}/#/{path}?{urlencode({'workflowType': 'machine_learning', **asked})}"
+def _page(deployment: Deployment, path: str, **asked: str) -> str:
+    if deployment.workspace is not None:  # without it MLflow shows the one that was looked at last
+        asked["workspace"] = deployment.workspace
+    return f"{deployment.tracking_url}/#/{path}{f'?{urlencode(asked)}' if asked else ''}"
 
 
 def report_url(key: str) -> str:
