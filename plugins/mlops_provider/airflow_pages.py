@@ -30,8 +30,8 @@ def form_page(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> st
 
 
 def curves_page(dag_id: str, run_id: str) -> str:
-    """Return the address of our page of a run, relative to Airflow's, without a slash at its beginning."""
-    return f"plugin/mlops-tonight/{quote(f'{dag_id}@{run_id}', safe='')}"
+    """Return the address of our page of a run, relative to Airflow's."""
+    return f"/plugin/mlops-tonight/{quote(f'{dag_id}@{run_id}', safe='')}"
 
 
 def dag_page(dag_id: str) -> str:

@@ -25,8 +25,7 @@ class StepLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         links: dict[str, str] = getattr(operator, "links", {})
-        # Without a leading slash: Airflow's pages take it as below their own address, which may have a prefix.
-        return links.get(self.name, "").removeprefix("/")
+        return _below(links.get(self.name, ""))
 
 
 class CurvesLink(BaseOperatorLink):
@@ -35,7 +34,7 @@ class CurvesLink(BaseOperatorLink):
     name = "Curves"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        return curves_page(ti_key.dag_id, ti_key.run_id)
+        return _below(curves_page(ti_key.dag_id, ti_key.run_id))
 
 
 class ReportLink(StepLink):
@@ -50,9 +49,14 @@ class ModelLink(StepLink):
     name = "MLflow model version"
 
 
+def _below(address: str) -> str:
+    """Return an address as Airflow's pages take it to be below their own, which may have a prefix."""
+    return address.removeprefix("/")
+
+
 def model_url(deployment: Deployment, version: ModelVersionRef) -> str:
     """Address of a version in MLflow's pages."""
-    # Its pages for language models come first. Of a run it drops what is asked here, on the way to the run's experiment.
+    # Its pages for language models come first. Of a run it drops what is asked, on the way to the run's experiment.
     return _page(deployment, f"models/{version.name}/versions/{version.version}", workflowType="machine_learning")
 
 

@@ -18,7 +18,7 @@ from mlops_provider.notifiers.named import sender
 from mlops_provider.notify_spec import Event, Notify
 from mlops_provider.operator_keys import WITHOUT_A_WORD
 from mlops_provider.verdicts.actions import HALF_MOVED, MOVES, action, is_half_moved
-from mlops_provider.verdicts.happened import Ended, Told
+from mlops_provider.verdicts.happened import Ended
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,8 +68,7 @@ def action_of(event: Event, context: Context) -> str:
     if failure is None:
         # Of a process that was lost Airflow's DAG processor speaks, which has no error.
         failure = failure_of(error if isinstance(error, BaseException) else StepLostError())
-    told = Told(type=failure.type, message=failure.message, retryable=failure.retryable)
-    ended = Ended(task_id=task.task_id, state="failed", operator=type(task).__name__, failure=told)
+    ended = Ended(task_id=task.task_id, state="failed", operator=type(task).__name__, failure=failure)
     return f"{_production(task, ended)}\nNext: {action([ended])}"
 
 

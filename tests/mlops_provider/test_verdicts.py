@@ -17,33 +17,35 @@ from sqlalchemy.orm import Session
 
 from mlops.contract.refs import DatasetRef, FeaturesRef, ModelVersionRef, ValidationRef
 from mlops.contract.rest import Verdict
+from mlops.contract.step import Failure
 from mlops_provider import operator_keys
 from mlops_provider.experiments.operator import ExperimentOperator
+from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.rollback import RollbackOperator
-from mlops_provider.operators.tune import TrialOperator
+from mlops_provider.operators.tune import TrialOperator, TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.verdicts.actions import action, production
 from mlops_provider.verdicts.changes import Facts, changes
 from mlops_provider.verdicts.document import MOST_CHARACTERS, note_of, verdict_of
-from mlops_provider.verdicts.happened import Ended, Told, happened, is_of_tasks
+from mlops_provider.verdicts.happened import Ended, happened, is_of_tasks
 from mlops_provider.verdicts.reading import night_of
 
 MIDNIGHT = datetime(2026, 1, 11, tzinfo=UTC)
 NIGHT = timedelta(days=1)
 
 
-def told(message: str, kind: str = "StepFailedError", *, retryable: bool = False) -> Told:
-    return Told(type=kind, message=message, retryable=retryable)
+def told(message: str, kind: str = "StepFailedError", *, retryable: bool = False) -> Failure:
+    return Failure(kind, message, retryable, {})
 
 
 def test_operators_are_known_by_their_names() -> None:
     names = {name for name in vars(operator_keys).values() if str(name).endswith("Operator")}
     known = (
-        TrialOperator, EvaluateOperator, ValidateOperator, CanaryOperator, PromoteOperator, RollbackOperator,
-        ExperimentOperator,
+        TrialOperator, TuneOperator, ApproveOperator, EvaluateOperator, ValidateOperator, CanaryOperator,
+        PromoteOperator, RollbackOperator, ExperimentOperator,
     )  # fmt: skip
     assert names == {each.__name__ for each in known}
 

@@ -77,7 +77,8 @@ def test_team_ads_releases_a_model(tenants: World) -> None:
         tenants.airflow.client.request("GET", f"{tasks}/{task}/links")["extra_links"][name]
         for task, name in (("train", "MLflow run"), ("promote", "MLflow model version"))
     ]
-    assert all(link.endswith(("?workspace=ads", "&workspace=ads")) for link in links), "MLflow would look in another workspace"
+    own = ("?workspace=ads", "&workspace=ads")
+    assert all(link.endswith(own) for link in links), "MLflow would look in another workspace"
     bucket = tenants.store("ads").list_objects_v2(Bucket="ads")["Contents"]
     assert {each["Key"].split("/")[1] for each in bucket} >= {"blobs", "models", "pipelines"}
     assert not any((tenants.airflow.stack.store).glob("**/*ads*")), "nothing of the team's is in the deployment's store"

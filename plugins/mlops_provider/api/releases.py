@@ -30,6 +30,7 @@ from mlops_provider.committed import read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import Deployment
 from mlops_provider.local.client import PAGE, run_place
+from mlops_provider.operator_keys import APPROVES, CANARIES, PROMOTES
 from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.question import options_about, subject_about
 from mlops_provider.operators.rollback import other_champion, rollback_dag_id
@@ -40,9 +41,9 @@ router = APIRouter(tags=["releases"], responses=DOCUMENTED)
 _PREFIX: Final = "rest__"
 _WAITS: Final[dict[int | str, dict[str, Any]]] = {202: {"model": StageAnswer, "description": "It waits for something"}}
 _DOES: Final[Mapping[str, str]] = {
-    "ApproveOperator": "asks its approvers",
-    "CanaryOperator": "watches it as a canary",
-    "PromoteOperator": "puts it into production",
+    APPROVES: "asks its approvers",
+    CANARIES: "watches it as a canary",
+    PROMOTES: "puts it into production",
 }
 """What a task does with a version, by its operator."""
 _AT_WORK: Final = (

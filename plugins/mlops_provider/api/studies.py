@@ -37,10 +37,11 @@ from mlops_provider.experiments.budget import Budget
 from mlops_provider.experiments.names import place_of
 from mlops_provider.gathering import gather
 from mlops_provider.local.client import run_place
+from mlops_provider.operator_keys import TRIES, TUNES
 
 router = APIRouter(tags=["studies"], responses=DOCUMENTED)
 
-_SEARCHES: Final = ("TrialOperator", "TuneOperator")
+_SEARCHES: Final = (TRIES, TUNES)
 
 
 @router.post("/studies", status_code=201, responses=ASKED_BEFORE)
@@ -161,7 +162,8 @@ async def _returned(run: Run, airflow: Airflow) -> list[TrialRef | StudyRef | No
 
     :raises Problem: where it has no search
     """
-    found = await find_run(run.id, airflow)
+    dag_id, _, run_id = run.id.partition("@")
+    found = {"dag_id": dag_id, "dag_run_id": run_id}
     tasks = [each for each in await instances_of(found, airflow) if each["operator_name"] in _SEARCHES]
     if not tasks:
         raise Problem(404, f"{run.id} searches for nothing: its pipeline's file has no tune")

@@ -8,7 +8,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
-from mlops.contract.rest import PipelineTonight, Verdict, cancelled_by
+from mlops.contract.rest import FINISHED, PipelineTonight, Verdict, cancelled_by
 from mlops_provider.api import tables
 from mlops_provider.api.airflow import AirflowDep
 from mlops_provider.api.problems import DOCUMENTED, Problem
@@ -33,16 +33,18 @@ def _verdict(user: Any, dag_id: str, run_id: str) -> Verdict:
     from mlops_provider.verdicts.document import verdict_of
     from mlops_provider.verdicts.reading import night_of
 
+    missing = Problem(404, f"{dag_id}@{run_id} is no pipeline's own run, or you may not read its tasks")
     may = rights([dag_id], user)
     with create_session(scoped=False) as session:
         is_night = kind_of(dag_id) == "night" and all(may(dag_id, what) for what in READ)
         shown = tables.night(session, dag_id, run_id) if is_night else None
-        night = None if shown is None else night_of(session, dag_id, run_id)
-        if shown is None or night is None:
-            raise Problem(404, f"{dag_id}@{run_id} is no pipeline's own run, or you may not read its tasks")
+        if shown is None:
+            raise missing
         shown = shown if may(dag_id, "HITL_DETAIL") else without_questions(shown)
-        if shown.state not in ("success", "failed"):
+        if shown.state not in FINISHED:
             return _under_way(standing_of(shown))
+        if (night := night_of(session, dag_id, run_id)) is None:  # deleted this moment
+            raise missing
         cancelled = cancelled_by(shown.note) if shown.state == "failed" else None
         ours = "" if shown.is_noted else shown.note
         found = verdict_of(session, night, shown.state, noted=f"It was {cancelled}." if cancelled else ours)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlops.contract.refs import CheckpointRef, ModelVersionRef, Ref
 from mlops.contract.sections.warm_start import Initialise, StoredWeights
 from mlops.contract.step import StepInput
-from mlops_provider.airflow_pages import curves_page
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import CurvesLink
@@ -34,7 +33,7 @@ class WarmStartOperator(StepOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         link, instance = CurvesLink(), context["ti"]
         # Airflow keeps links when a task has ended.
-        instance.xcom_push(key=link.xcom_key, value=curves_page(self.dag_id, instance.run_id))
+        instance.xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=instance))  # type: ignore[arg-type]
         return super().execute(context)
 
     def models(self) -> list[str]:

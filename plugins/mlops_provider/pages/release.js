@@ -55,7 +55,7 @@ export function RollBack({ model, version }) {
       { gap: 2, marginTop: 1, flexWrap: "wrap" },
       h(Input, {
         "aria-label": `Why version ${version} is taken back`, placeholder: "why, for the audit trail", size: "xs",
-        maxWidth: "16rem", value: why, 
+        maxWidth: "16rem", value: why,
         onChange: (event) => {
           setWhy(event.target.value);
           setKey(onceKey()); // another reason is another request

@@ -35,7 +35,10 @@ function Lines({ trials, names, best }) {
   const sorted = [...trials].sort((one, other) => (one.number === best) - (other.number === best));
   return h(
     "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: "100%", role: "img", "aria-label": `${trials.length} trials over ${names.join(", ")}` },
+    {
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: "100%", role: "img", style: { minWidth: "32rem" }, // as wide as can be read
+      "aria-label": `${trials.length} trials over ${names.join(", ")}`,
+    },
     sorted.map((trial) =>
       h(
         "polyline",
@@ -80,7 +83,7 @@ export function Search({ study, trials }) {
       "Search",
       h(Text, { as: "span", fontSize: "sm", color: "fg.muted", fontWeight: "normal" }, ` trials: ${counts.join(", ") || "none yet"}`),
     ),
-    names.length > 0 && measured.length > 1 && h(Lines, { trials: measured, names, best }),
+    names.length > 0 && measured.length > 1 && h(Box, { overflowX: "auto" }, h(Lines, { trials: measured, names, best })),
     trials.length > 0 &&
       h(
         Fragment,

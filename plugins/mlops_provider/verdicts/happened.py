@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mlops.contract.rest import Standing
+from mlops.contract.step import Failure
 
 _CAUSES: Final[Mapping[str, str]] = {
     "timed_out": "It took longer than its DAG allows (dagrun_timeout).",
@@ -17,15 +18,6 @@ _FAILED: Final = "It failed"
 CANCELLED: Final = "It was cancelled"
 """Begins what happened where somebody has cancelled the run."""
 _TASK_FAILED: Final = "task_failure"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """What a task has said of why it failed, see :class:`mlops.contract.step.Failure`."""
-
-    type: str
-    message: str
-    retryable: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +32,8 @@ class Ended:
     has_begun: bool = True
     news: str = ""
     """What it has brought about, or why it had nothing to do."""
-    failure: Told | None = None
+    failure: Failure | None = None
+    """What it has said of why it failed."""
 
     @property
     def name(self) -> str:

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mlops.contract.refs import ModelVersionRef, Ref, RefError, ref_from_wire
+from mlops.contract.step import Failure
 from mlops_provider.operator_keys import CODE_KEY, FAILURE_KEY, NEWS, NEWS_KEY, OPERATIONS_TAG, PROMOTES, ROLLS_BACK
 from mlops_provider.verdicts.changes import Facts
-from mlops_provider.verdicts.happened import Ended, Told
+from mlops_provider.verdicts.happened import Ended
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -39,6 +40,16 @@ class Night(NamedTuple):
         return self.logical_date or self.run_after
 
 
+class _XCom(NamedTuple):
+    """What a task has said."""
+
+    task_id: str
+    map_index: int
+    key: str
+    at: datetime
+    value: Any
+
+
 _MOST_ROLLBACKS: Final = 20
 """The newest ones, of all models, among which one of this model is looked for."""
 _SKEW: Final = timedelta(minutes=1)
@@ -48,7 +59,6 @@ _SKEW: Final = timedelta(minutes=1)
 def tasks_of(session: Session, dag_id: str, run_id: str) -> list[Ended]:
     """Read the tasks of a run that has ended, in the order in which they did; those that never began come last."""
     from airflow.models.taskinstance import TaskInstance
-    from airflow.models.xcom import XComModel
     from sqlalchemy import select
 
     instances = session.execute(
@@ -61,12 +71,8 @@ def tasks_of(session: Session, dag_id: str, run_id: str) -> list[Ended]:
             TaskInstance.end_date,
         ).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
     ).all()
-    rows = session.scalars(
-        select(XComModel).where(
-            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key.in_((NEWS_KEY, FAILURE_KEY))
-        )
-    )
-    said = {(row.task_id, row.map_index, row.key): (row.timestamp, XComModel.deserialize_value(row)) for row in rows}
+    xcoms = _xcoms(session, dag_id, run_id, NEWS_KEY, FAILURE_KEY)
+    said = {(each.task_id, each.map_index, each.key): each for each in xcoms}
 
     def of(each: Any, key: str) -> Mapping[str, Any]:
         return _said(said.get((each.task_id, each.map_index, key)), each.start_date)
@@ -190,66 +196,59 @@ def facts(session: Session, night: Night) -> Facts:
 
     of_run = (Rendered.dag_id == night.dag_id, Rendered.run_id == night.run_id, Rendered.map_index == -1)
     rows = session.execute(select(Rendered.task_id, Rendered.rendered_fields).where(*of_run).order_by(Rendered.task_id))
+    told = _xcoms(session, night.dag_id, night.run_id, CODE_KEY)
     rendered = {task: fields for task, fields in rows if isinstance(fields, Mapping)}
     return Facts(
         moments=[each for each in (night.due_at, night.interval_start, night.interval_end) if each is not None],
         given=night.conf if isinstance(night.conf, Mapping) else {},
         # Longer ones Airflow keeps as text that was cut off.
         settings={task: own for task, each in rendered.items() if isinstance(own := each.get("settings"), Mapping)},
-        code=_code(session, night),
+        # Of a search all trials run the same.
+        code={each.task_id: each.value for each in told if isinstance(each.value, str)},
         refs=_refs(session, night.dag_id, night.run_id),
         bundle=night.bundle_version or "",
     )
 
 
-def _code(session: Session, night: Night) -> dict[str, str]:
-    from airflow.models.xcom import XComModel
-    from sqlalchemy import select
-
-    told = select(XComModel).where(
-        XComModel.dag_id == night.dag_id, XComModel.run_id == night.run_id, XComModel.key == CODE_KEY
-    )
-    # Of a search all trials run the same.
-    found = {row.task_id: XComModel.deserialize_value(row) for row in session.scalars(told.order_by(XComModel.task_id))}
-    return {task: code for task, code in found.items() if isinstance(code, str)}
-
-
 def _refs(session: Session, dag_id: str, run_id: str, task_id: str | None = None) -> dict[str, Ref]:
-    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-    from sqlalchemy import select
+    from airflow.models.xcom import XCOM_RETURN_KEY
 
-    returned = select(XComModel).where(
-        XComModel.dag_id == dag_id,
-        XComModel.run_id == run_id,
-        XComModel.map_index == -1,
-        XComModel.key == XCOM_RETURN_KEY,
-    )
-    if task_id is not None:
-        returned = returned.where(XComModel.task_id == task_id)
     found = {}
-    for row in session.scalars(returned.order_by(XComModel.timestamp)):
-        try:
-            found[row.task_id] = ref_from_wire(XComModel.deserialize_value(row))
-        except (RefError, TypeError):  # of another operator, edited by somebody, or kept elsewhere by an XCom backend
-            continue
+    for each in _xcoms(session, dag_id, run_id, XCOM_RETURN_KEY, task_id=task_id):
+        if each.map_index == -1:
+            try:
+                found[each.task_id] = ref_from_wire(each.value)
+            except (RefError, TypeError):  # another operator's, edited by somebody, or kept elsewhere by a backend
+                continue
     return found
 
 
-def _said(said: tuple[datetime, Any] | None, since: datetime | None) -> Mapping[str, Any]:
+def _xcoms(session: Session, dag_id: str, run_id: str, *keys: str, task_id: str | None = None) -> list[_XCom]:
+    """Read what the tasks of a run, or one of them, have said under some keys, the earliest first."""
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    of_run = (XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key.in_(keys))
+    told = select(XComModel).where(*of_run).order_by(XComModel.timestamp)
+    rows = session.scalars(told if task_id is None else told.where(XComModel.task_id == task_id))
+    return [_XCom(row.task_id, row.map_index, row.key, row.timestamp, XComModel.deserialize_value(row)) for row in rows]
+
+
+def _said(said: _XCom | None, since: datetime | None) -> Mapping[str, Any]:
     """
     Return what a task has said; nothing where it said nothing, or before it was cleared, or somebody has edited it, or
     an XCom backend keeps it elsewhere.
     """
-    if said is None or since is None or said[0] < since - _SKEW or not isinstance(said[1], Mapping):
+    if said is None or since is None or said.at < since - _SKEW or not isinstance(said.value, Mapping):
         return {}
-    return said[1]
+    return said.value
 
 
-def _told(said: Mapping[str, Any]) -> Told | None:
+def _told(said: Mapping[str, Any]) -> Failure | None:
     message = _text(said, "message")
     if not message:
         return None
-    return Told(type=_text(said, "type"), message=message, retryable=bool(said.get("retryable", True)))
+    return Failure(_text(said, "type"), message, bool(said.get("retryable", True)), {})
 
 
 def _text(said: Mapping[str, Any], name: str) -> str:
