@@ -412,11 +412,13 @@ def _watch_night(airflow: LiveAirflow, day: int) -> str:
         name = page.get_by_role("link", name="events", exact=True)
         line = page.get_by_role("listitem").filter(has=name)
         line.wait_for()
+        airflow.hold("train", 5.0)
         run_id = airflow.trigger(day)
         line.get_by_text("running", exact=True).wait_for()
-        while airflow.states(run_id).get("train") not in ("running", "success"):
-            time.sleep(0.3)
-        assert airflow.links(run_id, "train")["Curves"], "from its beginning"
+        while not (airflow.states(run_id).get("train") == "running" and airflow.links(run_id, "train")["Curves"]):
+            assert airflow.states(run_id).get("train") != "success", "a training leads to its curves from its beginning"
+            time.sleep(0.1)
+        airflow.hold("train", 0.0)
         name.click()
         page.get_by_role("img", name=re.compile("^validation")).first.wait_for()
         verdict = re.compile(r"^(Nothing goes into production|Version \d+ of events is in production)")
