@@ -436,6 +436,8 @@ def test_no_value_at_any_place_of_a_ref_is_an_error(session: Session, version_re
     """Broken: whoever may edit XComs could have no run of the pipeline end with a note."""
     sound = version_ref.ancestor(FeaturesRef).to_wire()
     good, run = _night(session, 0, "success"), _night(session, 1, "failed", NAN)
+    for day in (0, 1):
+        add_task(session, "flights", f"night_{day}", "features", "success")
     add_xcom(session, good, "night_0", "features", "return_value", sound, MIDNIGHT)
     add_xcom(session, run, "night_1", "features", "return_value", sound, MIDNIGHT)
     returned = Base.metadata.tables["xcom"]
