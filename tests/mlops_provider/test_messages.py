@@ -80,7 +80,7 @@ SHOUTING = f"{__name__}:Shouting"
     [
         (StepFailedError("x"), None, "change what validate names, then clear validate"),
         (StepFailedError("x"), Failure("BadDataError", "x", False, {}), "read the report of validate"),
-        (ValueError("x"), None, "see whether the reason has passed, then clear validate"),
+        (ValueError("x"), None, "or see that it has passed, then clear validate"),
         (None, None, "look in the log of validate whether memory"),
     ],
     ids=["no process of a step said it", "a step", "an error of ours", "Airflow speaks for a process that was lost"],

@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.models.base import Base
 from airflow.models.xcom import XComModel
-from airflow_rows import add_dag, add_rendered, add_run, add_task, add_xcom, database
+from airflow_rows import BUNDLE, add_dag, add_rendered, add_run, add_task, add_xcom, database, put
 from odd_values import with_odd_values
 from sqlalchemy.orm import Session
 
@@ -142,10 +143,10 @@ def test_it_says_what_came_of_the_run(state: str, tasks: list[Ended], cause: str
         ("StepLostError", "TrainOperator", True, "look in the log of work"),
         ("StepOutageError", "TrainOperator", True, "mlops doctor"),
         ("BadDataError", "ValidateOperator", False, "read the report of work"),
-        ("StoreError", "ValidateOperator", True, "see whether the reason has passed, then clear work"),
+        ("StoreError", "ValidateOperator", True, "or see that it has passed, then clear work and what follows it"),
         ("NonFiniteLossError", "TrainOperator", False, "look at the curves"),
-        ("BadConfigError", "TrainOperator", False, "change what work names, then clear work"),
-        ("SourceError", "IngestOperator", True, "see whether the reason has passed"),
+        ("BadConfigError", "TrainOperator", False, "change what work names, then clear work and what follows it"),
+        ("SourceError", "IngestOperator", True, "correct the code or the settings if it is theirs"),
     ],
 )
 def test_the_action_is_by_why_the_first_task_failed(kind: str, operator_name: str, retryable: bool, said: str) -> None:
@@ -161,8 +162,20 @@ def test_the_action_is_not_of_a_trial_that_may_fail() -> None:
     assert "then clear evaluate" in action([trial, Ended(task_id="evaluate", state="failed", failure=told("x"))])
 
 
+def test_the_action_is_of_the_trials_where_all_of_them_fail() -> None:
+    """Broken: who clears the search alone has it fail at once, for its trials stay as they are."""
+    failed = [
+        Ended(task_id="tune_trial", map_index=number, state="failed", operator="TrialOperator", failure=told("NaN"))
+        for number in range(3)
+    ]
+    tune = Ended(task_id="tune", state="failed", operator="TuneOperator", failure=told("none came to its end"))
+    assert "then clear tune_trial and what follows it" in action([*failed, tune])
+    assert "then clear tune and what follows it" in action([tune])
+
+
 def test_the_action_where_no_task_says_why() -> None:
-    assert action([Ended(task_id="report", state="failed")]) == "read the log of report, then clear report."
+    said = action([Ended(task_id="report", state="failed")])
+    assert said == "read the log of report, then clear report and what follows it."
     assert "see what ended it" in action([Ended(task_id="train", state="failed")], is_of_tasks=False)
     assert "see what ended it" in action([])
 
@@ -272,7 +285,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 def _night(session: Session, day: int, state: str, failure: Mapping[str, Any] | None = None, **fields: Any) -> int:
     """A night of one task that trains and one that promotes; it has failed with what is given."""
     run_id, at = f"night_{day}", MIDNIGHT + day * NIGHT
-    run = add_run(session, "flights", run_id, state, at, **fields)
+    run = add_run(session, "flights", run_id, state, fields.pop("asked_at", at), logical_date=at, **fields)
     trained = "success" if failure is None else "failed"
     add_task(session, "flights", run_id, "train", trained, start_date=at, end_date=at)
     promoted = "success" if failure is None and state == "success" else "upstream_failed"
@@ -315,10 +328,36 @@ def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session,
         "2 nights in a row failed, since 2026-01-12; the last good one is 2026-01-11.\n"
         "It changed nothing in production; the last version that a night put there is version "
         f"{version_ref.version} of {version_ref.name}, of 2026-01-11.\n"
-        "Next: look at the curves before it, change the learning rate or the data, then clear train.\n"
+        "Next: look at the curves before it, change the learning rate (in tune.space, where it is searched for) or the "
+        "data, then clear train and what follows it.\n"
         "Since the last good night: train.epochs 3 -> 5; other code of train."
     )
     assert _verdict(session, 1).failed_nights == 1
+
+
+def test_nights_come_in_the_order_of_their_days(session: Session) -> None:
+    """Broken: a night that is caught up with would follow one that is of a later day."""
+    _night(session, 3, "success")
+    _night(session, 4, "failed", NAN)
+    for day in (0, 1):
+        _night(session, day, "failed", NAN, asked_at=MIDNIGHT + (day + 7) * NIGHT)
+    assert (_verdict(session, 1).failed_nights, _verdict(session, 1).last_good) == (2, None)
+    late = _verdict(session, 4)
+    assert late.last_good is not None
+    assert (late.failed_nights, late.last_good.run) == (1, "flights@night_3")
+
+
+def test_a_change_of_the_dag_is_said_though_no_step_of_it_has_run(session: Session) -> None:
+    """Broken: who has changed the training would read that all is alike where validation fails."""
+    _night(session, 0, "success")
+    _night(session, 1, "failed", NAN)
+    tasks = Base.metadata.tables["task_instance"]
+    for day in (0, 1):
+        version = uuid4()
+        row = {"id": version, "version_number": day + 1, "dag_id": "flights", "bundle_name": BUNDLE}
+        put(session, "dag_version", row | {"created_at": MIDNIGHT, "last_updated": MIDNIGHT})
+        session.execute(tasks.update().where(tasks.c.run_id == f"night_{day}").values(dag_version_id=version))
+    assert _verdict(session, 1).changes == ["DAG version 1 -> 2"]
 
 
 def test_a_pipeline_that_has_never_been_good(session: Session) -> None:

@@ -196,8 +196,17 @@ export const Problem = ({ said, isOld }) =>
 /** A link, in the colour that Airflow's have. */
 export const To = (props) => h(Link, { color: "fg.info", ...props });
 
-/** Text as people and programs have written it, in its own lines. */
-export const Said = (props) => h(Text, { whiteSpace: "pre-wrap", overflowWrap: "anywhere", ...props });
+const REPORT = /((?:pipelines|experiments)\/[\w./-]+\/report\.[0-9a-f]{12}\.html)/;
+
+/** Text as people and programs have written it, in its own lines; the report that a step names is a link. */
+export const Said = ({ children, ...props }) =>
+  h(
+    Text,
+    { whiteSpace: "pre-wrap", overflowWrap: "anywhere", ...props },
+    String(children ?? "").split(REPORT).map((part, at) =>
+      at % 2 === 1 ? h(To, { key: at, href: address(`mlops/reports/${part}`) }, "report") : part,
+    ),
+  );
 
 export const Standing = ({ standing }) => h(Badge, { colorPalette: COLOURS[standing] }, WORDS[standing]);
 

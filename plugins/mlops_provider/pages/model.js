@@ -120,7 +120,7 @@ const Versions = ({ versions }) =>
       measured(each),
       h(Said, { fontSize: "sm" }, each.reason),
       // By keys of their own: a row may be another version's tomorrow, and what was asked of this one is not of that.
-      each.stage === "production" ? h(RollBack, { key: each.version, model: each.name, version: each.version })
+      each.stage === "production" && versions.some(({ stage }) => stage === "archived") ? h(RollBack, { key: each.version, model: each.name, version: each.version })
       : each.stage === "staging" ? h(AskProduction, { key: each.version, model: each.name, version: each.version })
       : null,
     ]),

@@ -345,7 +345,7 @@ export function RunPage({ id }) {
     verdict !== null && verdict.sentences.length > 0 && h(Sentences, { verdict }),
     h(Box, { as: "ul", role: "list", "aria-label": "Steps", padding: 0 }, stepsOf(run, events).map((step) => h(Step, { key: step.id, step, place, links: links[step.id] ?? [] }))),
     (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said: told, hasLinks: run.kind === "experiment" })),
-    search !== null && h(Search, search),
+    search !== null && (search.trials.length > 0 || !FINISHED.includes(run.state)) && h(Search, search),
     run.kind !== "rollback" && h(Curves, { id, events }),
     checkpoints.length > 0 &&
       h(

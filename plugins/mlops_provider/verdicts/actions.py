@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mlops_provider.exceptions import CanaryFailedError, StepLostError, StepOutageError
-from mlops_provider.operator_keys import CANARIES, PROMOTES, ROLLS_BACK, TRIES, VALIDATES
+from mlops_provider.operator_keys import CANARIES, PROMOTES, ROLLS_BACK, TRIES, TUNES, VALIDATES
 from mlops_provider.verdicts.happened import Ended
 
 MOVES: Final = (PROMOTES, CANARIES, ROLLS_BACK)
@@ -24,32 +24,43 @@ def action(tasks: Sequence[Ended], is_of_tasks: bool = True) -> str:
     :param tasks: in the order in which they ended
     :param is_of_tasks: whether one of them brought it about
     """
-    all_failed = [task for task in tasks if task.state == "failed"]
-    # Of a search some trials may fail: what ended the run comes after them, if it is not all of them.
-    failed = next((task for task in all_failed if task.operator != TRIES), all_failed[0] if all_failed else None)
-    if failed is None or not is_of_tasks:
+    failed = [task for task in tasks if task.state == "failed"]
+    if not failed or not is_of_tasks:
         return f"see what ended it, then clear the tasks of the run that have not ended well: {_GOES_ON}."
-    name, told = failed.name, failed.failure
+    first = _cause(failed)
+    # All that failed of a mapped task, such as the trials of a search.
+    several = sum(task.task_id == first.task_id for task in failed) > 1
+    name, told = first.task_id if several else first.name, first.failure
+    clear = f"clear {name} and what follows it"
     if told is None:
-        return f"read the log of {name}, then clear {name}."
+        return f"read the log of {name}, then {clear}."
     match told.type:
         case CanaryFailedError.__name__:
             return "look at the metrics of the canary; its version is archived, and the next night trains another."
         case StepLostError.__name__:
             why = f"look in the log of {name} whether memory, its machine or somebody ended it"
-            return f"{why}, then clear {name}: {_GOES_ON}."
+            return f"{why}, then {clear}: {_GOES_ON}."
         case StepOutageError.__name__:
-            return f"see that what it waited for answers (mlops doctor), then clear {name}: {_GOES_ON}."
-        case _ if failed.operator == VALIDATES and not told.retryable:
+            return f"see that what it waited for answers (mlops doctor), then {clear}: {_GOES_ON}."
+        case _ if first.operator == VALIDATES and not told.retryable:
             return (
                 f"read the report of {name}. If the data is wrong, correct it at its source: the next night reads it, "
-                f"and this one keeps its snapshot. If it is right, change the schema or the checks, then clear {name}."
+                f"and this one keeps its snapshot. If it is right, change the schema or the checks, then {clear}."
             )
         case _ if told.type == _NOT_FINITE:
-            return f"look at the curves before it, change the learning rate or the data, then clear {name}."
+            rate = "the learning rate (in tune.space, where it is searched for)"
+            return f"look at the curves before it, change {rate} or the data, then {clear}."
     if told.retryable:
-        return f"all tries failed; see whether the reason has passed, then clear {name}: {_GOES_ON}."
-    return f"change what {name} names, then clear {name}; what was committed before it stays."
+        correct = "correct the code or the settings if it is theirs, or see that it has passed"
+        return f"all tries failed: {correct}, then {clear}: {_GOES_ON}."
+    return f"change what {name} names, then {clear}; what was committed before it stays."
+
+
+def _cause(failed: Sequence[Ended]) -> Ended:
+    """Return the task that brought a run down: of a search some trials may fail, and it fails where all of them do."""
+    others = [task for task in failed if task.operator != TRIES]
+    trials = [task for task in failed if task.operator == TRIES]
+    return trials[0] if trials and (not others or others[0].operator == TUNES) else others[0]
 
 
 def production(state: str, tasks: Sequence[Ended], last: str) -> str:

@@ -36,6 +36,8 @@ class Facts:
     """What the steps returned, by task."""
     bundle: str = ""
     """Version of the DAG bundle, such as a commit; empty where the bundle has none."""
+    version: int | None = None
+    """Of the DAG, which Airflow counts up with each change of its tasks or their settings."""
 
 
 def changes(before: Facts, now: Facts) -> list[str]:
@@ -83,6 +85,8 @@ def _code(before: Facts, now: Facts) -> Iterator[str]:
     tasks = [task for task, digest in now.code.items() if digest and before.code.get(task, digest) != digest]
     if tasks:
         yield f"other code of {', '.join(tasks)}"
+    if before.version and now.version and before.version != now.version:
+        yield f"DAG version {before.version} -> {now.version}"
     if before.bundle and now.bundle and before.bundle != now.bundle:
         yield f"DAG bundle {before.bundle[:12]} -> {now.bundle[:12]}"
 

@@ -102,11 +102,8 @@ def night_of(session: Session, dag_id: str, run_id: str) -> Night | None:
 def last_good(session: Session, night: Night) -> Night | None:
     """Read the newest earlier run of the pipeline that ended well."""
     from airflow.models.dagrun import DagRun
-    from sqlalchemy import func
 
-    # Not by the index over run_after, by which PostgreSQL walks back through the nights of all pipelines.
-    newest = func.coalesce(DagRun.run_after, DagRun.queued_at).desc()
-    good = _columns().where(*_before(night), DagRun.state == "success").order_by(newest, DagRun.id.desc())
+    good = _columns().where(*_before(night), DagRun.state == "success").order_by(_due().desc(), DagRun.id.desc())
     row = session.execute(good.limit(1)).first()
     return None if row is None else Night(*row)
 
@@ -117,7 +114,7 @@ def failed_since(session: Session, night: Night, good: Night | None) -> list[dat
 
     failed = _columns().where(*_before(night), DagRun.state == "failed")
     if good is not None:
-        failed = failed.where(DagRun.run_after > good.run_after)
+        failed = failed.where(_due() > good.due_at)
     return sorted(Night(*row).due_at for row in session.execute(failed))
 
 
@@ -140,7 +137,18 @@ def _columns() -> Select[Any]:
 def _before(night: Night) -> Sequence[Any]:
     from airflow.models.dagrun import DagRun
 
-    return DagRun.dag_id == night.dag_id, DagRun.run_after < night.run_after
+    return DagRun.dag_id == night.dag_id, _due() < night.due_at
+
+
+def _due() -> Any:
+    """
+    As :attr:`Night.due_at`: nights that are caught up with, or run again, come in the order of their days. No index is
+    over it, and none would help: by the one over run_after PostgreSQL walks back through the nights of all pipelines.
+    """
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import func
+
+    return func.coalesce(DagRun.logical_date, DagRun.run_after)
 
 
 def last_promoted(session: Session, night: Night) -> str:
@@ -207,7 +215,20 @@ def facts(session: Session, night: Night) -> Facts:
         code={each.task_id: each.value for each in told if isinstance(each.value, str)},
         refs=_refs(session, night.dag_id, night.run_id),
         bundle=night.bundle_version or "",
+        version=_version(session, night),
     )
+
+
+def _version(session: Session, night: Night) -> int | None:
+    """Return the newest version of the DAG that a task of a run has run by."""
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import func, select
+
+    newest = select(func.max(DagVersion.version_number)).join(
+        TaskInstance, TaskInstance.dag_version_id == DagVersion.id
+    )
+    return session.scalar(newest.where(TaskInstance.dag_id == night.dag_id, TaskInstance.run_id == night.run_id))
 
 
 def _refs(session: Session, dag_id: str, run_id: str, task_id: str | None = None) -> dict[str, Ref]:

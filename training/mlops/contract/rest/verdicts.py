@@ -76,9 +76,10 @@ class Verdict(BaseModel):
         if self.changes is None:
             return ""
         if not self.changes:
-            return "Since the last good night, nothing is known to have changed."
+            alike = "settings, code, schema and rows are alike in the steps that it came to"
+            return f"Since the last good night: {alike}."
         return f"Since the last good night: {'; '.join(self.changes)}."
 
 
 def _day(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d}" if (moment.hour, moment.minute) == (0, 0) else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%Y-%m-%d}" if (moment.hour, moment.minute) == (0, 0) else f"{moment:%Y-%m-%d %H:%M} UTC"
