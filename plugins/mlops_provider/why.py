@@ -108,12 +108,12 @@ class _Run:
         yield f"{_name(task)} failed{tries}: {message}"
 
     def _failure(self, task: Mapping[str, Any]) -> Any:
-        """What a task has said of why it failed; None where it has not, or is one of a mapped one."""
-        return None if task["map_index"] != -1 else self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY)
+        """What a task has said of why it failed; None where it has not."""
+        return self._client.xcom(*self._ids, task["task_id"], FAILURE_KEY, task["map_index"])
 
     def _said(self, task: Mapping[str, Any]) -> tuple[str, str | None]:
         """
-        Why a task failed, in the step's own words, or else by the end of its log; as of each of a mapped task.
+        Why a task failed, in the step's own words, or else by the end of its log.
 
         :return: the message, and the report's key where there is one
         """

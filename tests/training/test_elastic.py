@@ -139,13 +139,22 @@ def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.gang
-def test_an_error_that_comes_back_is_not_tried_again(tmp_path: Path) -> None:
-    """Broken: a mistake in the user's loss would start the gang four times, each with all its data to load."""
-    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", do={"1:5!": "len(5)"}) as gang:
+@pytest.mark.parametrize(
+    ("raised", "said", "retryable"),
+    [
+        ("RuntimeError('mat1 and mat2 shapes cannot be multiplied')", "the same came after a restart", False),
+        ("RuntimeError('CUDA error: an illegal memory access')", "given up after 1 restarts", True),
+        ("OSError('No space left on device')", "given up after 1 restarts", True),
+    ],
+    ids=["code", "device", "disk"],
+)
+def test_an_error_that_comes_back_is_not_tried_again(tmp_path: Path, raised: str, said: str, retryable: bool) -> None:
+    """Broken: a mistake in the user's loss would start the gang twelve times, each with all its data to load."""
+    with started(tmp_path, "--nproc-per-node=2", "--max-restarts=3", do={"1:5!": f"raise {raised}"}) as gang:
         failure = gang.result()
     assert isinstance(failure, Failure), gang.log
-    assert failure.type == "TypeError"
-    assert "given up after 1 restarts" in failure.message
+    assert (failure.type, failure.retryable) == (raised.partition("(")[0], retryable)
+    assert said in failure.message
     assert starts(gang.notes) == [(2, 0), (2, 5)]
 
 

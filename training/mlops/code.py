@@ -15,8 +15,10 @@ import importlib.util
 import io
 import os
 import sys
+import traceback
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.abc import PathEntryFinder
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
@@ -47,6 +49,28 @@ def recipe_folder(home: Path, import_path: str) -> Path:
 def recipe_of(import_path: str) -> tuple[str, ...]:
     """Return the parts of the recipe's path: ``include``, ``<pipeline>``."""
     return _split(import_path)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeLine:
+    """A line of a recipe, ``include/taxi/model.py:24``."""
+
+    path: Path
+    """Relative to the project folder."""
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def recipe_line(error: BaseException, home: Path) -> RecipeLine | None:
+    """Return the last line of a recipe in the checkout that an error went through, if any."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(home / RECIPES):
+            return RecipeLine(path.relative_to(home), frame.lineno or 0, frame.name)
+    return None
 
 
 def load_attribute(import_path: str, home: Path) -> object:

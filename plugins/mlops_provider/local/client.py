@@ -148,11 +148,11 @@ class AirflowClient:
         body = {"chosen_options": [chosen], "params_input": dict(fields)}
         self.request("PATCH", _form(dag_id, run_id, task_id), json=body)
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """The value, or None."""
         path = f"{run_place(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         try:
-            return self.request("GET", path, params={"deserialize": "true"})["value"]
+            return self.request("GET", path, params={"deserialize": "true", "map_index": map_index})["value"]
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.NOT_FOUND:
                 return None

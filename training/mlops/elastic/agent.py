@@ -27,6 +27,7 @@ from mlops.elastic.failure_attribution import (
     blames_others,
     committed,
     first_failure,
+    is_of_code,
     result_path,
     say_the_same,
     symptom,
@@ -323,7 +324,8 @@ class Agent(SimpleElasticAgent):
             self._furthest, self._remaining_restarts = furthest, self._node.max_restarts
         num_restarts = self._node.max_restarts - self._remaining_restarts
         # MLflow is asked for when all is trained: processes that start again would wait for it, and hold the machine.
-        if not failure.retryable or failure.outage == MLFLOW or self._came_back(furthest, failure):
+        came_back = self._came_back(furthest, failure)
+        if not failure.retryable or failure.outage == MLFLOW or came_back:
             self._remaining_restarts = 0
         self._charged = furthest, failure
         self.outcome = failure
@@ -332,14 +334,17 @@ class Agent(SimpleElasticAgent):
         if self._broken:
             logger.warning("%s", failure.message)
             logger.warning("restarting the gang; %d restarts left", self._remaining_restarts)
+        elif came_back and is_of_code(failure):
+            said = f"{failure.message}; the same came after a restart from the last checkpoint: it is not tried again"
+            self.outcome = replace(failure, message=said, retryable=False)
         elif failure.retryable and self._node.max_restarts and failure.outage != MLFLOW:
             given_up = f"; given up after {num_restarts} restarts without a step more"
             self.outcome = replace(failure, message=failure.message + given_up)
         return RunResult(state=WorkerState.FAILED)
 
     def _came_back(self, step: int, failure: Failure) -> bool:
-        """Whether it is the last failure again. Before the first step it may wait for something to be there."""
-        if self._charged is None or step < 0:
+        """Whether it is the last failure again. Before the first step what is not of code may wait for something."""
+        if self._charged is None or (step < 0 and not is_of_code(failure)):
             return False
         last_step, last = self._charged
         return last_step == step and say_the_same(last, failure)

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from mlops.contract.refs import Ref
 from mlops.contract.step import INTERRUPTED, Failure, StepError, read_result
@@ -20,6 +21,11 @@ _LATE = re.compile(
     r"timed out (?:waiting|after)|wait timeout|collective operation timeout|has not said whether|have not written their"
 )
 _MISMATCH = re.compile(r"[^\n]*collective mismatch[^\n]*|[^\n]*mismatch between collectives[^\n]*", re.IGNORECASE)
+_OF_CODE: Final = frozenset({"RuntimeError", "ValueError", "TypeError", "KeyError", "IndexError"})
+"""Types of errors that a mistake in code, or data that it cannot bear, shows itself by."""
+_OF_MACHINE: Final = re.compile(
+    r"cuda|cudnn|cublas|nccl|hip error|device|memory|no space|too many open files", re.IGNORECASE
+)
 _PLACE = re.compile(r"rank \d+ of \d+ on \S+")
 _TOLD_OF = re.compile(r"\brank (\d+): ")
 
@@ -189,6 +195,15 @@ def blames_connection(failure: Failure) -> bool:
 def say_the_same(one: Failure, other: Failure) -> bool:
     """Whichever rank says it: of several that fail alike, another may be the first each time."""
     return one.type == other.type and _PLACE.sub("", one.message) == _PLACE.sub("", other.message)
+
+
+def is_of_code(failure: Failure) -> bool:
+    """
+    Whether a failure that has come back at the same step follows from code and data alone, and not from the machine.
+
+    torch says ``RuntimeError`` of shapes as of devices and connections.
+    """
+    return failure.type in _OF_CODE and not blames_others(failure) and not _OF_MACHINE.search(failure.message)
 
 
 def _how(exit_code: int, kills: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from mlops.contract.extensions import RECIPES
+from mlops.code import recipe_line
 from mlops.contract.step import StepError
 
 
@@ -42,12 +41,5 @@ class Problems:
         except StepError as error:
             self.add(*keys, message=str(error))
         except Exception as error:  # code of a recipe may raise anything
-            self.add(*keys, message=f"{self._line(error)}{type(error).__name__}: {error}")
-
-    def _line(self, error: Exception) -> str:
-        """Return the last line of a recipe that an error went through: ``include/taxi/model.py:24: ``."""
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            path = Path(frame.filename)
-            if path.is_relative_to(self.home / RECIPES):
-                return f"{path.relative_to(self.home)}:{frame.lineno}: "
-        return ""
+            line = recipe_line(error, self.home)
+            self.add(*keys, message=f"{f'{line}: ' if line else ''}{type(error).__name__}: {error}")

@@ -27,6 +27,7 @@ from mlops.contract.step import (
 from mlops.data.snapshots.deprecation import refuse_deprecated
 from mlops.process import ProcessSettings
 from mlops.steps import StepContext
+from mlops.steps.mistakes import failure_of
 from mlops.steps.ref_verification import verify_inputs
 from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
 from mlops.store import Store
@@ -162,14 +163,16 @@ def report(work: Callable[[StepInput, ProcessSettings], Ref | None]) -> Ref | Fa
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     deployment = ProcessSettings.from_environment()
     sys.path.insert(0, str(deployment.home))  # include/ is imported from there
+    document: StepInput | None = None
     outcome: Ref | Failure | None
     try:
-        outcome = work(StepInput.load(Path(sys.argv[-1]).read_text()), deployment)
+        document = StepInput.load(Path(sys.argv[-1]).read_text())
+        outcome = work(document, deployment)
     except Exception as error:
         # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
         if not isinstance(error, StepError):
             traceback.print_exc(file=sys.stdout)
-        outcome = Failure.of(error)
+        outcome = failure_of(error, document, deployment.home)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from mlops.code import recipe_line
 from mlops.contract.step import BadConfigError
 
 _FOUND: Final = r"(.+?) (?:does not have a deterministic implementation|defaults to a non-deterministic algorithm)"
@@ -116,9 +116,6 @@ def _instead(operation: str) -> str:
 
 
 def _place(error: BaseException, home: Path) -> str:
-    """The recipe's innermost line; there is none in a backward pass."""
-    recipes = home / "include"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(recipes):
-            return f"at {Path(frame.filename).relative_to(home)}:{frame.lineno}, in {frame.name}"
-    return "in the backward pass or the library"
+    found = recipe_line(error, home)
+    # There is none in a backward pass.
+    return f"at {found}, in {found.function}" if found else "in the backward pass or the library"

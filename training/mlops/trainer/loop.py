@@ -376,7 +376,8 @@ class Trainer:
         saved = self._last_listed()
         raise NonFiniteLossError(
             f"the {what} is not finite in epoch {taken.epoch}, step {taken.step_in_epoch}, on training samples "
-            f"{shown}: look for extreme or missing features there, or lower train.learning_rate; "
+            f"{shown}: look for extreme or missing features there, or lower the learning rate, here "
+            f"{self._learning_rate:.4g} (train.learning_rate, or its range in tune.space); "
             + (f"the last good checkpoint is that of step {saved.step}" if saved else "no checkpoint was found"),
             epoch=taken.epoch,
             step=taken.step_in_epoch,

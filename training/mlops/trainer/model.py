@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _REFERENCES: Final = 3
 """To an object that nobody has kept: of the caller, of the function that asks, and of the question."""
+_OF_CODE: Final = (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""What a factory raises that does not fit its arguments, or has a mistake."""
 Loss = Callable[[nn.Module, Batch], Tensor]
 """One value per sample, ``[B]``."""
 
@@ -58,10 +60,10 @@ def build_model(
     try:
         with arguments.noted() as read:
             model = factory(arguments)
-    except (AttributeError, TypeError, ValueError) as error:
+    except _OF_CODE as error:
         raise BadConfigError(
             f"train.model: {import_path} failed on {', '.join(f'{name}={value}' for name, value in given.items())}, "
-            f"model_args={dict(model_args)}: {error}"
+            f"model_args={dict(model_args)}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(model, nn.Module):
         raise BadConfigError(f"train.model: {import_path} must return a torch.nn.Module, got {type(model).__name__}")
