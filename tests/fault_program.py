@@ -36,7 +36,8 @@ from mlops.steps.execution import report
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.health import Heartbeat
-from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.job import TrainingJob
+from mlops.trainer.loop import Trainer
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import join, seed_everything
 from mlops.trainer.strategies import build_strategy

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from mlops.contract.rest import MOST_POINTS
+from mlops.contract.rest import MOST_POINTS, TrainingProgress
 from mlops_provider.gathering import gather
 from mlops_provider.mlflow_rest import MlflowReader, check, document_of, field_of
+from mlops_provider.progress import pairs_of, progress_of
 
 _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+RUNNING: Final = "RUNNING"
 _AT_ONCE: Final = 8
 _PAGE: Final = 1000
 
@@ -25,6 +27,8 @@ class Tracked:
     """The newest step of each metric."""
     place: str
     """Of the training in the store; empty where it has none there."""
+    progress: TrainingProgress | None
+    """How far it is; None where it has ended, or does not say how long it is."""
 
 
 class CurveName(NamedTuple):
@@ -56,11 +60,11 @@ class Tracking(MlflowReader):
         :param experiment: of MLflow
         :raises MlflowError: where MLflow cannot be reached, or refuses
         """
-        found = await self._get("experiments/get-by-name", "experiment", experiment_name=experiment)
-        if found is None:
+        experiment_id = await self.experiment(experiment)
+        if experiment_id is None:
             return []
         body: dict[str, Any] = {
-            "experiment_ids": [found["experiment_id"]],
+            "experiment_ids": [experiment_id],
             "filter": f"tags.`mlops.airflow.dag_id` = '{dag_id}' and tags.`mlops.airflow.run_id` = '{run_id}'",
             "order_by": ["attributes.start_time"],
             "max_results": _PAGE,
@@ -72,6 +76,26 @@ class Tracking(MlflowReader):
             if not (token := page.get("next_page_token")):
                 return runs
             body["page_token"] = token
+
+    async def under_way(self, experiment_ids: Sequence[str]) -> list[Mapping[str, Any]]:
+        """
+        Find the newest runs that have not ended, as MLflow answers them; some of them may have been left so.
+
+        :raises MlflowError: where MLflow cannot be reached, or refuses
+        """
+        body = {
+            "experiment_ids": list(experiment_ids),
+            "filter": f"attributes.status = '{RUNNING}'",
+            "order_by": ["attributes.start_time DESC"],
+            "max_results": _PAGE,
+        }
+        found: list[Mapping[str, Any]] = (await self._ask("POST", "runs/search", json=body)).get("runs", [])
+        return found
+
+    async def experiment(self, name: str) -> str | None:
+        """Find the id of an experiment by its name; None where there is none."""
+        found = await self._get("experiments/get-by-name", "experiment", experiment_name=name)
+        return None if found is None else str(found["experiment_id"])
 
     async def run(self, run_id: str) -> Tracked | None:
         """Find one by its id."""
@@ -132,7 +156,10 @@ class Tracking(MlflowReader):
 def _tracked(run: Mapping[str, Any]) -> Tracked:
     info = run["info"]
     latest = {each["key"]: int(each.get("step", 0)) for each in run.get("data", {}).get("metrics", [])}
-    tags = {each["key"]: each["value"] for each in run.get("data", {}).get("tags", [])}
     return Tracked(
-        run_id=info["run_id"], name=info.get("run_name", ""), latest=latest, place=tags.get("mlops.place", "")
+        run_id=info["run_id"],
+        name=info.get("run_name", ""),
+        latest=latest,
+        place=pairs_of(run, "tags").get("mlops.place", ""),
+        progress=progress_of(run) if info.get("status") == RUNNING else None,
     )

@@ -11,6 +11,7 @@ import httpx
 import tenacity
 
 from mlops.contract import outages
+from mlops.contract.durations import duration
 from mlops.contract.outages import STORE, FailureClass, classify_status, classify_store_error
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
@@ -188,8 +189,3 @@ def store_errors(store: str, doing: str) -> Iterator[None]:
                 raise StepFailedError(said) from error
             case _:
                 raise StepRetryableError(said) from error
-
-
-def duration(seconds: float) -> str:
-    """For people."""
-    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds:.0f} s"

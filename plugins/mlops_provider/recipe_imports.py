@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from mlops.contract.code_files import code_files
 from mlops.contract.public_names import MODULE_OF
-from mlops.contract.step import code_files
 
 OURS = ("mlops", "mlops_provider")
 

@@ -874,6 +874,7 @@ def test_airflow_decides_who_may(airflow: LiveAirflow, tried: dict[str, Any]) ->
         "/pipelines/runs",
         "/hpo/studies",
         "/nights",
+        "/runs/{run}/progress",
         "/runs/{run}/verdict",
         "/tonight/stream",
         "/tonight",

@@ -413,12 +413,19 @@ def _watch_night(airflow: LiveAirflow, day: int) -> str:
         line = page.get_by_role("listitem").filter(has=name)
         line.wait_for()
         airflow.hold("train", 5.0)
+        airflow.hold("step", 1.0)
         run_id = airflow.trigger(day)
         line.get_by_text("running", exact=True).wait_for()
         while not (airflow.states(run_id).get("train") == "running" and airflow.links(run_id, "train")["Curves"]):
             assert airflow.states(run_id).get("train") != "success", "a training leads to its curves from its beginning"
             time.sleep(0.1)
         airflow.hold("train", 0.0)
+        # In slow motion.
+        bar = line.get_by_role("progressbar", name=re.compile("^Progress: events 2024-01"))
+        bar.wait_for()
+        line.get_by_text(re.compile(r"[1-9]\d* of \d+ steps, loss .*, up to \d+ s left, goodput \d+ %")).wait_for()
+        keep(page, "training_1400_light")
+        airflow.hold("step", 0.0)
         name.click()
         page.get_by_role("img", name=re.compile("^validation")).first.wait_for()
         verdict = re.compile(r"^(Nothing goes into production|Version \d+ of events is in production)")

@@ -26,6 +26,7 @@ from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.evaluate import EvaluateOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.rollback import RollbackOperator
+from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TrialOperator, TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
 from mlops_provider.verdicts.actions import action, production
@@ -36,6 +37,7 @@ from mlops_provider.verdicts.reading import night_of
 
 MIDNIGHT = datetime(2026, 1, 11, tzinfo=UTC)
 NIGHT = timedelta(days=1)
+MODEL = {"include/x/model.py": "1", "include/x/features.py": "2"}
 
 
 def told(message: str, kind: str = "StepFailedError", *, retryable: bool = False) -> Failure:
@@ -45,7 +47,7 @@ def told(message: str, kind: str = "StepFailedError", *, retryable: bool = False
 def test_operators_are_known_by_their_names() -> None:
     names = {name for name in vars(operator_keys).values() if str(name).endswith("Operator")}
     known = (
-        TrialOperator, TuneOperator, ApproveOperator, EvaluateOperator, ValidateOperator, CanaryOperator,
+        TrainOperator, TrialOperator, TuneOperator, ApproveOperator, EvaluateOperator, ValidateOperator, CanaryOperator,
         PromoteOperator, RollbackOperator, ExperimentOperator,
     )  # fmt: skip
     assert names == {each.__name__ for each in known}
@@ -251,13 +253,18 @@ def test_code_and_data_that_were_changed_are_named(version_ref: ModelVersionRef)
     snapshot, validation = version_ref.ancestor(DatasetRef), version_ref.ancestor(ValidationRef)
     features = version_ref.ancestor(FeaturesRef)
     before = Facts(
-        code={"features": "a", "train": "b", "evaluate": "", "tune": "c"},
+        code={"features": MODEL | {"include/x/old.py": "3"}, "train": MODEL, "evaluate": {}, "tune": {"gone.py": "4"}},
         refs={"ingest": snapshot, "validate": validation, "features": features},
         bundle="1" * 40,
     )
     assert changes(before, before) == []
     now = Facts(
-        code={"features": "z", "train": "y", "evaluate": "x"},
+        code={
+            "features": MODEL | {"include/x/model.py": "9"},
+            "train": MODEL | {"include/x/model.py": "9"},
+            "evaluate": {f"rules/{number}.py": "5" for number in range(6)},
+            "predict": {"include/y/model.py": "6"},
+        },
         refs={
             "ingest": replace(snapshot, num_rows=snapshot.num_rows // 2, schema_hash="other"),
             "validate": replace(validation, schema_sha256="other"),
@@ -266,7 +273,8 @@ def test_code_and_data_that_were_changed_are_named(version_ref: ModelVersionRef)
         bundle="2" * 40,
     )
     assert changes(before, now) == [
-        "other code of features, train, evaluate",
+        "changed include/x/model.py, include/x/old.py (gone), "
+        "rules/0.py (new), rules/1.py (new), rules/2.py (new), and 3 more",
         "DAG bundle 111111111111 -> 222222222222",
         "other columns or types in the snapshot of ingest",
         f"rows of ingest {snapshot.num_rows} -> {snapshot.num_rows // 2}",
@@ -310,10 +318,10 @@ def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session,
     good = _night(session, 0, "success")
     add_xcom(session, good, "night_0", "promote", "return_value", version_ref.to_wire(), MIDNIGHT)
     add_rendered(session, "night_0", "train", {"settings": {"epochs": 3}})
-    add_xcom(session, good, "night_0", "train", "code", "a", MIDNIGHT)
+    add_xcom(session, good, "night_0", "train", "code", MODEL, MIDNIGHT)
     for day in (1, 2):
         failed = _night(session, day, "failed", NAN)
-        add_xcom(session, failed, f"night_{day}", "train", "code", "b", MIDNIGHT)
+        add_xcom(session, failed, f"night_{day}", "train", "code", MODEL | {"include/x/model.py": "9"}, MIDNIGHT)
         add_rendered(session, f"night_{day}", "train", {"settings": {"epochs": 5}})
     _night(session, 3, "success")
     found = _verdict(session, 2)
@@ -322,7 +330,7 @@ def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session,
     assert (found.failed_nights, found.failed_since) == (2, MIDNIGHT + NIGHT)
     assert found.last_good is not None
     assert found.last_good.run == "flights@night_0"
-    assert found.changes == ["train.epochs 3 -> 5", "other code of train"]
+    assert found.changes == ["train.epochs 3 -> 5", "changed include/x/model.py"]
     assert note_of(found) == (
         "train failed: the loss is not finite\n\n"
         "2 nights in a row failed, since 2026-01-12; the last good one is 2026-01-11.\n"
@@ -330,7 +338,7 @@ def test_a_night_that_failed_is_held_against_the_last_good_one(session: Session,
         f"{version_ref.version} of {version_ref.name}, of 2026-01-11.\n"
         "Next: look at the curves before it, change the learning rate (in tune.space, where it is searched for) or the "
         "data, then clear train and what follows it.\n"
-        "Since the last good night: train.epochs 3 -> 5; other code of train."
+        "Since the last good night: train.epochs 3 -> 5; changed include/x/model.py."
     )
     assert _verdict(session, 1).failed_nights == 1
 

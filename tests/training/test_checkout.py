@@ -7,7 +7,7 @@ import pytest
 
 from mlops import checkout
 from mlops.checkout import check_out, holds, uncommitted
-from mlops.contract.step import code_digest
+from mlops.contract.code_files import code_digest
 
 
 def git(folder: Path, *arguments: str) -> str:

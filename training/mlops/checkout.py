@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlops.contract.step import CODE_SUFFIXES, BadConfigError
+from mlops.contract.code_files import CODE_SUFFIXES
+from mlops.contract.step import BadConfigError
 
 CODE_FOLDERS: Final = ("include", "plugins", "training")
 """

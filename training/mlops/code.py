@@ -24,14 +24,17 @@ from importlib.abc import PathEntryFinder
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from mlops.contract.code_files import code_files
 from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe
-from mlops.contract.step import BadConfigError, StepError, code_files
+from mlops.contract.step import BadConfigError, StepError
 
 # The oldest date a zip can hold: with it, equal files give equal bytes.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 SpecT = TypeVar("SpecT")
+_BUNDLE: Final = "_bundle_"
+"""Begins the name of the package that stored code is imported as."""
 
 
 def recipe_folder(home: Path, import_path: str) -> Path:
@@ -56,7 +59,7 @@ class RecipeLine:
     """A line of a recipe, ``include/taxi/model.py:24``."""
 
     path: Path
-    """Relative to the project folder."""
+    """Relative to the project folder; of stored code, to the recipe's own."""
     line: int
     function: str
 
@@ -65,11 +68,14 @@ class RecipeLine:
 
 
 def recipe_line(error: BaseException, home: Path) -> RecipeLine | None:
-    """Return the last line of a recipe in the checkout that an error went through, if any."""
+    """Return the last line of a recipe, in the checkout or as it was stored, that an error went through, if any."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_relative_to(home / RECIPES):
             return RecipeLine(path.relative_to(home), frame.lineno or 0, frame.name)
+        bundles = [at for at, part in enumerate(path.parts) if part.startswith(_BUNDLE)]
+        if bundles:
+            return RecipeLine(Path(*path.parts[bundles[0] + 1 :]), frame.lineno or 0, frame.name)
     return None
 
 
@@ -110,7 +116,7 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
 
     :param scratch: a folder for the unpacked files; must stay as long as the code is in use
     """
-    package = f"_bundle_{hashlib.sha256(data).hexdigest()[:12]}"
+    package = f"{_BUNDLE}{hashlib.sha256(data).hexdigest()[:12]}"
     folder = scratch / package
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(folder)

@@ -43,7 +43,8 @@ from mlops.objectives.objective import load_objective
 from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.health import Heartbeat
-from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.job import TrainingJob
+from mlops.trainer.loop import Trainer
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.memory.seats import seats_from_environment
 from mlops.trainer.optimizer import build_optimizer

@@ -11,6 +11,7 @@ from mlops_provider.api import (
     events,
     metrics,
     models,
+    progress,
     registration,
     releases,
     runs,
@@ -36,6 +37,7 @@ app.include_router(checkpoints.router)
 app.include_router(datasets.router)
 app.include_router(events.router)
 app.include_router(models.router)
+app.include_router(progress.router)
 app.include_router(registration.router)
 app.include_router(releases.router)
 app.include_router(studies.router)

@@ -132,7 +132,7 @@ def _reader(run: Mapping[str, Any], mlflow: Mlflow) -> Callable[[], Awaitable[li
 
     async def read() -> list[Point]:
         async with Tracking.open(*mlflow) as tracking:
-            new = await tracking.points(await _own(run, tracking), known)
+            new = await tracking.points(await own_trainings(run, tracking), known)
         for point in new:
             known[point.curve] = max(point.step, known.get(point.curve, -1))
         points.extend(new)
@@ -161,7 +161,7 @@ async def _all_points(
 
 async def trainings_of(run: Mapping[str, Any], tracking: Tracking, airflow: Airflow) -> list[Tracked]:
     """Find what MLflow has of a run of Airflow, trainings included that an experiment has found done."""
-    found = await _own(run, tracking)
+    found = await own_trainings(run, tracking)
     if tried_out(run["dag_id"]) and run["state"] == "success":
         result = await xcom(run, TASK, "return_value", airflow) or {}
         there = {each.run_id for each in found}
@@ -172,7 +172,7 @@ async def trainings_of(run: Mapping[str, Any], tracking: Tracking, airflow: Airf
     return found
 
 
-async def _own(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
+async def own_trainings(run: Mapping[str, Any], tracking: Tracking) -> list[Tracked]:
     """What MLflow has of a run of Airflow."""
     dag_id: str = run["dag_id"]
     owner = dag_id

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from mlops.contract.rest import STANDINGS, Judged, Night, PipelineTonight, Question, Standing
 from mlops_provider.airflow_pages import dag_page, form_page, run_page
-from mlops_provider.operator_keys import PROMOTES
+from mlops_provider.operator_keys import PROMOTES, TRAINS, TRIES
 from mlops_provider.verdicts import happened
 from mlops_provider.verdicts.document import happened_in
 
@@ -68,6 +68,7 @@ def standing_of(found: Shown) -> PipelineTonight:
         since=since,
         run=None if found.run_id is None else f"{found.dag_id}@{found.run_id}",
         questions=[_question(task, found.dag_id, str(found.run_id)) for task in asked],
+        trainings=[],
         is_paused=found.is_paused,
         next_run=None if found.is_paused else found.next_run,
         airflow=place,
@@ -92,6 +93,11 @@ def night_of(found: Shown, due_at: datetime, evaluation: Judged | None) -> Night
         judged=evaluation,
         airflow=told.airflow,
     )
+
+
+def trains(found: Shown) -> bool:
+    """Return whether a training of the run is under way, or waits to go on."""
+    return any(task.operator in (TRAINS, TRIES) and task.state in (*AT_WORK, *WAITING) for task in found.tasks)
 
 
 def without_questions(found: Shown) -> Shown:

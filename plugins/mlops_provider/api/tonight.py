@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -13,12 +13,13 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
-from mlops.contract.rest import MOST_RUNS, Nights, Tonight
+from mlops.contract.rest import MOST_RUNS, Nights, Tonight, TrainingProgress, Trainings
 from mlops_provider.api import tables
 from mlops_provider.api.problems import DOCUMENTED, Problem
+from mlops_provider.api.progress import trainings_under_way
 from mlops_provider.api.rights import READ, rights
 from mlops_provider.api.shared import RETRY_MILLISECONDS, STREAM_SECONDS, Shared
-from mlops_provider.api.standings import CANNOT_READ, Shown, night_of, standing_of, urgency, without_questions
+from mlops_provider.api.standings import CANNOT_READ, Shown, night_of, standing_of, trains, urgency, without_questions
 
 router = APIRouter(tags=["tonight"], responses=DOCUMENTED)
 
@@ -28,36 +29,51 @@ _LOOK_SECONDS: Final = 1.0
 _DAG_PATTERN: Final = r"^[\w.-]+$"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """What all are shown, whoever may read it."""
+
+    pipelines: Sequence[Shown]
+    trainings: Mapping[str, Sequence[TrainingProgress]]
+    """By run, ``DAG@RUN``."""
+    problems: Mapping[str, str]
+    """Why they are not known, by pipeline."""
+
+
 @router.get("/tonight")
 async def tonight(user: GetUserDep) -> Tonight:
     """List how the pipelines stand that the asker may read, those that need a person first."""
-    return await run_in_threadpool(_tonight, await _shared.look(), user)
+    found = await _shared.look()
+    return _with_trainings(await run_in_threadpool(_tonight, found.pipelines, user), found)
 
 
-async def _look_first() -> Sequence[Shown]:
+async def _look_first() -> Looked:
     """Before the answer begins: what fails then is an error, and not a stream that ends."""
     return await _shared.look()
 
 
 @router.get("/tonight/stream", response_class=EventSourceResponse)
-async def stream(
-    user: GetUserDep, found: Annotated[Sequence[Shown], Depends(_look_first)]
-) -> AsyncIterator[ServerSentEvent]:
+async def stream(user: GetUserDep, found: Annotated[Looked, Depends(_look_first)]) -> AsyncIterator[ServerSentEvent]:
     """
-    The same live: event `tonight` at once, and again when something has changed. It ends after some seconds; browsers
-    open it again by themselves, and then log in again, too.
+    The same live: event `tonight` at once, and again when something has changed; event `trainings` where that is only
+    how far these are. It ends after some seconds; browsers open it again by themselves, and then log in again, too.
     """
     begun = time.monotonic()
     before: Sequence[Shown] | None = None
-    told: Tonight | None = None
+    permitted = told = Tonight(pipelines=[], problem="")
     yield ServerSentEvent(retry=RETRY_MILLISECONDS)
     while time.monotonic() < begun + STREAM_SECONDS:
-        if found != before:
+        is_first, stood = before is None, permitted
+        if found.pipelines != before:
             # What the user may read is asked for only then: with many pipelines that takes longer than all else.
-            before, now = found, await run_in_threadpool(_tonight, found, user)
-            if now != told:
-                told = now
-                yield ServerSentEvent(event="tonight", data=now)
+            before, permitted = found.pipelines, await run_in_threadpool(_tonight, found.pipelines, user)
+        now = _with_trainings(permitted, found)
+        if is_first or permitted != stood:
+            yield ServerSentEvent(event="tonight", data=now)
+        elif now != told:
+            trainings = {each.name: each.trainings for each in now.pipelines if each.trainings}
+            yield ServerSentEvent(event="trainings", data=Trainings(trainings=trainings, problem=now.problem))
+        told = now
         await asyncio.sleep(_LOOK_SECONDS)
         found = await _shared.look()
 
@@ -91,7 +107,17 @@ def _nights(user: Any, pipeline: str, limit: int) -> Nights:
 
 def _tonight(found: Sequence[Shown], user: Any) -> Tonight:
     told = [standing_of(each) for each in _permitted(found, user)]
-    return Tonight(pipelines=sorted(told, key=urgency))
+    return Tonight(pipelines=sorted(told, key=urgency), problem="")
+
+
+def _with_trainings(told: Tonight, found: Looked) -> Tonight:
+    """Add how far the trainings are of the pipelines that are told of."""
+    pipelines = [
+        each.model_copy(update={"trainings": list(found.trainings.get(each.run or "", ()))}) for each in told.pipelines
+    ]
+    problems = sorted({found.problems[each.name] for each in pipelines if each.name in found.problems})
+    problem = f"How far some trainings are is not known: {'; '.join(problems)}" if problems else ""
+    return Tonight(pipelines=pipelines, problem=problem)
 
 
 def _permitted(found: Sequence[Shown], user: Any) -> Iterator[Shown]:
@@ -109,11 +135,19 @@ def _permitted(found: Sequence[Shown], user: Any) -> Iterator[Shown]:
         yield each if may(each.dag_id, "HITL_DETAIL") else without_questions(each)
 
 
-def _look() -> Sequence[Shown]:
+async def _look() -> Looked:
+    found = await run_in_threadpool(_look_at_pipelines)
+    runs = [(each.dag_id, str(each.run_id)) for each in found if trains(each)]
+    trainings, problems = await trainings_under_way(runs)
+    by_run = {f"{dag_id}@{run_id}": several for (dag_id, run_id), several in trainings.items()}
+    return Looked(pipelines=found, trainings=by_run, problems=problems)
+
+
+def _look_at_pipelines() -> Sequence[Shown]:
     from airflow.utils.session import create_session
 
     with create_session(scoped=False) as session:
         return tables.pipelines(session)
 
 
-_shared: Final = Shared(lambda: run_in_threadpool(_look), pause=_FRESH_SECONDS)
+_shared: Final = Shared(_look, pause=_FRESH_SECONDS)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
+from mlops.contract.code_files import code_digest, files_told
 from mlops.contract.refs import Ref, RefError, ref_of
 from mlops.contract.section import NAME_PATTERN, Section, SpecError, check_section
 from mlops.contract.settings import decisive, flat_settings, replaced_settings
-from mlops.contract.step import STEPS, Failure, StepInput, code_digest, run_key
+from mlops.contract.step import STEPS, Failure, StepInput, run_key
 from mlops_provider.connections import secret_environment
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepOutageError, StepRetryableError
@@ -262,7 +263,8 @@ class StepOperator(BaseOperator):
         try:
             launch = self.launch(Asked.of(context, self.upstream), deployment)
             if launch.input.code_paths:
-                context["ti"].xcom_push(key=CODE_KEY, value=launch.input.code)
+                files = files_told(deployment.home, launch.input.code_paths)
+                context["ti"].xcom_push(key=CODE_KEY, value=files)
             name = self.launcher or deployment.launcher
             index = -1 if (index := context["ti"].map_index) is None else index
             launcher = launcher_class(name).of(

@@ -108,8 +108,9 @@ export function useLooks(look, isOver, key) {
  * Watch a stream of the server that tells all of it with each event, while somebody looks at the page.
  *
  * @param path below our own API
+ * @param parts by event, what makes of what was found before, and of what that event tells, what is found now
  */
-export function useTold(path, event) {
+export function useTold(path, event, parts = {}) {
   const [found, setFound] = useState(null);
   const [problem, setProblem] = useState("");
   useEffect(() => {
@@ -134,13 +135,15 @@ export function useTold(path, event) {
       source?.close();
       waiting = setTimeout(why, SILENT_MS);
       source = new EventSource(api(path));
-      source.addEventListener(event, ({ data }) => {
+      const told = (part) => ({ data }) => {
         clearTimeout(waiting);
         waiting = setTimeout(why, SILENT_MS);
         failures = 0;
-        setFound(JSON.parse(data));
+        setFound((before) => part(before, JSON.parse(data)));
         setProblem("");
-      });
+      };
+      source.addEventListener(event, told((_, now) => now));
+      for (const [name, part] of Object.entries(parts)) source.addEventListener(name, told(part));
       source.addEventListener("error", () => {
         // A browser opens it again by itself, but not after an answer that is none.
         if (source.readyState !== EventSource.CLOSED) return;
@@ -186,6 +189,55 @@ export function useTitle(title) {
     };
   }, [title]);
 }
+
+export const duration = (seconds) =>
+  seconds < 120 ? `${Math.round(seconds)} s`
+  : seconds < 7200 ? `${Math.round(seconds / 60)} min`
+  : `${(seconds / 3600).toFixed(1)} h`;
+
+const STALE_MS = 180_000;
+
+/** How far a training is, as a bar and in words. */
+export function Progress({ training }) {
+  const { name, step, num_steps: steps, loss, seconds_left: left, goodput, told_at: at } = training;
+  const isStale = at !== null && Date.now() - Date.parse(at) > STALE_MS;
+  const words = [
+    `${number(step, 9)} of ${number(steps, 9)} steps`,
+    loss !== null && `loss ${number(loss, 4)}`,
+    left !== null && `up to ${duration(left)} left`,
+    goodput !== null && `goodput ${Math.floor(100 * goodput)} %`,
+  ];
+  return h(
+    Box,
+    { as: "li", listStyleType: "none", fontSize: "sm", marginTop: 1 },
+    h(
+      Box,
+      {
+        role: "progressbar", "aria-label": `Progress: ${name}`, "aria-valuemin": 0, "aria-valuemax": steps, "aria-valuenow": step,
+        height: "6px", borderRadius: "full", background: "bg.emphasized", overflow: "hidden",
+      },
+      h(Box, { height: "100%", width: `${(100 * step) / Math.max(1, steps)}%`, background: "blue.solid" }),
+    ),
+    h(
+      Text,
+      { fontSize: "sm" },
+      `${name}: ${words.filter(Boolean).join(", ")}`,
+      isStale && h(Text, { as: "span", color: "fg.warning" }, ", ", h(Moment, { at, before: "last heard of " })),
+    ),
+  );
+}
+
+const MOST_BARS = 5;
+
+export const Trainings = ({ trainings }) =>
+  trainings.length === 0
+    ? null
+    : h(
+        Box,
+        { as: "ul", role: "list", "aria-label": "Trainings", padding: 0, marginY: 1 },
+        trainings.slice(0, MOST_BARS).map((training) => h(Progress, { key: training.run, training })),
+        trainings.length > MOST_BARS && h(Text, { as: "li", fontSize: "sm", listStyleType: "none" }, `and ${trainings.length - MOST_BARS} more`),
+      );
 
 export const Moment = ({ at, before = "" }) =>
   h("time", { dateTime: at, title: new Date(at).toLocaleString() }, `${before}${ago(at)}`);

@@ -2,7 +2,8 @@
 
 import { Chart } from "./chart.js";
 import {
-  address, api, ask, askAirflow, Moment, NoPipeline, number, Problem, Rows, Said, Tab, To, useLooks, useTitle, utc,
+  address, api, ask, askAirflow, duration, Moment, NoPipeline, number, Problem, Rows, Said, Tab, To, Trainings, useLooks, useTitle,
+  utc,
 } from "./common.js";
 import { Search } from "./search.js";
 
@@ -20,10 +21,6 @@ const AGAIN_MS = 10_000;
 const MOST_EVENTS = 200;
 const MOST_CHECKPOINTS = 20;
 
-const duration = (seconds) =>
-  seconds < 120 ? `${Math.round(seconds)} s`
-  : seconds < 7200 ? `${Math.round(seconds / 60)} min`
-  : `${(seconds / 3600).toFixed(1)} h`;
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
 const searched = new Map(); // what a search has found, by run, and how much of it had ended when that was asked
@@ -61,20 +58,24 @@ async function look(id, signal) {
   const place = `runs/${encodeURIComponent(id)}`;
   const run = await ask(place, signal);
   // Where one of them cannot be read, the rest is worth seeing.
-  const [events, checkpoints, verdict, search] = await Promise.allSettled([
+  const [events, checkpoints, verdict, search, progress] = await Promise.allSettled([
     ask(`${place}/events`, signal),
     run.kind === "rollback" ? { checkpoints: [] } : ask(`${place}/checkpoints`, signal),
     verdictOf(place, run, signal),
     searchOf(id, run, signal),
+    FINISHED.includes(run.state) ? { trainings: [] } : ask(`${place}/progress`, signal),
   ]);
   const links = await linksOf(id, run.tasks, signal);
-  const problems = [events, checkpoints, verdict, search].filter((each) => each.status === "rejected").map((each) => each.reason.message);
+  const problems = [events, checkpoints, verdict, search, progress]
+    .filter((each) => each.status === "rejected")
+    .map((each) => each.reason.message);
   return {
     run,
     events: events.value?.events ?? [],
     checkpoints: checkpoints.value?.checkpoints ?? [],
     verdict: verdict.value ?? null,
     search: search.value ?? null,
+    trainings: progress.value?.trainings ?? [],
     links,
     problem: [...new Set(problems)].join("; "),
   };
@@ -317,7 +318,7 @@ export function RunPage({ id }) {
   if (found === null) {
     return h(Fragment, null, h(Problem, { said: problem }), !problem && h(Text, { role: "status" }, "Looking at the run"));
   }
-  const { run, events, checkpoints, verdict, search, links } = found;
+  const { run, events, checkpoints, verdict, search, trainings, links } = found;
   const [place, told] = [address(run.airflow), said(run, verdict)];
   return h(
     Fragment,
@@ -344,6 +345,7 @@ export function RunPage({ id }) {
     h(Said, { marginY: 2 }, told),
     verdict !== null && verdict.sentences.length > 0 && h(Sentences, { verdict }),
     h(Box, { as: "ul", role: "list", "aria-label": "Steps", padding: 0 }, stepsOf(run, events).map((step) => h(Step, { key: step.id, step, place, links: links[step.id] ?? [] }))),
+    h(Trainings, { trainings }),
     (run.result?.trainings ?? []).map((training) => h(Training, { key: training.checkpoint, training, said: told, hasLinks: run.kind === "experiment" })),
     search !== null && (search.trials.length > 0 || !FINISHED.includes(run.state)) && h(Search, search),
     run.kind !== "rollback" && h(Curves, { id, events }),

@@ -1,6 +1,6 @@
 // The page Tonight: how all pipelines stand, those that need a person first. A pipeline's name opens its run.
 
-import { address, Moment, Problem, Said, Standing, To, TONIGHT, useTitle, useTold } from "./common.js";
+import { address, Moment, Problem, Said, Standing, To, TONIGHT, Trainings, useTitle, useTold } from "./common.js";
 import { RunPage } from "./run.js";
 
 const { createElement: h, useState } = globalThis.React;
@@ -14,7 +14,7 @@ const Name = ({ pipeline: { name, run, airflow } }) =>
 
 function Line({ pipeline }) {
   const [isOpen, setOpen] = useState(false);
-  const { name, standing, said, since, questions, next_run: next, is_paused: isPaused } = pipeline;
+  const { name, standing, said, since, questions, trainings, next_run: next, is_paused: isPaused } = pipeline;
   const isLong = said.length > 160 || said.includes("\n");
   return h(
     Box,
@@ -32,6 +32,7 @@ function Line({ pipeline }) {
       ),
     ),
     h(Said, { marginTop: 1, lineClamp: isOpen || !isLong ? undefined : 2 }, said),
+    h(Trainings, { trainings }),
     questions.map((question) => h(Question, { key: question.address, name, question })),
     isLong &&
       h(
@@ -66,10 +67,19 @@ function counted(pipelines) {
   return `${number === 0 ? "None" : number} of ${pipelines.length} ${number === 1 ? "needs" : "need"} a person`;
 }
 
+/** How far trainings are is told more often than all else. */
+const PARTS = {
+  trainings: (before, { trainings, problem }) =>
+    before && {
+      problem,
+      pipelines: before.pipelines.map((each) => ({ ...each, trainings: trainings[each.name] ?? [] })),
+    },
+};
+
 function Fleet() {
   useTitle("Tonight");
   const [sought, setSought] = useState("");
-  const { found, problem } = useTold("tonight/stream", "tonight");
+  const { found, problem } = useTold("tonight/stream", "tonight", PARTS);
   const pipelines = found?.pipelines ?? [];
   const shown = pipelines.filter(({ name }) => name.toLowerCase().includes(sought.trim().toLowerCase()));
   return h(
@@ -77,6 +87,7 @@ function Fleet() {
     null,
     h(Heading, { as: "h1", size: "xl", marginBottom: 3 }, "Tonight"),
     h(Problem, { said: problem, isOld: found !== null }),
+    found?.problem && h(Text, { fontSize: "sm", color: "fg.muted" }, found.problem),
     found === null && !problem && h(Text, { role: "status" }, "Looking at the pipelines"),
     found !== null &&
       h(

@@ -12,6 +12,7 @@ from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, Val
 from mlops.contract.settings import flat_settings
 
 _MOST_SETTINGS: Final = 6
+_MOST_FILES: Final = 5
 _MOST_CHARACTERS: Final = 60
 """Of a value."""
 _WORTH_A_WORD: Final = 100
@@ -30,8 +31,8 @@ class Facts:
     """What it was triggered with."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of the steps as each was rendered, by task; Airflow keeps those of the newest runs."""
-    code: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the user's files, by task."""
+    code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Digests of the user's files by their paths, by task."""
     refs: Mapping[str, Ref] = field(default_factory=dict)
     """What the steps returned, by task."""
     bundle: str = ""
@@ -82,13 +83,28 @@ def _short(value: Any) -> str:
 
 
 def _code(before: Facts, now: Facts) -> Iterator[str]:
-    tasks = [task for task, digest in now.code.items() if digest and before.code.get(task, digest) != digest]
-    if tasks:
-        yield f"other code of {', '.join(tasks)}"
+    # Most steps run files of the same folder.
+    told = list(dict.fromkeys(each for task in now.code for each in _files(before.code.get(task), now.code[task])))
+    if told:
+        more = f", and {len(told) - _MOST_FILES} more" if len(told) > _MOST_FILES else ""
+        yield f"changed {', '.join(told[:_MOST_FILES])}{more}"
     if before.version and now.version and before.version != now.version:
         yield f"DAG version {before.version} -> {now.version}"
     if before.bundle and now.bundle and before.bundle != now.bundle:
         yield f"DAG bundle {before.bundle[:12]} -> {now.bundle[:12]}"
+
+
+def _files(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+    if before is None:
+        return
+    for path, was, own in _differing(before, now):
+        # Of very many files only their folders are known.
+        if folders := [each for each in (*before, *now) if each != path and path.startswith(f"{each}/")]:
+            yield folders[0]
+        elif any(each.startswith(f"{path}/") for each in (*before, *now)):
+            yield path
+        else:
+            yield f"{path} (new)" if was is None else f"{path} (gone)" if own is None else path
 
 
 def _data(before: Facts, now: Facts) -> Iterator[str]:

@@ -212,7 +212,11 @@ def facts(session: Session, night: Night) -> Facts:
         # Longer ones Airflow keeps as text that was cut off.
         settings={task: own for task, each in rendered.items() if isinstance(own := each.get("settings"), Mapping)},
         # Of a search all trials run the same.
-        code={each.task_id: each.value for each in told if isinstance(each.value, str)},
+        code={
+            each.task_id: {path: digest for path, digest in each.value.items() if isinstance(digest, str)}
+            for each in told
+            if isinstance(each.value, Mapping)
+        },
         refs=_refs(session, night.dag_id, night.run_id),
         bundle=night.bundle_version or "",
         version=_version(session, night),

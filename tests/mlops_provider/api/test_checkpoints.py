@@ -93,7 +93,10 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Known:
         async def runs_of(self, *asked: str) -> list[Tracked]:
-            return [Tracked(run_id=f"r{n}", name="", latest={}, place=place) for n, place in enumerate(places)]
+            return [
+                Tracked(run_id=f"r{n}", name="", latest={}, place=place, progress=None)
+                for n, place in enumerate(places)
+            ]
 
     @asynccontextmanager
     async def opened(*login: Any) -> AsyncIterator[Known]:

@@ -160,7 +160,10 @@ def test_how_pipelines_stand_is_told_with_whole_addresses(server: Server, kind: 
     form = "/dags/events/runs/x/tasks/approve/required_actions"
     asked = {"subject": "Put 3 in?", "approvers": ["vera"], "address": form}
     common = {"standing": "asked", "said": "Put 3 in?", "since": None, "airflow": "/dags/events/runs/x"}
-    pipeline = {"name": "events", "run": "events@x", "questions": [asked], "is_paused": False, "next_run": None}
+    pipeline = {
+        "name": "events", "run": "events@x", "questions": [asked], "is_paused": False, "next_run": None,
+        "trainings": [],
+    }  # fmt: skip
     judged = {
         "interval": ["2024-01-01T00:00:00Z", "2024-01-10T00:00:00Z"], "passed": True, "reason": "better",
         "report": "/mlops/reports/r.html",
@@ -168,10 +171,18 @@ def test_how_pipelines_stand_is_told_with_whole_addresses(server: Server, kind: 
         ("metric", "value", "champion", "champion_value", "difference", "difference_low", "difference_high")
     )  # fmt: skip
     night = {"run": "events@x", "due_at": "2024-01-10T00:00:00Z", "begun_at": None, "judged": judged}
-    server.answer = lambda asked: asked.say(200, {"pipelines": [common | pipeline]})
+    server.answer = lambda asked: asked.say(200, {"pipelines": [common | pipeline], "problem": ""})
     client = kind(server.url)
     (told,) = client.tonight()
     assert (told.airflow, told.questions[0].address) == (f"{server.url}/dags/events/runs/x", f"{server.url}{form}")
+    progress = {
+        "run": "7", "name": "events 2026-01-10", "step": 3, "num_steps": 9, "loss": 0.5, "seconds_left": 6.0,
+        "goodput": 1.0, "told_at": "2026-01-10T00:00:00Z",
+    }  # fmt: skip
+    server.answer = lambda asked: asked.say(200, {"trainings": [progress]})
+    (training,) = client.progress("events@x")
+    assert (training.step, training.seconds_left) == (3, 6.0)
+    assert server.asked[-1].path == f"{API}/runs/events@x/progress"
     nights = [common | night, common | night | {"judged": None}]
     server.answer = lambda asked: asked.say(200, {"nights": nights})
     first, second = client.nights("events", most=2)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mlops.contract.code_files import MOST_FILES, code_digest, files_told
 from mlops.contract.refs import DatasetRef, ModelVersionRef, ValidationRef
 from mlops.contract.step import (
     BadConfigError,
@@ -12,7 +13,6 @@ from mlops.contract.step import (
     Failure,
     RunIdentity,
     StepInput,
-    code_digest,
     place,
     read_result,
     run_key,
@@ -126,3 +126,18 @@ def test_a_module_that_is_not_installed_is_not_tried_again() -> None:
     failure = Failure.of(ModuleNotFoundError("No module named 'exotic'", name="exotic"))
     assert not failure.retryable
     assert "No module named 'exotic': install it in the runtime of the step's process" in failure.message
+
+
+def test_files_are_told_one_by_one_unless_they_are_many(tmp_path: Path) -> None:
+    """Broken: whoever asks what was changed since the last good night is told that something in the recipe was."""
+    for name in ("taxi/model.py", "taxi/sub/rows.sql", "taxi/notes.md", "schema.pbtxt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    before = files_told(tmp_path, ["taxi", "schema.pbtxt", "gone.py"])
+    assert list(before) == ["schema.pbtxt", "taxi/model.py", "taxi/sub/rows.sql"]
+    (tmp_path / "taxi/model.py").write_text("other")
+    now = files_told(tmp_path, ["taxi", "schema.pbtxt", "gone.py"])
+    assert [name for name in now if now[name] != before[name]] == ["taxi/model.py"]
+    for number in range(MOST_FILES):
+        (tmp_path / f"taxi/{number}.json").write_text("1")
+    assert list(files_told(tmp_path, ["taxi", "schema.pbtxt"])) == ["taxi", "schema.pbtxt"]

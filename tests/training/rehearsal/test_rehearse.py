@@ -12,8 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.sections.ingest import Ingest
-from mlops.contract.step import RunIdentity, StepInput, code_digest
+from mlops.contract.step import RunIdentity, StepInput
 from mlops.process import ProcessSettings
 from mlops.rehearsal.rehearse import Rehearsal, rehearse
 from mlops.steps.execution import execute

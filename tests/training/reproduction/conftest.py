@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 from warm import run_warm
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import (
     CheckpointRef,
     DatasetRef,
@@ -28,7 +29,7 @@ from mlops.contract.refs import (
     ValidationRef,
 )
 from mlops.contract.sections.ingest import TimeSplit
-from mlops.contract.step import code_digest, python_path
+from mlops.contract.step import python_path
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.sources.window import Window
 from mlops.store import Store

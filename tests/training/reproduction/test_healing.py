@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 from turns import on_turn
 from warm import WarmProcess, run_warm
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import (
     Artifact,
     CheckpointRef,
@@ -34,7 +35,7 @@ from mlops.contract.refs import (
     ValidationRef,
     named_in,
 )
-from mlops.contract.step import STEPS, RunIdentity, StepInput, code_digest, python_path, read_result
+from mlops.contract.step import STEPS, RunIdentity, StepInput, python_path, read_result
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]

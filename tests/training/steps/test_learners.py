@@ -289,10 +289,12 @@ def test_a_training_that_was_killed_ends_in_the_same_bits(
 
     for number, after in [(1, False), (2, True), (3, False), (4, True)]:
 
-        def killed(self: Any, model: bytes, state: Any, number: int = number, after: bool = after) -> None:
+        def killed(
+            self: Any, model: bytes, state: Any, spent: float, number: int = number, after: bool = after
+        ) -> None:
             if len(state.history) == number and not after:
                 raise KeyboardInterrupt
-            save(self, model, state)
+            save(self, model, state, spent)
             if len(state.history) == number:
                 raise KeyboardInterrupt
 
@@ -392,8 +394,8 @@ def test_a_damaged_save_is_passed_over(
     whole = boosted("whole")
     save = train_learner.Saves.save
 
-    def damaged(self: Any, model: bytes, state: Any) -> None:
-        save(self, model, state)
+    def damaged(self: Any, model: bytes, state: Any, spent: float) -> None:
+        save(self, model, state, spent)
         if len(state.history) == 3:
             break_save(project.store, self.place, 3, damage)
             raise KeyboardInterrupt
@@ -424,8 +426,8 @@ def test_the_best_of_what_is_whole_is_published(project: Any, boosted: Any, monk
     whole = boosted("whole")
     save = train_learner.Saves.save
 
-    def rotting(self: Any, model: bytes, state: Any) -> None:
-        save(self, model, state)
+    def rotting(self: Any, model: bytes, state: Any, spent: float) -> None:
+        save(self, model, state, spent)
         if len(state.history) == 4:
             break_save(project.store, self.place, whole.epoch, "model")
 

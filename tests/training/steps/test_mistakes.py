@@ -92,15 +92,19 @@ def raised(statement: str, path: Path) -> Exception:
         ("raise MemoryError", "features", "include/toy/own.py", True),
         ("raise RuntimeError('the driver went away')", "train", "include/toy/own.py", True),
         ("import no_such_package", "features", "include/toy/own.py", False),
+        ("return {}['delay']", "evaluate", "_bundle_1234/own.py", False),
+        ("return {}['delay']", "script", "include/toy/own.py", True),
     ],
-    ids=["committed input", "outside data", "no recipe", "file", "memory", "torch's", "package"],
+    ids=["committed input", "outside data", "no recipe", "file", "memory", "torch's", "package", "stored", "script"],
 )
 def test_only_what_the_next_try_would_meet_again_fails_for_good(
     tmp_path: Path, statement: str, step: str, place: str, retryable: bool
 ) -> None:
     """Broken: a night would be lost to a file server that was away for a minute, or a typo be tried three times."""
-    document: Any = SimpleNamespace(step=step)
+    script = {"program": "include/toy/own.py"} if step == "script" else {}
+    document: Any = SimpleNamespace(step="train" if step == "script" else step, config=script)
     failure = failure_of(raised(statement, tmp_path / place), document, tmp_path)
     assert failure.retryable is retryable
-    assert (f"({place}:2, in rows)" in failure.message) is place.startswith("include")
+    told = place.removeprefix("_bundle_1234/")
+    assert (f"({told}:2, in rows)" in failure.message) is (place != "elsewhere/own.py")
     assert failure.message.startswith(f"{failure.type}: ")

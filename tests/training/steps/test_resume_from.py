@@ -18,6 +18,8 @@ from mlops.contract.sections.train import Train
 from mlops.contract.step import Failure
 from mlops.contract.training_events import TrainingEvent
 from mlops.store import Store
+from mlops.trainer.loop import Trainer
+from mlops.trainer.progress import Spent
 
 FALLING = {"kind": "cosine", "warmup_steps": 5, "final_fraction": 0.1}
 EVERY = {"every_steps": 7, "every_minutes": 10, "keep_latest": 50, "peers": 0}
@@ -315,3 +317,38 @@ def test_the_copy_is_not_used_where_it_is_damaged(project: Any, train: Any) -> N
     failure = train("on", ("first", 2 * STEPS), epochs=2)
     assert isinstance(failure, Failure)
     assert "remove that folder, and the next try takes it from the other training again" in failure.message
+
+
+def seconds_told(project: Any, ref: CheckpointRef) -> list[float]:
+    client = MlflowClient(tracking_uri=project.tracking_uri)
+    return [each.value for each in client.get_metric_history(ref.tracking_run, "training_seconds")]
+
+
+def test_goodput_counts_what_a_training_has_done_itself(
+    project: Any, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: what was lost with a process would count as done, or what another training has done as its own."""
+    hours = 36_000.0
+    spent = Spent.seconds.fget
+    assert spent is not None
+    end_epoch = Trainer._end_epoch
+
+    def dies(self: Trainer, state: Any) -> None:
+        if state.epoch == 2:
+            raise KeyboardInterrupt
+        end_epoch(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Spent, "seconds", property(lambda self: hours + spent(self)))
+        patch.setattr(Trainer, "_end_epoch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            train("killed")
+    assert max(project.steps_saved("killed")) < 2 * STEPS
+    resumed = train("killed")
+    told = seconds_told(project, resumed)
+    assert min(told) >= hours
+    assert max(told) < hours + 600
+    fresh = train("fresh", from_=("killed", 7))
+    assert max(seconds_told(project, fresh)) < 600
+    run = MlflowClient(tracking_uri=project.tracking_uri).get_run(fresh.tracking_run)
+    assert run.data.params["num_steps"] == str(3 * STEPS)

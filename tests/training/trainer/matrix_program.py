@@ -49,7 +49,8 @@ from mlops.store import Store
 from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.health import DATA, Heartbeat
-from mlops.trainer.loop import Trainer, TrainingJob
+from mlops.trainer.job import TrainingJob
+from mlops.trainer.loop import Trainer
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, join, seed_everything
 from mlops.trainer.self_test import SelfTest

@@ -136,6 +136,13 @@ class Nights(list[rest.Night]):
         return pages.of_table(self, ("begun_at", "standing", "said"))
 
 
+class Progress(list[rest.TrainingProgress]):
+    """How far the trainings of a run are that go on."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_table(self, ("name", "step", "num_steps", "loss", "seconds_left", "goodput", "told_at"))
+
+
 class Verdict(rest.Verdict):
     """What came of a pipeline's own run, whether production is safe, and what to do next."""
 

@@ -23,6 +23,7 @@ from mlops.client.answers import (
     ModelVersion,
     ModelVersions,
     Nights,
+    Progress,
     Run,
     Runs,
     RunSummary,
@@ -239,6 +240,10 @@ class AsyncClient:
     async def nights(self, pipeline: str, *, most: int = 30) -> Nights:
         """See :meth:`Client.nights`."""
         return await self._do(model_calls.nights(pipeline, most))
+
+    async def progress(self, run: AnyRun) -> Progress:
+        """See :meth:`Client.progress`."""
+        return await self._do(model_calls.progress(run))
 
     async def verdict(self, run: AnyRun) -> Verdict:
         """See :meth:`Client.verdict`."""

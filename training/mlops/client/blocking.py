@@ -20,6 +20,7 @@ from mlops.client.answers import (
     ModelVersion,
     ModelVersions,
     Nights,
+    Progress,
     Run,
     Runs,
     RunSummary,
@@ -285,12 +286,12 @@ class Client(Connection):
         return self._do(model_calls.tonight())
 
     def nights(self, pipeline: str, *, most: int = 30) -> Nights:
-        """
-        List what came of a pipeline's own runs, the newest first.
-
-        :param most: nights, 100 at most
-        """
+        """List what came of a pipeline's own runs, the newest ``most``, which are 100 at most."""
         return self._do(model_calls.nights(pipeline, most))
+
+    def progress(self, run: AnyRun) -> Progress:
+        """Say how far the trainings of a run are that go on: steps, loss, time left, goodput."""
+        return self._do(model_calls.progress(run))
 
     def verdict(self, run: AnyRun) -> Verdict:
         """Say what came of a pipeline's own run, whether production is safe, and the one thing to do next."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from mlops.client.answers import Models, ModelVersion, Nights, StageAnswer, StartedRun, Tonight, Verdict
+from mlops.client.answers import Models, ModelVersion, Nights, Progress, StageAnswer, StartedRun, Tonight, Verdict
 from mlops.client.calls import AnyRun, Call, Page, as_header, as_started, body_of, id_of, instant, place
 from mlops.client.reading import document, root_of
 from mlops.contract import rest
@@ -33,6 +33,13 @@ def nights(pipeline: str, most: int) -> Call[Nights]:
 
 def verdict(run: AnyRun) -> Call[Verdict]:
     return Call(method="GET", path=f"{place(run)}/verdict", read=lambda response: document(Verdict, response))
+
+
+def progress(run: AnyRun) -> Call[Progress]:
+    def read(response: httpx.Response) -> Progress:
+        return Progress(document(rest.RunProgress, response).trainings)
+
+    return Call(method="GET", path=f"{place(run)}/progress", read=read)
 
 
 def models() -> Call[Models]:

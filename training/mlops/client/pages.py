@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from mlops.contract import rest, results
+from mlops.contract.durations import duration
 from mlops.contract.rest import Curve, Run, RunSummary
 
 _INK: Final = "#010203"
@@ -266,5 +267,4 @@ def _said(value: Any) -> str:
 def _duration(run: RunSummary) -> str:
     if run.started_at is None:
         return ""
-    seconds = ((run.ended_at or datetime.now(UTC)) - run.started_at).total_seconds()
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return duration(((run.ended_at or datetime.now(UTC)) - run.started_at).total_seconds())

@@ -8,11 +8,10 @@ Out: one JSON document, ``{"v": 1, "ref": {...}}`` or ``{"v": 1, "error": {...}}
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -225,7 +224,10 @@ class StepInput:
     code_paths: Sequence[str] = ()
     """The user's files and folders that the step runs, relative to the project folder."""
     code: str = ""
-    """Digest of these files where the run key was made, see :func:`code_digest`. An image may hold others."""
+    """
+    Digest of these files where the run key was made, see :func:`mlops.contract.code_files.code_digest`. An image may
+    hold others.
+    """
     reproduces: str = ""
     """``MODEL/VERSION`` where its work is only done again, to be compared: nothing new is made from the result."""
     v: int = field(default=DOCUMENT_VERSION)
@@ -300,7 +302,7 @@ def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, An
 
     :param interval_end: ISO 8601
     :param timezone: IANA name; whose midnights bound the data's window
-    :param code: digest of the user's files that the step runs, see :func:`code_digest`
+    :param code: digest of the user's files that the step runs, see :func:`mlops.contract.code_files.code_digest`
     """
     work = {"step": step, "timezone": timezone, "config": config, "ref": ref.digest() if ref else None, "code": code}
     compact = interval_end.replace("-", "").replace(":", "").replace("+0000", "Z")
@@ -310,30 +312,6 @@ def run_key(step: str, interval_end: str, timezone: str, config: Mapping[str, An
 def used_key(place: str) -> str:
     """The key of an empty object: when it was written is when a run last took what is committed at a place."""
     return f"{place}/used"
-
-
-CODE_SUFFIXES = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
-"""Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""
-
-
-def code_files(folder: Path) -> list[Path]:
-    """The files of a recipe folder that decide what it does, sorted."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix in CODE_SUFFIXES and "__pycache__" not in path.parts and path.is_file()
-    )
-
-
-def code_digest(paths: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of files and folders; a missing one counts as missing."""
-    digest = hashlib.sha256()
-    for path in paths:
-        for file in code_files(path) if path.is_dir() else [path]:
-            content = file.read_bytes() if file.is_file() else b"\0missing"
-            digest.update(f"{file.relative_to(path) if file != path else file.name}\0{len(content)}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,8 +343,11 @@ class Agent(SimpleElasticAgent):
         return RunResult(state=WorkerState.FAILED)
 
     def _came_back(self, step: int, failure: Failure) -> bool:
-        """Whether it is the last failure again. Before the first step what is not of code may wait for something."""
-        if self._charged is None or (step < 0 and not is_of_code(failure)):
+        """
+        Whether it is the last failure again, at the same step. Before the first step what is not of code may wait for
+        something; and of a script nobody knows how far it is.
+        """
+        if self._charged is None or (step < 0 and not (is_of_code(failure) and self._watch.knows())):
             return False
         last_step, last = self._charged
         return last_step == step and say_the_same(last, failure)

@@ -52,6 +52,10 @@ class Watch:
     def pulse(self, rank: int) -> Pulse | None:
         return read_pulse(self._folder, rank)
 
+    def knows(self) -> bool:
+        """Whether any rank tells how far it is; a script that knows nothing of heartbeats does not."""
+        return any(self.pulse(rank) is not None for rank in self._pids)
+
     def furthest(self) -> int:
         """The highest step of any rank; -1 where there is none."""
         return max((pulse.step for rank in self._pids if (pulse := self.pulse(rank))), default=-1)

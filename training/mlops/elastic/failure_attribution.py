@@ -24,9 +24,13 @@ _MISMATCH = re.compile(r"[^\n]*collective mismatch[^\n]*|[^\n]*mismatch between 
 _OF_CODE: Final = frozenset({"RuntimeError", "ValueError", "TypeError", "KeyError", "IndexError"})
 """Types of errors that a mistake in code, or data that it cannot bear, shows itself by."""
 _OF_MACHINE: Final = re.compile(
-    r"cuda|cudnn|cublas|nccl|hip error|device|memory|no space|too many open files", re.IGNORECASE
+    r"cuda|cudnn|cublas|nccl|nvml|hip error|device|driver|memory|alloc|no space|file write failed|inline_container"
+    r"|unable to (?:open|mmap|write)|open files|ancdata|thread|timed? ?out|temporarily|connect|unavailable",
+    re.IGNORECASE,
 )
+"""Words of errors that another machine, or the same one in an hour, may not have."""
 _PLACE = re.compile(r"rank \d+ of \d+ on \S+")
+_RECIPE_LINE = re.compile(r" \(\S+:\d+, in \S+\)")
 _TOLD_OF = re.compile(r"\brank (\d+): ")
 
 
@@ -203,7 +207,9 @@ def is_of_code(failure: Failure) -> bool:
 
     torch says ``RuntimeError`` of shapes as of devices and connections.
     """
-    return failure.type in _OF_CODE and not blames_others(failure) and not _OF_MACHINE.search(failure.message)
+    # Names of machines and functions are no words of the error.
+    said = _RECIPE_LINE.sub("", _PLACE.sub("", failure.message))
+    return failure.type in _OF_CODE and not blames_others(failure) and not _OF_MACHINE.search(said)
 
 
 def _how(exit_code: int, kills: str) -> str:

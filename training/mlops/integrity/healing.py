@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, Ref, ReportRef
-from mlops.contract.step import STEPS, BadConfigError, StepError, StepInput, code_digest
+from mlops.contract.step import STEPS, BadConfigError, StepError, StepInput
 from mlops.integrity.damage import Damage
 from mlops.integrity.inventory import Inventory
 from mlops.integrity.remedies import AGAIN, Remedy, Way, held_ref, tracked_copy

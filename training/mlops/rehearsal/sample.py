@@ -10,11 +10,12 @@ from typing import Final
 
 import polars as pl
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.grain import Grain
 from mlops.contract.refs import INPUT, DatasetRef
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.ingest import Ingest, SourceSplit
-from mlops.contract.step import StepInput, code_digest
+from mlops.contract.step import StepInput
 from mlops.data.snapshots.canonical import normalise
 from mlops.data.snapshots.snapshot import Snapshot
 from mlops.data.snapshots.transform import explained, table_of

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import INPUT, Ref
 from mlops.contract.step import (
     EXPERIMENTS,
@@ -19,7 +20,6 @@ from mlops.contract.step import (
     Failure,
     StepError,
     StepInput,
-    code_digest,
     scratch_parent,
     used_key,
     write_result,

@@ -47,5 +47,11 @@ def failure_of(error: Exception, document: StepInput | None, home: Path) -> Fail
     return replace(
         failure,
         message=f"{failure.type}: {failure.message}{place}",
-        retryable=failure.retryable and not (is_mistake and document and STEPS[document.step].consumes),
+        retryable=failure.retryable and not (is_mistake and document and _reads_only_refs(document)),
     )
+
+
+def _reads_only_refs(document: StepInput) -> bool:
+    """False of a script of the recipe's own, which may read anything."""
+    train = document.config.get("train", document.config)
+    return bool(STEPS[document.step].consumes) and not train.get("program")

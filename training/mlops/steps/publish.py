@@ -90,12 +90,17 @@ def tracked_run(
     ranks: Ranks,
     num_parameters: int,
     tags: Mapping[str, str] = MappingProxyType({}),
+    num_steps: int | None = None,
 ) -> Iterator[TrackedRun | None]:
-    """Track an MLflow run, with the state of this node, in one process of each node; None in the others."""
+    """
+    Track an MLflow run, with the state of this node, in one process of each node; None in the others.
+
+    :param num_steps: optimizer steps of all epochs; None where they are not known
+    """
     if os.environ.get("LOCAL_RANK", "0") != "0":
         yield None
         return
-    tracked = track(context.deployment, context.input, config, ranks, num_parameters, tags)
+    tracked = track(context.deployment, context.input, config, ranks, num_parameters, num_steps, tags)
     try:
         with SystemMetrics(tracked.log, node=_node()):
             yield tracked

@@ -28,7 +28,8 @@ from mlops.trainer.assembly import build_job
 from mlops.trainer.checkpoint.resumption import kept_start
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
-from mlops.trainer.loop import ShouldPrune, Trainer, TrainingJob
+from mlops.trainer.job import TrainingJob
+from mlops.trainer.loop import ShouldPrune, Trainer
 from mlops.trainer.parallel import Ranks, join, leave
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.run_logging import MlflowCurves
@@ -107,7 +108,8 @@ def train_model(
         manifest=manifest,
     )
     job, num_parameters = build_job(recipe, place=context.place, scratch=context.scratch, heartbeat=heartbeat)
-    with tracked_run(context, config, ranks, num_parameters, tags) as tracked:
+    num_steps = config.epochs * job.loader.num_steps
+    with tracked_run(context, config, ranks, num_parameters, tags, num_steps) as tracked:
         curves = MlflowCurves(tracked, config, ranks, job.checkpoints) if tracked and ranks.leads else None
         with watched(context.deployment.home) as operations:
             state = Trainer(job, ranks, curves, should_prune).train()

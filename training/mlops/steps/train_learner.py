@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from mlops.contract.metrics import short_name
+from mlops.contract.progress import TRAINING_SECONDS
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
 from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
@@ -24,11 +25,12 @@ from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS, Origin, publish, tracked_run
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError, StoreError
-from mlops.tracking.run import TrackedRun
+from mlops.tracking.run import Point, TrackedRun
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.parallel import Ranks
+from mlops.trainer.progress import Spent
 from mlops.trainer.run_logging import epoch_point
-from mlops.trainer.state import Epoch, TrainingState
+from mlops.trainer.state import SPENT, Epoch, TrainingState
 from mlops.trainer.trained import Trained
 
 KEPT_NEWEST: Final = 3
@@ -73,7 +75,7 @@ def learn(
     :param tags: tags of the run
     """
     training = _Training.of(context, config, manifest)
-    with tracked_run(context, config, Ranks(), 0, tags) as tracked:
+    with tracked_run(context, config, Ranks(), 0, tags, config.epochs) as tracked:
         assert tracked is not None, "one process alone"
         for epoch in training.state.history:
             # A killed process may have taken some with it; those that MLflow has are not sent again.
@@ -84,7 +86,7 @@ def learn(
             if should_prune is not None and should_prune(training.state):
                 training.state.pruned = True
             training.save()
-            tracked.log(epoch_point(config, epoch))
+            tracked.log(training.told(config, epoch))
         yield training.saves, training.state, tracked
     ended = {"mlops.pruned": "True"} if training.state.pruned else {}
     tracked.finish(TRACKING_SECONDS, "KILLED" if training.state.pruned else "FINISHED", ended)
@@ -130,8 +132,12 @@ class Saves:
             logger.warning("epoch %d is passed over: %s", epoch, error)
             return None
 
-    def save(self, model: bytes, state: TrainingState) -> None:
-        """Save the newest epoch, and remove those before it that are neither among the newest nor among the best."""
+    def save(self, model: bytes, state: TrainingState, spent: float) -> None:
+        """
+        Save the newest epoch, and remove those before it that are neither among the newest nor among the best.
+
+        :param spent: seconds that the training took so far
+        """
         number = len(state.history)
         try:
             artifact = self.store.put_artifact(self._folder, f"{number:06d}.model", model)
@@ -139,6 +145,7 @@ class Saves:
                 "model": asdict(artifact),
                 "history": [asdict(epoch) for epoch in state.history],
                 "pruned": state.pruned,
+                SPENT: spent,
             }
             self.store.put(self._key(number), canonical_json(document))
         except StoreError:
@@ -176,6 +183,7 @@ class _Training:
     saves: Saves
     state: TrainingState
     model: FittedModel
+    spent: Spent
 
     @classmethod
     def of(cls, context: StepContext, config: Train, manifest: Mapping[str, Any]) -> _Training:
@@ -195,9 +203,11 @@ class _Training:
         metric = load_metric(config.metric, context.own)
         saves = Saves(store=store, place=context.place)
         state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
+        spent = Spent()
         if (found := saves.newest()) is not None:
             data, document = found
             model, state.pruned = learner.load(data, objective), document["pruned"]
+            spent = Spent(document[SPENT])
             state.history = [Epoch(**epoch) for epoch in document["history"]]
             logger.info("going on after epoch %d of %d", len(state.history), config.epochs)
         return cls(
@@ -209,6 +219,7 @@ class _Training:
             saves=saves,
             state=state,
             model=model,
+            spent=spent,
         )
 
     def step(self) -> Epoch:
@@ -233,5 +244,10 @@ class _Training:
         logger.info("epoch %d: loss %.4f, %s %.4f", number, loss, self.metric.name, epoch.validation_metric)
         return epoch
 
+    def told(self, config: Train, epoch: Epoch) -> Point:
+        """Return the values of an epoch as MLflow takes them."""
+        point = epoch_point(config, epoch)
+        return point._replace(metrics={**point.metrics, TRAINING_SECONDS: self.spent.seconds})
+
     def save(self) -> None:
-        self.saves.save(self.model.save(), self.state)
+        self.saves.save(self.model.save(), self.state, self.spent.seconds)

@@ -13,8 +13,9 @@ from typing import Any, Final
 import psutil
 
 from mlops.checkout import git
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
-from mlops.contract.step import RunIdentity, code_digest
+from mlops.contract.step import RunIdentity
 from mlops.process import lock_file
 
 COMMIT_VARIABLE: Final = "MLOPS_GIT_COMMIT"

@@ -12,7 +12,7 @@ from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.resumption import take
 from mlops.trainer.determinism import watched
 from mlops.trainer.health import REST, Heartbeat
-from mlops.trainer.loop import TrainingJob
+from mlops.trainer.job import TrainingJob
 from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.recipe import Recipe
 from mlops.trainer.validation import Validation

@@ -5,40 +5,34 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from mlops.contract.checkpoint_listing import start_of
 from mlops.contract.checkpoint_markers import Saved
 from mlops.contract.resumption import FACTS
-from mlops.contract.sections.train import Train
 from mlops.contract.step import INTERRUPTED, BadDataError
-from mlops.data.shards.loader import Batch, Loader, Step
+from mlops.data.shards.loader import Batch, Step
 from mlops.store_errors import StoreError
-from mlops.trainer.checkpoint.checkpoints import Checkpoints
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.tree import Contents
 from mlops.trainer.flops import flops_per_sample
-from mlops.trainer.health import DATA, REST, TALK, VALIDATION, Heartbeat, use
+from mlops.trainer.health import DATA, REST, TALK, VALIDATION, use
 from mlops.trainer.interval import SaveInterval
-from mlops.trainer.memory.peer_memory import PeerMemory
+from mlops.trainer.job import TrainingJob
 from mlops.trainer.notes import note_resumed
 from mlops.trainer.outcome import StepOutcome, TakenStep
 from mlops.trainer.parallel import Ranks
-from mlops.trainer.progress import Progress, StepMetrics, StepWindow
+from mlops.trainer.progress import Progress, Spent, StepMetrics, StepWindow
 from mlops.trainer.rank_sync import RankReport, RankSync, Sigterm
 from mlops.trainer.schedule import LearningRate
-from mlops.trainer.state import LOSS_UNITS, Epoch, TrainingState
-from mlops.trainer.strategies import ParallelStrategy
+from mlops.trainer.state import LOSS_UNITS, SPENT, Epoch, TrainingState
 from mlops.trainer.strategies.state_dicts import load_training_state, state_to_fill, training_state
-from mlops.trainer.training_loss import TrainingLoss
-from mlops.trainer.validation import Validation
 
 ShouldPrune = Callable[[TrainingState], bool]
 
@@ -50,26 +44,6 @@ _LAST_SAVE_SECONDS = 10.0
 
 class NonFiniteLossError(BadDataError):
     """The loss or a gradient is NaN or infinite. The last whole checkpoint stays; trying again gives the same."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingJob:
-    """All that the loop works on."""
-
-    config: Train
-    strategy: ParallelStrategy
-    optimizer: Optimizer
-    loss: TrainingLoss
-    loader: Loader
-    validation: Validation
-    checkpoints: Checkpoints
-    heartbeat: Heartbeat
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """JSON that tells what its checkpoints are checkpoints of."""
-    nondeterministic: set[str] = field(default_factory=set)
-    """Operations of any rank that have no deterministic algorithm, once it is over."""
-    memory: PeerMemory = field(default_factory=lambda: PeerMemory(Ranks(), place=""))
-    """Keeps nothing by default."""
 
 
 class Curves(Protocol):
@@ -111,6 +85,7 @@ class Trainer:
         self._unseen: TakenStep | None = None
         self._noted_units = 0
         self._epochs_ended = 0
+        self._spent = Spent()
 
     def train(self) -> TrainingState:
         """
@@ -130,7 +105,7 @@ class Trainer:
                     rows = first.num_rows / first.num_samples * len(read.weights) / len(batch.weights)
                     flops = flops_per_sample(job.strategy.model, read, rows)
                     self._flops_per_sample[job.loss.tokens(start)] = flops
-            self._resume()
+            self._spent = Spent(self._resume())
             state = self._state
             every_steps = config.checkpoint.every_steps
             rank_sync = RankSync(self._ranks, self._interval, sigterm, state.step, every_steps=every_steps)
@@ -190,6 +165,7 @@ class Trainer:
             number=state.step + 1,
             epoch=state.epoch,
             step_in_epoch=state.step_in_epoch + 1,
+            learning_rate=self._learning_rate,
             losses=losses,
             norm=job.strategy.clip(self._config.clip_norm),
             loss_scale=job.strategy.loss_scale,
@@ -287,6 +263,7 @@ class Trainer:
         best_step = None if state.kept is None else state.kept.step
         document = state.document(loss_units, seconds)
         document["interval"] = self._interval.document(announced=announced)
+        document[SPENT] = self._spent.seconds
         document[FACTS] = dict(job.facts)
         begun = job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
         self._interval.saved(time.monotonic(), begun=begun)
@@ -301,12 +278,14 @@ class Trainer:
         if len(document["history"]) > self._epochs_ended:
             document |= {"history": document["history"][: self._epochs_ended], "pruned": False}
         document["interval"] = self._interval.document(announced=False)
+        document[SPENT] = self._spent.seconds
         return self._tensors(), document
 
     def _room(self, contents: Contents) -> dict[str, Any]:
         return state_to_fill(self._job.strategy, self._job.optimizer, contents)
 
-    def _resume(self) -> None:
+    def _resume(self) -> float:
+        """:return: seconds that the steps took that are done"""
         job, ranks = self._job, self._ranks
         saved = job.checkpoints.newest()
         kept = job.memory.newest(self._room, after=-1 if saved is None else saved.step)
@@ -316,7 +295,7 @@ class Trainer:
             tensors, document, whence = self._room(job.checkpoints.contents(saved)), saved.meta, saved.folder
             job.checkpoints.load(saved, tensors)
         else:
-            return
+            return 0.0
         load_training_state(job.strategy, job.optimizer, tensors)
         # Rank 0's, which a checkpoint always has.
         self._interval.resume((document if saved is None else saved.meta)["interval"])
@@ -333,12 +312,20 @@ class Trainer:
             said = f"going on after step {state.step_in_epoch} of epoch {state.epoch}, from {whence}"
             logger.info("%s", said)
             note_resumed(job.checkpoints.store, job.checkpoints.place, said)
+        # What it began from is another training's, and so is its time.
+        return 0.0 if whence.startswith(f"{start_of(job.checkpoints.place)}/") else float(document[SPENT])
 
     def _tell(self, told: RankReport) -> None:
         if self._ranks.leads:
             flops = self._flops_per_sample.get(self._job.loss.tokens(self._state.step / self._num_steps))
             step_metrics = StepMetrics.of(
-                self._window, told, self._ranks.copies, self._state.step, self._learning_rate, flops
+                self._window,
+                told,
+                self._ranks.copies,
+                self._state.step,
+                self._learning_rate,
+                flops,
+                self._spent.seconds,
             )
             self._progress.show(step_metrics, self._state)
             if self._curves is not None:
@@ -377,7 +364,7 @@ class Trainer:
         raise NonFiniteLossError(
             f"the {what} is not finite in epoch {taken.epoch}, step {taken.step_in_epoch}, on training samples "
             f"{shown}: look for extreme or missing features there, or lower the learning rate, here "
-            f"{self._learning_rate:.4g} (train.learning_rate, or its range in tune.space); "
+            f"{taken.learning_rate:.4g} (train.learning_rate, or its range in tune.space); "
             + (f"the last good checkpoint is that of step {saved.step}" if saved else "no checkpoint was found"),
             epoch=taken.epoch,
             step=taken.step_in_epoch,

@@ -41,6 +41,7 @@ class TakenStep:
     :param number: optimizer steps done, with this one
     :param epoch: from 1
     :param step_in_epoch: from 1
+    :param learning_rate: that it was taken with
     :param losses: weighted, ``[B]`` of each micro batch, on the device
     :param norm: on the device
     :param loss_scale: that the step was taken with, on the device; None without
@@ -53,12 +54,13 @@ class TakenStep:
         number: int,
         epoch: int,
         step_in_epoch: int,
+        learning_rate: float,
         losses: Sequence[Tensor],
         norm: Tensor,
         loss_scale: Tensor | None,
     ) -> None:
         self.step, self.number, self.epoch, self.step_in_epoch = step, number, epoch, step_in_epoch
-        self.losses = losses
+        self.learning_rate, self.losses = learning_rate, losses
         self._scaled = loss_scale is not None
         totals = [loss.sum(dtype=torch.float64) for loss in losses]
         self._numbers = Copied([norm, *([] if loss_scale is None else [loss_scale]), *totals])

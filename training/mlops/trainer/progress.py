@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from mlops.contract.durations import duration
 from mlops.trainer.rank_sync import RankReport
 from mlops.trainer.state import LOSS_UNITS, TrainingState
 
@@ -58,6 +59,8 @@ class StepMetrics:
     """FLOP/s of the model; None where it is spread over processes, and not counted."""
     data_latency_ms: float
     """Milliseconds that the slowest rank waited for a batch, on average."""
+    training_seconds: float
+    """See :data:`mlops.contract.progress.TRAINING_SECONDS`."""
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class StepMetrics:
         step: int,
         learning_rate: float,
         flops_per_sample: float | None,
+        training_seconds: float,
     ) -> StepMetrics:
         """
         :param told: by all ranks together, see :meth:`StepWindow.told`
@@ -83,7 +87,23 @@ class StepMetrics:
             samples_per_second=samples_per_second,
             flops_per_second=None if flops_per_sample is None else samples_per_second * flops_per_sample,
             data_latency_ms=told.waited_microseconds / _MICROSECONDS * 1000 / window.num_steps,
+            training_seconds=training_seconds,
         )
+
+
+class Spent:
+    """
+    Measures :data:`mlops.contract.progress.TRAINING_SECONDS`, from when it is made.
+
+    :param before: of what a checkpoint holds; what was done after that counts for nothing
+    """
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._since = time.monotonic() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
 
 
 class Progress:
@@ -110,11 +130,5 @@ class Progress:
         logger.info(
             "epoch %d/%d  step %d/%d  loss %.4f  %.0f samples/s  about %s left",
             *(state.epoch, self._epochs, state.step_in_epoch, self._steps_per_epoch),
-            *(step_metrics.loss, step_metrics.samples_per_second, _duration(remaining)),
+            *(step_metrics.loss, step_metrics.samples_per_second, duration(remaining)),
         )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

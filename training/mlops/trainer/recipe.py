@@ -14,10 +14,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mlops.code import load_attribute, recipe_folder
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import DatasetRef, FeaturesRef, digest_of
 from mlops.contract.resumption import TrainingFacts
 from mlops.contract.sections.train import Train
-from mlops.contract.step import BadConfigError, BadDataError, code_digest
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.batch import Batch
 from mlops.data.shards.dealing import PASS_WORTH_ROWS
 from mlops.data.shards.loader import Difficulty, Loader

@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from mlops.contract.metrics import short_name
+from mlops.contract.progress import NUM_STEPS, TRAINING_SECONDS
 from mlops.contract.sections.train import Train
 from mlops.contract.settings import flat_settings
 from mlops.contract.step import StepInput
@@ -32,17 +33,21 @@ def track(
     config: Train,
     ranks: Ranks,
     num_parameters: int,
+    num_steps: int | None,
     tags: Mapping[str, str],
 ) -> TrackedRun:
     """
     Track this training in the run that an earlier try opened, or a new one. Called by one process of each node.
 
+    :param num_steps: optimizer steps of all epochs; None where they are not known
     :param tags: further ones
     """
     run, features = document.run, document.ref
     assert features is not None
     settings = {allowed_parameter(name): value for name, value in flat_settings(config.model_dump(mode="json")).items()}
     sizes = {"world_size": ranks.world_size, "num_parameters": num_parameters}
+    if num_steps is not None:
+        sizes[NUM_STEPS] = num_steps
     device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "none"
     return open_run(
         deployment.tracking_uri,
@@ -91,6 +96,7 @@ class MlflowCurves:
             "learning_rate": step_metrics.learning_rate,
             "training_throughput_samples_per_sec": step_metrics.samples_per_second,
             "data_loading_latency_ms": step_metrics.data_latency_ms,
+            TRAINING_SECONDS: step_metrics.training_seconds,
         }
         if self._checkpoints.last_durable_seconds:
             metrics["checkpoint_duration_ms"] = 1000 * self._checkpoints.last_durable_seconds

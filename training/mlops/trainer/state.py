@@ -11,6 +11,8 @@ from mlops.trainer.fingerprint import StepFingerprint
 
 LOSS_UNITS: Final = 1 << 24
 """Units of a loss of 1. Sums of whole units depend neither on their order nor on where a checkpoint cut them."""
+SPENT: Final = "spent_seconds"
+"""In a checkpoint's document: see :data:`mlops.contract.progress.TRAINING_SECONDS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

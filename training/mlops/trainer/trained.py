@@ -9,7 +9,7 @@ from typing import Any
 
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.weights import serialise
-from mlops.trainer.loop import TrainingJob
+from mlops.trainer.job import TrainingJob
 from mlops.trainer.state import TrainingState
 
 logger = logging.getLogger(__name__)

@@ -32,6 +32,7 @@ from mlops.contract.rest.models import (
     StartedRun,
 )
 from mlops.contract.rest.problems import PROBLEM_TYPE, ProblemDetails
+from mlops.contract.rest.progress import RunProgress, TrainingProgress, Trainings
 from mlops.contract.rest.runs import (
     FINISHED,
     MOST_RUNS,
@@ -107,6 +108,7 @@ __all__ = [
     "Restored",
     "Run",
     "RunKind",
+    "RunProgress",
     "RunSummary",
     "Runs",
     "Snapshot",
@@ -121,6 +123,8 @@ __all__ = [
     "SubmittedRun",
     "Task",
     "Tonight",
+    "TrainingProgress",
+    "Trainings",
     "Trial",
     "Trials",
     "Value",

@@ -7,6 +7,8 @@ from typing import Final, Literal, get_args
 
 from pydantic import BaseModel
 
+from mlops.contract.rest.progress import TrainingProgress
+
 Standing = Literal["broken", "failed", "asked", "held", "stopped", "running", "promoted", "done", "idle"]
 STANDINGS: Final[tuple[Standing, ...]] = get_args(Standing)
 """What needs a person first."""
@@ -40,6 +42,8 @@ class PipelineTonight(BaseModel):
     run: str | None
     """``DAG@RUN``."""
     questions: list[Question]
+    trainings: list[TrainingProgress]
+    """That go on, those of a search included."""
     is_paused: bool
     next_run: datetime | None
     """When Airflow begins the next one; null where there is no schedule, or the pipeline is paused."""
@@ -97,3 +101,5 @@ class Tonight(BaseModel):
     """How the pipelines stand that one may read, those that need a person first."""
 
     pipelines: list[PipelineTonight]
+    problem: str
+    """Why it is not known how far some trainings are; empty otherwise."""
