@@ -105,7 +105,7 @@ def test_the_debugger_opens_where_the_step_fails(terminal: Terminal) -> None:
     assert code == 1, said
     assert re.search(r"^(42|63)$", said, re.MULTILINE), said
     assert "model.py" in said
-    assert "train: torch.Size" in said
+    assert "train: ValueError: torch.Size" in said
 
 
 def test_a_breakpoint_stops_there_and_the_step_goes_on(terminal: Terminal) -> None:
