@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, Self
 
-EventKind = Literal["started", "resumed", "failed", "hung", "node_lost", "interrupted", "ended"]
+EventKind = Literal["started", "resumed", "slow", "failed", "hung", "node_lost", "interrupted", "ended"]
 KINDS: Final[tuple[EventKind, ...]] = (
-    "started", "resumed", "failed", "hung", "node_lost", "interrupted", "ended"
+    "started", "resumed", "slow", "failed", "hung", "node_lost", "interrupted", "ended"
 )  # fmt: skip
 
 

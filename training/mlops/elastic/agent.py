@@ -168,10 +168,10 @@ class Agent(SimpleElasticAgent):
     def note_interrupted(self, by: signal.Signals) -> None:
         """Note that this node was told to end, where it took part in a round."""
         if self._lineage:
-            self._note("interrupted", f"{self._node.name} got {by.name}", each_node=True)
+            self._note("interrupted", f"{self._node.name} got {by.name}", of=self._node.name)
 
-    def _note(self, kind: EventKind, said: str, *, each_node: bool = False) -> None:
-        self._node.notes.add(self._lineage, self._rendezvous_handler.round, kind, said, each_node=each_node)
+    def _note(self, kind: EventKind, said: str, *, of: str = "") -> None:
+        self._node.notes.add(self._lineage, self._rendezvous_handler.round, kind, said, of=of)
 
     def _environment(self, group: WorkerGroup, local_rank: int) -> dict[str, str]:
         seat = group.workers[local_rank]
@@ -368,11 +368,12 @@ class Agent(SimpleElasticAgent):
         for rank, ratio in slow.items():
             if ratio >= SLOW_FACTOR * self.slow.get(rank, 0.0):
                 self.slow[rank] = ratio
-                logger.warning(
-                    "rank %d is slow: data, forward pass and optimizer take it %.1f times as long as the others, who "
-                    "wait for it: look at its processor, GPU, disk and network",
-                    *(rank, ratio),
+                said = (
+                    f"rank {rank} is slow: data, forward pass and optimizer take it {ratio:.1f} times as long as the "
+                    "others, who wait for it: look at its processor, GPU, disk and network"
                 )
+                logger.warning("%s", said)
+                self._note("slow", said, of=f"rank-{rank}")
 
     def _keep_stacks(self, states: Sequence[RankState]) -> None:
         for state in states:

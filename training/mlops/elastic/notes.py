@@ -25,15 +25,15 @@ class Notes:
         self._store, self._place, self._node = store, place, node
         self._writing: list[threading.Thread] = []
 
-    def add(self, gang: str, round_: int, kind: EventKind, said: str, *, each_node: bool = False) -> None:
+    def add(self, gang: str, round_: int, kind: EventKind, said: str, *, of: str = "") -> None:
         """
         Note an event.
 
         :param gang: see :func:`~mlops.contract.training_events.event_key`, as for ``round_``
-        :param each_node: whether it happens to each node for itself
+        :param of: the node or rank that it happens to, where it does to each for itself
         """
         event = TrainingEvent(kind=kind, said=said, node=self._node, at=time.time())
-        what = f"{kind}-{self._node.replace('/', '-')}" if each_node else kind
+        what = f"{kind}-{of.replace('/', '-')}" if of else kind
         key = event_key(self._place, gang, round_, what)
         thread = threading.Thread(target=lambda: note(self._store(), key, event), name="note", daemon=True)
         thread.start()

@@ -14,8 +14,8 @@ class Event(BaseModel):
     kind: str
     """
     ``task_started`` and ``task_ended`` of a task's try; of a training ``started`` and ``ended`` of its processes,
-    ``resumed``, ``failed``, ``hung``, ``node_lost``, ``interrupted`` (told to end), and ``checkpoint`` of those that
-    are kept.
+    ``resumed``, ``failed``, ``hung``, ``slow`` (a rank, for which the others wait), ``node_lost``, ``interrupted``
+    (told to end), and ``checkpoint`` of those that are kept.
     """
     said: str
     """In words."""
