@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from mlops.contract.durations import duration
 from mlops.contract.progress import NUM_STEPS, TRAINING_SECONDS
 from mlops.contract.rest import TrainingProgress
 
@@ -32,6 +33,20 @@ def live_first(trainings: Sequence[TrainingProgress]) -> list[TrainingProgress]:
     """Put those last that have told nothing for long, as processes leave them that were killed."""
     newest = max((each.told_at for each in trainings if each.told_at is not None), default=None)
     return sorted(trainings, key=lambda each: each.told_at is not None and each.told_at + _LONG < (newest or _NEVER))
+
+
+def how_far(training: TrainingProgress) -> str:
+    """Say it in words."""
+    # Who writes to MLflow may have named it: what would steer a terminal is left out.
+    name = "".join(letter for letter in training.name if letter.isprintable())
+    said = [f"{name}: {training.step:,} of {training.num_steps:,} steps"]
+    if training.loss is not None:
+        said.append(f"loss {training.loss:.4g}")
+    if training.seconds_left is not None:
+        said.append(f"up to {duration(training.seconds_left)} left")
+    if training.goodput is not None:
+        said.append(f"goodput {math.floor(100 * training.goodput)} %")
+    return ", ".join(said)
 
 
 def _progress_of(run: Mapping[str, Any]) -> TrainingProgress | None:

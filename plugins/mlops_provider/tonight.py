@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -12,10 +11,10 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from mlops.client import PipelineTonight
-from mlops.contract.durations import duration
-from mlops.contract.rest import Standing, TrainingProgress
+from mlops.contract.rest import Standing
 from mlops_provider.handed_over import aside, client_of, find_stack, print_json
 from mlops_provider.looking import watched
+from mlops_provider.progress import how_far
 
 _STYLES: Final[Mapping[Standing, str]] = {
     "broken": "bold red",
@@ -66,22 +65,11 @@ def _pipeline(each: PipelineTonight) -> Iterator[Text]:
     for line in _printable(each.said).splitlines():
         yield Text(f"    {line}")
     for training in each.trainings:
-        yield Text(f"    {_printable(_how_far(training))}")
+        yield Text(f"    {how_far(training)}")
     for question in each.questions:
         may = f" ({', '.join(question.approvers)} may)" if question.approvers else ""
         address = (question.address, f"link {question.address}")
         yield Text.assemble(f"    Answer{_printable(may)}: ", address)
-
-
-def _how_far(training: TrainingProgress) -> str:
-    said = [f"{training.name}: {training.step:,} of {training.num_steps:,} steps"]
-    if training.loss is not None:
-        said.append(f"loss {training.loss:.4g}")
-    if training.seconds_left is not None:
-        said.append(f"up to {duration(training.seconds_left)} left")
-    if training.goodput is not None:
-        said.append(f"goodput {math.floor(100 * training.goodput)} %")
-    return ", ".join(said)
 
 
 def _printable(text: str) -> str:

@@ -15,6 +15,7 @@ from mlops_provider.links import report_url
 from mlops_provider.local.client import AirflowClient
 from mlops_provider.local.stack import StackError
 from mlops_provider.operator_keys import EVALUATES, FAILURE_KEY, NEWS, NEWS_KEY, PROMOTES
+from mlops_provider.progress import how_far
 from mlops_provider.verdicts.happened import is_of_tasks
 
 _AT_WORK = frozenset({"running", "queued", "scheduled", "deferred", "restarting"})
@@ -53,12 +54,21 @@ def explain(client: AirflowClient, dag_id: str, run_id: str | None) -> Explained
         paused = "; it is paused: unpause it" if dag["is_paused"] else ""
         raise StackError(f"{dag_id} has no run{f' {run_id!r}' if run_id else ' yet'}{paused}")
     sentences = list(_Run(client, dag, run).sentences())
+    if run["state"] == "running":
+        sentences += _progress(client, dag_id, run["dag_run_id"])
     verdict = client.verdict(dag_id, run["dag_run_id"]) if run["state"] in FINISHED else None
     if verdict is not None:
         # That a run took too long, or that somebody ended it, no task of it says.
         is_said = run["state"] != "failed" or is_of_tasks(verdict.happened) or verdict.happened in sentences
         sentences = [*([] if is_said else [verdict.happened]), *sentences, *verdict.sentences]
     return Explained(dag_id=dag_id, run_id=run["dag_run_id"], state=run["state"], sentences=sentences)
+
+
+def _progress(client: AirflowClient, dag_id: str, run_id: str) -> list[str]:
+    try:
+        return [f"{how_far(each)}." for each in client.progress(dag_id, run_id)]
+    except (httpx.HTTPError, ValueError) as error:  # the rest of what is known is to be said
+        return [f"How far its trainings are cannot be read: {error}"]
 
 
 def is_lost(failure: Any) -> bool:

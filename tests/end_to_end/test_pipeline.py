@@ -425,6 +425,11 @@ def _watch_night(airflow: LiveAirflow, day: int) -> str:
         bar.wait_for()
         line.get_by_text(re.compile(r"[1-9]\d* of \d+ steps, loss .*, up to \d+ s left, goodput \d+ %")).wait_for()
         keep(page, "training_1400_light")
+        said = explain(airflow.client, "events", run_id).sentences
+        assert said[0].startswith("train is running")
+        assert re.fullmatch(r"events 2024-01-12: \d+ of 15 steps, loss .*, up to .* left, goodput \d+ %\.", said[1]), (
+            said
+        )
         airflow.hold("step", 0.0)
         name.click()
         page.get_by_role("img", name=re.compile("^validation")).first.wait_for()

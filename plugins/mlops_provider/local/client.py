@@ -11,9 +11,11 @@ from urllib.parse import quote
 import httpx
 
 from mlops.client.calls import REQUEST_SECONDS
-from mlops.contract.rest import FINISHED, Verdict
+from mlops.contract.rest import FINISHED, RunProgress, TrainingProgress, Verdict
 
 PAGE = 100
+_PROGRESS_SECONDS = 5.0
+"""Who asks why waits no longer for what is beside the question."""
 """Airflow gives no more at once."""
 
 
@@ -102,6 +104,19 @@ class AirflowClient:
         if response.status_code == httpx.codes.NOT_FOUND:
             return None
         return Verdict.model_validate(response.raise_for_status().json())
+
+    def progress(self, dag_id: str, run_id: str) -> list[TrainingProgress]:
+        """
+        How far the trainings of a run are that go on.
+
+        :raises httpx.HTTPError: where MLflow cannot be asked, or does not answer soon
+        :raises ValueError: where something else answers
+        """
+        place = f"/mlops/api/v1/runs/{quote(f'{dag_id}@{run_id}', safe='@')}/progress"
+        response = self._http.get(place, timeout=_PROGRESS_SECONDS)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return []
+        return RunProgress.model_validate(response.raise_for_status().json()).trainings
 
     def run_of(self, dag_id: str, logical_date: datetime) -> dict[str, Any] | None:
         """The run of that logical date: Airflow has at most one."""
