@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from axe_playwright_python.sync_playwright import Axe
 from live_airflow import LiveAirflow
 from playwright.sync_api import Page, Route, sync_playwright
 from project import REPOSITORY
@@ -14,6 +15,8 @@ from project import REPOSITORY
 from mlops_provider.local.client import AirflowClient
 
 SCREENSHOTS = REPOSITORY / "build/screenshots"
+_OURS = "[data-mlops]"
+"""Our part of a page; the rest is Airflow's."""
 WAIT_MS = 60_000
 """For what a page shows, on a machine that has much else to do."""
 _HEAVY = ("editor", "iconRegistry")
@@ -51,14 +54,28 @@ def page_at(
         try:
             yield page
         except BaseException:
-            keep(page, "failed")
+            _picture(page, "failed")
             raise
         finally:
             browser.close()
 
 
 def keep(page: Page, name: str) -> None:
-    """Keep a picture of a page, for people to look at."""
+    """
+    Keep a picture of a page, for people to look at, and have axe look whether somebody could not use it: who sees
+    little, has no mouse, or hears what a screen reader says.
+    """
+    _picture(page, name)
+    found = Axe().run(page, context=_OURS, options={"resultTypes": ["violations"]}).response
+    wrong = [
+        f"{each['id']}: {each['help']}: {node['html'][:200]} ({node.get('failureSummary', '')})"
+        for each in found["violations"]
+        for node in each["nodes"]
+    ]
+    assert wrong == [], f"{name}: " + "\n".join(wrong)
+
+
+def _picture(page: Page, name: str) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
 

@@ -222,7 +222,7 @@ export function Progress({ training }) {
       Text,
       { fontSize: "sm" },
       `${name}: ${words.filter(Boolean).join(", ")}`,
-      isStale && h(Text, { as: "span", color: "fg.warning" }, ", ", h(Moment, { at, before: "last heard of " })),
+      isStale && h(Text, { as: "span", color: { base: "orange.700", _dark: "orange.300" } }, ", ", h(Moment, { at, before: "last heard of " })),
     ),
   );
 }
@@ -243,7 +243,7 @@ export const Moment = ({ at, before = "" }) =>
   h("time", { dateTime: at, title: new Date(at).toLocaleString() }, `${before}${ago(at)}`);
 
 export const Problem = ({ said, isOld }) =>
-  said ? h(Text, { role: "alert", color: "fg.error", marginBottom: 2 }, isOld ? `This may be old: ${said}` : said) : null;
+  said ? h(Text, { role: "alert", color: { base: "red.700", _dark: "red.300" }, marginBottom: 2 }, isOld ? `This may be old: ${said}` : said) : null;
 
 /** A link, in the colour that Airflow's have. */
 export const To = (props) => h(Link, { color: "fg.info", ...props });
@@ -256,16 +256,20 @@ export const Said = ({ children, ...props }) =>
     Text,
     { whiteSpace: "pre-wrap", overflowWrap: "anywhere", ...props },
     String(children ?? "").split(REPORT).map((part, at) =>
-      at % 2 === 1 ? h(To, { key: at, href: address(`mlops/reports/${part}`) }, "report") : part,
+      at % 2 === 1 ? h(To, { key: at, href: address(`mlops/reports/${part}`), textDecoration: "underline" }, "report") : part,
     ),
   );
 
 export const Standing = ({ standing }) => h(Badge, { colorPalette: COLOURS[standing] }, WORDS[standing]);
 
+/** What may be wider than a phone, which one can move without a mouse, too. */
+export const Wide = ({ label, children }) =>
+  h(Box, { overflowX: "auto", tabIndex: 0, role: "group", "aria-label": label }, children);
+
 export const Rows = ({ head, rows }) =>
   h(
-    Box,
-    { overflowX: "auto" },
+    Wide,
+    { label: `Table by ${head[0]}` },
     h(
       Table.Root,
       { size: "sm" },
@@ -287,4 +291,4 @@ export const Rows = ({ head, rows }) =>
 /** What a tab shows that Airflow gives to every DAG, where the DAG is none of ours. */
 export const NoPipeline = () => h(Text, null, "This DAG is no pipeline, or you may not read its runs.");
 
-export const Tab = (props) => h(Box, { padding: 3, overflowY: "auto", height: "100%", ...props });
+export const Tab = (props) => h(Box, { as: "main", "data-mlops": "", padding: 3, overflowY: "auto", height: "100%", ...props });

@@ -112,7 +112,7 @@ function measured({ metrics }) {
 
 const Versions = ({ versions }) =>
   h(Rows, {
-    head: ["version", "stage", "registered", "measured at", "why", ""],
+    head: ["version", "stage", "registered", "measured at", "why", "what to do"],
     rows: versions.map((each) => [
       [each.version, each.semantic_version].filter(Boolean).join(", "),
       each.stage ?? "",

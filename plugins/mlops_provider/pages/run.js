@@ -15,7 +15,7 @@ const COLOURS = {
   success: "green", failed: "red", upstream_failed: "orange", running: "blue", deferred: "blue", queued: "gray",
   awaiting_input: "yellow", up_for_retry: "orange", skipped: "gray",
 };
-const MARKS = ["failed", "hung", "node_lost", "interrupted", "resumed"]; // events that are drawn into curves
+const MARKS = ["failed", "hung", "slow", "node_lost", "interrupted", "resumed"]; // events that are drawn into curves
 const DRAW_MS = 250; // between two drawings of curves that grow
 const AGAIN_MS = 10_000;
 const MOST_EVENTS = 200;

@@ -1,6 +1,6 @@
 // A search for settings: its trials as lines over the settings, and as a table.
 
-import { isFinite, number, Rows } from "./common.js";
+import { isFinite, number, Rows, Wide } from "./common.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -83,7 +83,7 @@ export function Search({ study, trials }) {
       "Search",
       h(Text, { as: "span", fontSize: "sm", color: "fg.muted", fontWeight: "normal" }, ` trials: ${counts.join(", ") || "none yet"}`),
     ),
-    names.length > 0 && measured.length > 1 && h(Box, { overflowX: "auto" }, h(Lines, { trials: measured, names, best })),
+    names.length > 0 && measured.length > 1 && h(Wide, { label: "Lines of the trials" }, h(Lines, { trials: measured, names, best })),
     trials.length > 0 &&
       h(
         Fragment,

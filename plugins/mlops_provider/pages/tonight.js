@@ -118,7 +118,7 @@ function Tonight() {
   const run = runOf(pathname);
   return h(
     Box,
-    { as: "main", padding: 4, maxWidth: "60rem", marginX: "auto", overflowY: "auto", height: "100%" },
+    { as: "main", "data-mlops": "", padding: 4, maxWidth: "60rem", marginX: "auto", overflowY: "auto", height: "100%" },
     run === "" && h(Fleet),
     run !== "" && h(To, { asChild: true, marginBottom: 3 }, h(RouterLink, { to: TONIGHT }, "All pipelines")),
     run !== "" && h(RunPage, { id: run }),
