@@ -28,13 +28,14 @@ from mlops_provider.notifiers.named import check_notifiers
 from mlops_provider.notify_spec import Event, notified
 from mlops_provider.operator_keys import CODE_KEY, FAILURE_KEY, NEWS, NEWS_KEY
 from mlops_provider.operators.adopted import handed_on
-from mlops_provider.operators.callbacks import say_why, telling
+from mlops_provider.operators.callbacks import count_failed, count_tried_again, say_why, telling
 from mlops_provider.operators.failed_nodes import failed_nodes, note_failed_nodes
 from mlops_provider.operators.ownership import check_team
 from mlops_provider.operators.runs import Asked, refuse_others, waiting_shown
 from mlops_provider.operators.signatures import name_settings
 from mlops_provider.operators.wiring import check_wiring
 from mlops_provider.pod_spec import Pods
+from mlops_provider.telemetry import tell_result
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -119,8 +120,8 @@ class StepOperator(BaseOperator):
             if kwargs.setdefault(option, own) != own:
                 raise SpecError(f"{place}: {option} must be {own!r}, the one of team {team!r}, got {kwargs[option]!r}")
         super().__init__(
-            on_failure_callback=telling(self.notify, "failed", on_failure_callback, say_why),
-            on_retry_callback=telling(self.notify, None, on_retry_callback, say_why),
+            on_failure_callback=telling(self.notify, "failed", on_failure_callback, say_why, count_failed),
+            on_retry_callback=telling(self.notify, None, on_retry_callback, say_why, count_tried_again),
             on_skipped_callback=telling(self.notify, "stopped", on_skipped_callback),
             on_success_callback=telling(self.notify, self.success, on_success_callback),
             retries=retries,
@@ -306,6 +307,7 @@ class StepOperator(BaseOperator):
             raise self._failure(outcome.result, context)
         ref = self.produces().from_wire(outcome.result.to_wire())
         self._link_report(ref)
+        tell_result(ref, self.metric_tags)
         # Apart, for what the step has done is not to be asked for again.
         self.patience(context).with_work(lambda: self.succeeded(ref, context, deployment))
         return ref.to_wire()
@@ -370,6 +372,10 @@ class StepOperator(BaseOperator):
             return StepOutageError(failure.message, failure.outage)
         self.tell(failure, context)
         return (StepRetryableError if failure.retryable else StepFailedError)(failure.message)
+
+    @property
+    def metric_tags(self) -> dict[str, str]:
+        return {"pipeline": self.pipeline, "step": self.step} | ({"team": self.team} if self.team else {})
 
     def say(self, news: str, context: Context, *, is_told: bool = True) -> None:
         """Leave a sentence in the note of the run, and in a message where people are to be told."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlops_provider.exceptions import StepFailedError, StepLostError, StepRetryableError
 from mlops_provider.messages import Tell, failure_of
 from mlops_provider.notify_spec import Event, Notify
+from mlops_provider.telemetry import tell_failure
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +27,23 @@ def say_why(context: Context) -> None:
         task.log.error("%s", error)
         if (tell := getattr(task, "tell", None)) is not None:
             tell(failure_of(error), context)
+
+
+def count_failed(context: Context) -> None:
+    """Count a task that failed, and is not tried again."""
+    _count(context, for_good=True)
+
+
+def count_tried_again(context: Context) -> None:
+    """Count a try that failed, of a task that is tried again."""
+    _count(context, for_good=False)
+
+
+def _count(context: Context, *, for_good: bool) -> None:
+    task: Any = context["task"]
+    failure, error = getattr(task, "failure", None), context.get("exception")
+    kind = failure.type if failure is not None else type(error).__name__ if error is not None else "unknown"
+    tell_failure(kind, task.metric_tags, for_good=for_good)
 
 
 def telling(notify: Sequence[Notify], event: Event | None, callbacks: Any, *last: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operators.champion import why_not_champion
 from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
+from mlops_provider.telemetry import tell_production
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,6 +62,7 @@ class PromoteOperator(TransitionOperator):
         if (why := why_not_champion(version, deployment)) is not None:
             # Cleared: what people decided since is no news to them.
             raise self.skipped(why, context, is_told=False)
+        tell_production(version)
         self.say(f"Version {version.version} of {version.name} is in production. {version.parent.reason}", context)
         context["outlet_events"][self.model].extra = event_extra(ref)
 

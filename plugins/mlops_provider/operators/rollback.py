@@ -17,6 +17,7 @@ from mlops_provider.operators.champion import champion_of, why_not_champion
 from mlops_provider.operators.promote import move
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.registry import NotOursError
+from mlops_provider.telemetry import tell_production
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -86,6 +87,7 @@ class RollbackOperator(TransitionOperator):
         if (why := why_not_champion(version, deployment)) is not None:
             # Cleared: what people decided since is no news to them.
             raise self.skipped(why, context, is_told=False)
+        tell_production(version)
         person = context["dag_run"].triggering_user_name or "Somebody"
         again = f"Version {version.version} of {version.name} is in production again."
         self.say(f"{again} {person} says: {self.why}", context)
