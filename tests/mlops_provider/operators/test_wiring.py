@@ -18,7 +18,7 @@ from mlops.contract.sections.release import Approval
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, WiringError
 from mlops_provider.operators.approve import ApproveOperator
-from mlops_provider.operators.callbacks import say_why
+from mlops_provider.operators.callbacks import count_failed, count_tried_again, say_why
 from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
@@ -117,8 +117,10 @@ def test_default_args_of_the_dag_go_before_ours() -> None:
     assert (step.retries, step.retry_delay) == (5, timedelta(seconds=1))
 
 
-@pytest.mark.parametrize("event", ["on_failure_callback", "on_retry_callback"])
-def test_callbacks_of_the_dag_are_called_beside_ours(event: str) -> None:
+@pytest.mark.parametrize(
+    ("event", "counts"), [("on_failure_callback", count_failed), ("on_retry_callback", count_tried_again)]
+)
+def test_callbacks_of_the_dag_are_called_beside_ours(event: str, counts: Any) -> None:
     """A platform that has itself told of each failure by default_args must be told of these."""
 
     def theirs(context: Mapping[str, Any]) -> None: ...
@@ -126,8 +128,8 @@ def test_callbacks_of_the_dag_are_called_beside_ours(event: str) -> None:
     with DAG(dag_id="defaults", schedule=None, default_args={event: theirs}):
         step = IngestOperator(task_id="ingest", sources=SOURCES, event_time="at")
         own = IngestOperator(task_id="own", sources=SOURCES, event_time="at", **{event: [print]})
-    assert list(getattr(step, event)) == [theirs, say_why]
-    assert list(getattr(own, event)) == [print, say_why]
+    assert list(getattr(step, event)) == [theirs, say_why, counts]
+    assert list(getattr(own, event)) == [print, say_why, counts]
 
 
 @pytest.mark.parametrize("sensor", [DatasetSensor, ModelVersionSensor])
