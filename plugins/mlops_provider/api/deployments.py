@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from obstore.exceptions import BaseError
@@ -50,18 +50,35 @@ async def found_by_team(
     read: Callable[[str | None, T], Awaitable[Iterable[FoundT]]],
 ) -> tuple[list[FoundT], list[str]]:
     """
-    Read the MLflow or the store of each team, all at once: where one does not answer, those of the others are read.
+    Read what the teams of pipelines or models have, for the parameters see :func:`read_by_team`.
 
-    :param names: of pipelines or models; their teams are read
-    :param take: of a team's deployment, what is read; in a thread, for it may read Airflow's connections
-    :param read: called with a team, or None, the deployment's own, and with what was taken
-    :return: what was found, and a sentence for each that cannot be read
+    :param names: of the pipelines or models
+    :return: what was found, and a sentence for each team whose MLflow or store cannot be read
     :raises MlflowError: where none answers, of one of them
     :raises BaseError: likewise, of a store
     :raises StepFailedError: likewise, of a connection that Airflow does not have
     """
-    errors: dict[str | None, MlflowError | BaseError | StepFailedError] = {}
     teams = {tenant_of_name(name) for name in names}
+    found, errors = await read_by_team(teams, take, read)
+    if errors and len(errors) == len(teams):
+        raise next(iter(errors.values()))
+    return found, sorted(f"team {team}: {outage(e)}" if team else outage(e) for team, e in errors.items())
+
+
+async def read_by_team(
+    teams: Iterable[str | None],
+    take: Callable[[Deployment], T],
+    read: Callable[[str | None, T], Awaitable[Iterable[FoundT]]],
+) -> tuple[list[FoundT], Mapping[str | None, MlflowError | BaseError | StepFailedError]]:
+    """
+    Read the MLflow or the store of each team, all at once: where one does not answer, those of the others are read.
+
+    :param teams: None is the deployment's own
+    :param take: of a team's deployment, what is read; in a thread, for it may read Airflow's connections
+    :param read: called with a team, and with what was taken
+    :return: what was found, and by team why that cannot be read
+    """
+    errors: dict[str | None, MlflowError | BaseError | StepFailedError] = {}
 
     async def one(team: str | None) -> Iterable[FoundT]:
         try:
@@ -70,7 +87,4 @@ async def found_by_team(
             errors[team] = error
             return ()
 
-    found = [each for of_team in await gather(one, teams) for each in of_team]
-    if errors and len(errors) == len(teams):
-        raise next(iter(errors.values()))
-    return found, sorted(f"team {team}: {outage(e)}" if team else outage(e) for team, e in errors.items())
+    return [each for of_team in await gather(one, teams) for each in of_team], errors

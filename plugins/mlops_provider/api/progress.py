@@ -12,16 +12,15 @@ from fastapi import APIRouter, Depends
 
 from mlops.contract.rest import FINISHED, RunProgress, TrainingProgress
 from mlops.contract.section import SpecError
-from mlops_provider.api.deployments import Mlflow, of_name
+from mlops_provider.api.deployments import Mlflow, of_name, read_by_team
 from mlops_provider.api.metrics import own_trainings
-from mlops_provider.api.problems import DOCUMENTED
+from mlops_provider.api.problems import DOCUMENTED, outage
 from mlops_provider.api.runs import find_run
 from mlops_provider.api.trainings import pipeline_of
 from mlops_provider.curves import Tracking
-from mlops_provider.deployment import Deployment, tenant_of_name
-from mlops_provider.exceptions import StepFailedError
+from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
-from mlops_provider.mlflow_rest import MlflowError
+from mlops_provider.mlflow_rest import AwayError
 from mlops_provider.progress import live_first, pairs_of, progress_of
 
 router = APIRouter(tags=["metrics"], responses=DOCUMENTED)
@@ -54,28 +53,25 @@ async def trainings_under_way(
 
     :return: by run, and by pipeline why that cannot be read
     """
-    teams: dict[str | None, dict[str, str]] = {}
-    found: dict[RunName, list[TrainingProgress]] = {}
-    problems: dict[str, str] = {}
+    wanted = dict(runs)
 
-    async def read(team: str | None) -> None:
+    async def read(team: str | None, mlflow: Mlflow) -> list[tuple[RunName, TrainingProgress]]:
         try:
-            mlflow = await asyncio.to_thread(lambda: Mlflow.of_steps(Deployment.load(team)))
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                for run, progress in await _of_team(mlflow, teams[team]):
-                    found.setdefault(run, []).append(progress)
+                return await _of_team(mlflow, {name: run for name, run in wanted.items() if team_of[name] == team})
         except TimeoutError:
             said = f"MLflow at {mlflow.uri} has not answered within {_PATIENCE_SECONDS:g} s"
-            problems.update(dict.fromkeys(teams[team], said))
-        except (MlflowError, StepFailedError, SpecError) as error:
-            problems.update(dict.fromkeys(teams[team], str(error)))
+            raise AwayError(said) from None
 
-    for dag_id, run_id in runs:
-        try:
-            teams.setdefault(tenant_of_name(dag_id), {})[dag_id] = run_id
-        except SpecError as error:
-            problems[dag_id] = str(error)
-    await gather(read, teams)
+    try:
+        team_of = {name: tenant_of_name(name) for name in wanted}
+        told, errors = await read_by_team(set(team_of.values()), Mlflow.of_steps, read)
+    except SpecError as error:  # of the deployment: it is nobody's alone
+        return {}, dict.fromkeys(wanted, str(error))
+    found: dict[RunName, list[TrainingProgress]] = {}
+    for run, progress in told:
+        found.setdefault(run, []).append(progress)
+    problems = {name: outage(errors[team]) for name, team in team_of.items() if team in errors}
     return {run: live_first(several) for run, several in found.items()}, problems
 
 

@@ -14,9 +14,9 @@ from mlops.client.calls import REQUEST_SECONDS
 from mlops.contract.rest import FINISHED, RunProgress, TrainingProgress, Verdict
 
 PAGE = 100
+"""Airflow gives no more at once."""
 _PROGRESS_SECONDS = 5.0
 """Who asks why waits no longer for what is beside the question."""
-"""Airflow gives no more at once."""
 
 
 class AirflowClient:
@@ -100,10 +100,8 @@ class AirflowClient:
 
     def verdict(self, dag_id: str, run_id: str) -> Verdict | None:
         """What came of a pipeline's own run, and what to do; None where the run is another's, or may not be read."""
-        response = self._http.get(f"/mlops/api/v1/runs/{quote(f'{dag_id}@{run_id}', safe='@')}/verdict")
-        if response.status_code == httpx.codes.NOT_FOUND:
-            return None
-        return Verdict.model_validate(response.raise_for_status().json())
+        found = self._told(dag_id, run_id, "verdict")
+        return None if found is None else Verdict.model_validate(found)
 
     def progress(self, dag_id: str, run_id: str) -> list[TrainingProgress]:
         """
@@ -112,11 +110,14 @@ class AirflowClient:
         :raises httpx.HTTPError: where MLflow cannot be asked, or does not answer soon
         :raises ValueError: where something else answers
         """
-        place = f"/mlops/api/v1/runs/{quote(f'{dag_id}@{run_id}', safe='@')}/progress"
-        response = self._http.get(place, timeout=_PROGRESS_SECONDS)
-        if response.status_code == httpx.codes.NOT_FOUND:
-            return []
-        return RunProgress.model_validate(response.raise_for_status().json()).trainings
+        found = self._told(dag_id, run_id, "progress", timeout=_PROGRESS_SECONDS)
+        return [] if found is None else RunProgress.model_validate(found).trainings
+
+    def _told(self, dag_id: str, run_id: str, what: str, **options: Any) -> Any:
+        """What our own REST tells of a run; None where there is nothing, or nothing that may be read."""
+        run = quote(f"{dag_id}@{run_id}", safe="@")
+        response = self._http.get(f"/mlops/api/v1/runs/{run}/{what}", **options)
+        return None if response.status_code == httpx.codes.NOT_FOUND else response.raise_for_status().json()
 
     def run_of(self, dag_id: str, logical_date: datetime) -> dict[str, Any] | None:
         """The run of that logical date: Airflow has at most one."""

@@ -43,4 +43,4 @@ class RunProgress(BaseModel):
     """How far the trainings of a run are."""
 
     trainings: list[TrainingProgress]
-    """That go on, the oldest first."""
+    """That go on, the oldest first; those that have told nothing for long are the last."""
