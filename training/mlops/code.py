@@ -33,7 +33,7 @@ from mlops.contract.step import BadConfigError, StepError
 # The oldest date a zip can hold: with it, equal files give equal bytes.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 SpecT = TypeVar("SpecT")
-_BUNDLE: Final = "_bundle_"
+BUNDLE: Final = "_bundle_"
 """Begins the name of the package that stored code is imported as."""
 
 
@@ -73,7 +73,7 @@ def recipe_line(error: BaseException, home: Path) -> RecipeLine | None:
         path = Path(frame.filename)
         if path.is_relative_to(home / RECIPES):
             return RecipeLine(path.relative_to(home), frame.lineno or 0, frame.name)
-        bundles = [at for at, part in enumerate(path.parts) if part.startswith(_BUNDLE)]
+        bundles = [at for at, part in enumerate(path.parts) if part.startswith(BUNDLE)]
         if bundles:
             return RecipeLine(Path(*path.parts[bundles[0] + 1 :]), frame.lineno or 0, frame.name)
     return None
@@ -116,7 +116,7 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
 
     :param scratch: a folder for the unpacked files; must stay as long as the code is in use
     """
-    package = f"{_BUNDLE}{hashlib.sha256(data).hexdigest()[:12]}"
+    package = f"{BUNDLE}{hashlib.sha256(data).hexdigest()[:12]}"
     folder = scratch / package
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(folder)

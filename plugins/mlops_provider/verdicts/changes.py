@@ -97,14 +97,11 @@ def _code(before: Facts, now: Facts) -> Iterator[str]:
 def _files(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
     if before is None:
         return
+    # Of very many files only their folders are known, perhaps of one of the two.
+    folders = [path for path in (*before, *now) if path.endswith("/")]
     for path, was, own in _differing(before, now):
-        # Of very many files only their folders are known.
-        if folders := [each for each in (*before, *now) if each != path and path.startswith(f"{each}/")]:
-            yield folders[0]
-        elif any(each.startswith(f"{path}/") for each in (*before, *now)):
-            yield path
-        else:
-            yield f"{path} (new)" if was is None else f"{path} (gone)" if own is None else path
+        within = next(filter(path.startswith, folders), None)
+        yield within or (f"{path} (new)" if was is None else f"{path} (gone)" if own is None else path)
 
 
 def _data(before: Facts, now: Facts) -> Iterator[str]:

@@ -140,4 +140,4 @@ def test_files_are_told_one_by_one_unless_they_are_many(tmp_path: Path) -> None:
     assert [name for name in now if now[name] != before[name]] == ["taxi/model.py"]
     for number in range(MOST_FILES):
         (tmp_path / f"taxi/{number}.json").write_text("1")
-    assert list(files_told(tmp_path, ["taxi", "schema.pbtxt"])) == ["taxi", "schema.pbtxt"]
+    assert list(files_told(tmp_path, ["taxi", "schema.pbtxt"])) == ["taxi/", "schema.pbtxt"]

@@ -36,13 +36,12 @@ def code_digest(paths: Iterable[Path]) -> str:
 def files_told(home: Path, paths: Iterable[str]) -> dict[str, str]:
     """
     Return short digests of the user's files that a step runs, by their paths below the project's folder, for people who
-    look for what was changed. Of more than :data:`MOST_FILES` they are those of the paths themselves.
+    look for what was changed. Of more than :data:`MOST_FILES` they are those of the folders, which end in ``/``.
     """
-    told = {path: home / path for path in paths}
-    files = {file for path in told.values() for file in _files(path) if file.is_file()}
-    if len(files) <= MOST_FILES:
-        told = {os.path.relpath(file, home): file for file in sorted(files)}
-    return {name: code_digest([path])[:12] for name, path in told.items()}
+    folders = [home / path for path in paths]
+    told = sorted({file for path in folders for file in _files(path) if file.is_file()})
+    told = told if len(told) <= MOST_FILES else folders
+    return {f"{os.path.relpath(each, home)}{'/' * each.is_dir()}": code_digest([each])[:12] for each in told}
 
 
 def _files(path: Path) -> list[Path]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import NamedTuple
 
+from mlops.code import BUNDLE
+
 # dataclasses: replace() makes a feature set out of another.
 _LIBRARY = ("mlops.features.", "dataclasses.")
 
@@ -23,7 +25,7 @@ class SourceLine(NamedTuple):
     def __str__(self) -> str:
         parts = PurePath(self.file).parts
         for start, part in enumerate(parts):
-            if part == "include" or part.startswith("_bundle_"):
+            if part == "include" or part.startswith(BUNDLE):
                 return f"{'/'.join(parts[start:])}:{self.line}"
         return f"{self.file}:{self.line}"
 
