@@ -21,13 +21,13 @@ from mlops.contract.refs import (
     ReportRef,
     StudyRef,
 )
-from mlops.contract.results import CANDIDATE, CHAMPION, DIFFERENCE
+from mlops.contract.results import CHAMPION, DIFFERENCE, of_candidate
 
 FAILURES: Final = "mlops.step.failures"
 PRODUCTION: Final = "mlops.production.version"
 _UNKNOWN: Final = re.compile(r"[^\w./-]", re.ASCII)
 NAMES: Final[Mapping[str, str]] = {
-    "mlops.snapshot.rows": "Rows of the newest snapshot.",
+    "mlops.snapshot.rows": "Rows of the snapshot that was taken, or found, last.",
     "mlops.snapshot.bytes": "Bytes of its objects, those that it shares with others included.",
     "mlops.features.columns": "Columns of the features.",
     "mlops.search.trials": "Trials of a search, by `state`.",
@@ -76,11 +76,9 @@ def _told(ref: Ref) -> Iterator[tuple[str, float | None, Mapping[str, str]]]:
                 yield "training.validation", ref.metrics[metric], {"metric": metric}
         case ReportRef():
             yield "evaluation.passed", float(ref.passed), {}
-            for metric in (name.removeprefix(CANDIDATE) for name in ref.metrics if name.startswith(CANDIDATE)):
+            for metric, value in of_candidate(ref.metrics).items():
                 tags, difference = {"metric": metric}, f"{DIFFERENCE}{metric}"
-                if metric.endswith((".low", ".high")):
-                    continue
-                yield "evaluation.value", ref.metrics[f"{CANDIDATE}{metric}"], tags
+                yield "evaluation.value", value, tags
                 yield "evaluation.champion", ref.metrics.get(f"{CHAMPION}{metric}"), tags
                 yield "evaluation.difference", ref.metrics.get(difference), tags
                 yield "evaluation.difference_low", ref.metrics.get(f"{difference}.low"), tags

@@ -430,8 +430,11 @@ def _watch_night(airflow: LiveAirflow, day: int) -> str:
         assert re.fullmatch(r"events 2024-01-12: \d+ of 15 steps, loss .*, up to .* left, goodput \d+ %\.", said[1]), (
             said
         )
-        airflow.hold("step", 0.0)
         name.click()
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.get_by_role("progressbar", name=re.compile("^Progress: events 2024-01")).wait_for()
+        keep(page, "training_400_light")
+        airflow.hold("step", 0.0)
         page.get_by_role("img", name=re.compile("^validation")).first.wait_for()
         verdict = re.compile(r"^(Nothing goes into production|Version \d+ of events is in production)")
         page.get_by_text(verdict).first.wait_for(timeout=1000 * NIGHT_SECONDS)

@@ -375,6 +375,7 @@ class StepOperator(BaseOperator):
 
     @property
     def metric_tags(self) -> dict[str, str]:
+        """Whose a metric is that the step tells, see :mod:`mlops_provider.telemetry`."""
         return {"pipeline": self.pipeline, "step": self.step} | ({"team": self.team} if self.team else {})
 
     def say(self, news: str, context: Context, *, is_told: bool = True) -> None:
