@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import httpx
 import psutil
 import pytest
 from project import make_project, write_events
+from suites.remains import WARM_RUNTIME
 from terminal import Terminal
 
 from mlops_provider.experiments.asked import user
@@ -149,6 +151,7 @@ def test_what_stops_it_leaves_nothing_running_and_the_same_command_goes_on(
     for line in process.stdout:
         lines.append(line)
         if "epoch 20/200 done" in line:
+            assert at_work(project), "its step and the ranks of its training are seen"
             os.killpg(process.pid, strike)
             break
     lines += process.stdout.read().splitlines(keepends=True)
@@ -156,8 +159,8 @@ def test_what_stops_it_leaves_nothing_running_and_the_same_command_goes_on(
     if strike == signal.SIGINT:
         assert lines[-1] == "stopped; the same command goes on from here\n"
     deadline = time.monotonic() + 60
-    while at_work := [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if works_in(each, project)]:
-        assert time.monotonic() < deadline, at_work
+    while left := at_work(project):
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
     assert set(project.places()) == {"ingest", "validate", "features"}
     done = project.mlops(*arguments)
@@ -183,12 +186,18 @@ def test_two_terminals_that_ask_for_the_same_do_it_once(project: Project) -> Non
     assert set(made.values()) == {1}
 
 
-def works_in(process: psutil.Process, project: Project) -> bool:
-    """Whether a process runs a step on the project's store."""
-    try:
-        return process.environ().get("MLOPS_STORE") == f"file://{project.store}"
-    except psutil.Error:  # it ended just now
-        return False
+def at_work(project: Project) -> list[str]:
+    """
+    Return the command lines of the processes that do the work of a project's steps, those forked from a warm runtime
+    among them: their environment is not the one that Linux shows.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it ended just now
+            title = " ".join(process.cmdline())
+            if process.cwd() == str(project.home) and not title.startswith(WARM_RUNTIME):
+                found.append(title)
+    return found
 
 
 def test_a_search_runs_its_trials_first(project: Project) -> None:
