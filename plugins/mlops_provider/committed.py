@@ -75,6 +75,12 @@ async def read_bytes(store: ObjectStore, key: str) -> bytes | None:
     return bytes(await response.bytes_async())
 
 
+async def read_artifact(store: ObjectStore, artifact: Artifact) -> bytes | None:
+    """:return: None where it is gone, or is not what was written"""
+    data = await read_bytes(store, artifact.key)
+    return data if data is not None and hashlib.sha256(data).hexdigest() == artifact.sha256 else None
+
+
 async def write_new(store: ObjectStore, key: str, data: bytes) -> bool:
     """
     Write an object, once; False where there is one of that key with other bytes.
@@ -110,8 +116,7 @@ async def lacking(store: ObjectStore, ref: Ref) -> list[str]:
 
     named = list(ref.artifacts.values())
     manifest = ref.artifacts.get(MANIFEST)
-    data = await read_bytes(store, manifest.key) if manifest else None
-    if manifest and data is not None and hashlib.sha256(data).hexdigest() == manifest.sha256:
+    if manifest and (data := await read_artifact(store, manifest)) is not None:
         named += named_in(data)
     there = await asyncio.gather(*map(is_there, named))
     return [artifact.key for artifact, found in zip(named, there, strict=True) if not found]

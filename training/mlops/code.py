@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar
 
 from mlops.contract.code_files import code_files
-from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe
+from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe, recipe_of
 from mlops.contract.step import BadConfigError, StepError
 
 # The oldest date a zip can hold: with it, equal files give equal bytes.
@@ -47,11 +47,6 @@ def recipe_folder(home: Path, import_path: str) -> Path:
     if not folder.is_dir():
         raise BadConfigError(f"{import_path!r}: there is no folder {folder}; check the path and {home}")
     return folder
-
-
-def recipe_of(import_path: str) -> tuple[str, ...]:
-    """Return the parts of the recipe's path: ``include``, ``<pipeline>``."""
-    return _split(import_path)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +121,7 @@ def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:
         sys.modules[package].__path__ = [str(folder)]
     else:
         _create_package(package, folder)
-    _, inner = _split(import_path)
+    inner = import_path.partition(":")[0].split(".")[len(recipe_of(import_path)) :]
     module = _import(".".join((package, *inner)), import_path, "the stored bundle")
     return _attribute(module, import_path.partition(":")[2], import_path)
 
@@ -188,15 +183,6 @@ def _compile_from_source(recipes: str) -> None:
     sys.path_hooks.insert(0, hook)
     for entry in list(filter(is_below, sys.path_importer_cache)):
         del sys.path_importer_cache[entry]
-
-
-def _split(import_path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split an import path into the recipe folder and the module within it, each as path parts."""
-    parts = tuple(import_path.partition(":")[0].split("."))
-    if len(parts) < 2:
-        raise BadConfigError(f"{import_path!r} is not in a recipe; write it as {RECIPES}.<pipeline>.<module>:<name>")
-    depth = min(2, len(parts) - 1)
-    return parts[:depth], parts[depth:]
 
 
 def _import(module_name: str, import_path: str, origin: str) -> ModuleType:

@@ -8,6 +8,7 @@ from mlops_provider import __version__
 from mlops_provider.api import (
     checkpoints,
     datasets,
+    differences,
     events,
     metrics,
     models,
@@ -35,6 +36,7 @@ app.include_router(runs.router)
 app.include_router(metrics.router)
 app.include_router(checkpoints.router)
 app.include_router(datasets.router)
+app.include_router(differences.router)
 app.include_router(events.router)
 app.include_router(models.router)
 app.include_router(progress.router)

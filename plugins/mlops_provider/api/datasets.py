@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from mlops.contract.step import deprecation_key
 from mlops_provider.api.airflow import AirflowDep, readable_dags
 from mlops_provider.api.deployments import found_by_team, of_name
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.committed import DAMAGED, Committed, committed_below, read_bytes, read_committed, read_json
+from mlops_provider.committed import DAMAGED, Committed, committed_below, read_artifact, read_committed, read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
@@ -133,8 +132,8 @@ class Shelf:
 
     async def _manifest(self, place: str) -> Manifest:
         artifact = (await self._ref(place)).artifacts[MANIFEST]
-        data = await read_bytes(self.store, artifact.key)
-        if data is None or hashlib.sha256(data).hexdigest() != artifact.sha256:
+        data = await read_artifact(self.store, artifact)
+        if data is None:
             raise Problem(500, f"{artifact.key} is damaged or gone: mlops store verify says what it affects")
         try:
             return Manifest.from_json(data)

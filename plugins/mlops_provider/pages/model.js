@@ -3,6 +3,7 @@
 import {
   address, ask, isFinite, Moment, NoPipeline, number, Problem, Rows, runPlace, Said, Standing, Tab, To, useLooks, useTitle, utc,
 } from "./common.js";
+import { Compare } from "./compare.js";
 import { AskProduction, RollBack } from "./release.js";
 
 const { createElement: h, Fragment } = globalThis.React;
@@ -147,7 +148,7 @@ function ModelPage({ pipeline }) {
     nights.length > 0 && h(Nights, { nights }),
     h(Problem, { said: [registry.problem, ...(registry.found?.unreachable ?? [])].filter(Boolean).join("; ") }),
     (registry.found?.models ?? []).map(({ name, versions }) =>
-      h(Fragment, { key: name }, part(`Versions of ${name}`), h(Versions, { versions })),
+      h(Fragment, { key: name }, part(`Versions of ${name}`), h(Versions, { versions }), versions.length > 1 && h(Compare, { model: name, versions })),
     ),
   );
 }

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from mlops.contract.environments import compare_environments, that_count, that_must_agree, why_not_here
 from mlops.contract.refs import FeaturesRef, canonical_json
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.data.shards.shard_writing import write_split
-from mlops.reproduction.environments import compare_environments, that_count, that_must_agree, why_not_here
 from mlops.reproduction.features import compare_features
 from mlops.reproduction.weights import first_difference
 from mlops.store import Store

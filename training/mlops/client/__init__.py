@@ -36,6 +36,7 @@ from mlops.client.answers import (
     Tonight,
     Trials,
     Verdict,
+    VersionDifference,
 )
 from mlops.client.awaited import AsyncClient
 from mlops.client.blocking import Client
@@ -96,4 +97,5 @@ __all__ = [
     "UnreachableError",
     "Value",
     "Verdict",
+    "VersionDifference",
 ]

@@ -94,6 +94,13 @@ class SnapshotDifference(rest.SnapshotDifference):
         return pages.of_difference(self)
 
 
+class VersionDifference(rest.TrainingDifference):
+    """In what two versions of a model differ."""
+
+    def _repr_html_(self) -> str:
+        return pages.of_version_difference(self)
+
+
 class ModelVersion(rest.ModelVersion):
     """A version of a model, and where it came from."""
 

@@ -36,6 +36,7 @@ from mlops.client.answers import (
     Tonight,
     Trials,
     Verdict,
+    VersionDifference,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot, Call
 from mlops.client.following import CUTS, Looks, Position, is_stream
@@ -261,6 +262,10 @@ class AsyncClient:
     async def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
         """See :meth:`Client.model_version`."""
         return await self._do(model_calls.model_version(model, version))
+
+    async def compare_versions(self, model: str, before: str | int, after: str | int = CHAMPION) -> VersionDifference:
+        """See :meth:`Client.compare_versions`."""
+        return await self._do(model_calls.compare_versions(model, before, after))
 
     async def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
         """See :meth:`Client.register`."""

@@ -33,6 +33,7 @@ from mlops.client.answers import (
     Tonight,
     Trials,
     Verdict,
+    VersionDifference,
 )
 from mlops.client.calls import AnyCheckpoint, AnyRun, AnySnapshot
 from mlops.client.connection import Connection
@@ -317,6 +318,15 @@ class Client(Connection):
         :param version: its number or an alias; the one in production, if not given
         """
         return self._do(model_calls.model_version(model, version))
+
+    def compare_versions(self, model: str, before: str | int, after: str | int = CHAMPION) -> VersionDifference:
+        """
+        Return in what two versions of a model differ: data, code, environment, parameters, metrics.
+
+        :param before: its number or an alias
+        :param after: likewise; the one in production, if not given
+        """
+        return self._do(model_calls.compare_versions(model, before, after))
 
     def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
         """

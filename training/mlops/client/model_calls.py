@@ -9,7 +9,17 @@ from urllib.parse import quote
 
 import httpx
 
-from mlops.client.answers import Models, ModelVersion, Nights, Progress, StageAnswer, StartedRun, Tonight, Verdict
+from mlops.client.answers import (
+    Models,
+    ModelVersion,
+    Nights,
+    Progress,
+    StageAnswer,
+    StartedRun,
+    Tonight,
+    Verdict,
+    VersionDifference,
+)
 from mlops.client.calls import AnyRun, Call, Page, as_header, as_started, body_of, id_of, instant, place
 from mlops.client.reading import document, root_of
 from mlops.contract import rest
@@ -57,6 +67,15 @@ def model_versions(name: str, cursor: str) -> Call[Page[rest.ModelVersionSummary
 def model_version(name: str, version: str | int) -> Call[ModelVersion]:
     path = f"{_model(name)}/versions/{quote(str(version), safe='')}"
     return Call(method="GET", path=path, read=lambda response: document(ModelVersion, response))
+
+
+def compare_versions(name: str, before: str | int, after: str | int) -> Call[VersionDifference]:
+    return Call(
+        method="GET",
+        path=f"{_model(name)}/diff",
+        params={"before": str(before), "after": str(after)},
+        read=lambda response: document(VersionDifference, response),
+    )
 
 
 def register(model: str, run: AnyRun, training: str | None) -> Call[StartedRun]:

@@ -115,6 +115,19 @@ def of_difference(difference: rest.SnapshotDifference) -> str:
     return _part("thing", f"{difference.before[:12]} to {difference.after[:12]}", "", facts, tables)
 
 
+def of_version_difference(difference: rest.TrainingDifference) -> str:
+    """Return in what two versions of a model differ, and what of them is equal."""
+    facts = [(part.name, f"equal: {part.said}") for part in difference.parts if part.is_equal]
+    found = [[part.name, each.what, each.before, each.after] for part in difference.parts for each in part.differences]
+    tables = [(["part", "what", f"version {difference.before}", f"version {difference.after}"], found)]
+    tables += [
+        (["files of the recipe"], [[line] for line in part.patch.splitlines()])
+        for part in difference.parts
+        if part.patch
+    ]
+    return _part("thing", f"{difference.before} to {difference.after}", "", facts, tables)
+
+
 def of_version(version: rest.ModelVersion) -> str:
     """Return a version's metrics, and what each step has made on the way to it."""
     facts = [

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
-from mlops.contract.refs import CheckpointRef, TrialRef
+from mlops.contract.refs import CheckpointRef, ReportRef, TrialRef
+from mlops.contract.rest import DifferencePart, TrainingDifference
 from mlops.contract.step import BadConfigError
-
-if TYPE_CHECKING:
-    from mlops.reproduction.run_diff import DiffPart, Run
+from mlops.contract.training_difference import ComparedTraining, differences, what_to_read
 
 _RUN = "MODEL/VERSION, by number or alias, or the id of an MLflow run of a training"
 
@@ -31,31 +27,34 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _diff(options: argparse.Namespace, places: Places, console: Console) -> int:
-    from mlops.reproduction.run_diff import compare_runs
-
-    a, b = (_read(places, named) for named in (options.a, options.b))
-    parts = compare_runs(places.store, a, b)
+    named = options.a, options.b
+    a, b = (_read(places, each) for each in named)
+    before, after = (each if "/" in each else each[:12] for each in named)
+    found = TrainingDifference(before=before, after=after, parts=differences(a, b, (before, after)))
     if options.json:
-        document = {"a": a.name, "b": b.name, **{part.name: _document(part) for part in parts}}
-        console.out(json.dumps(document, indent=1, ensure_ascii=False), highlight=False)
+        console.out(found.model_dump_json(indent=1), highlight=False)
     else:
-        for part in parts:
-            _show(part, a.name, b.name, console)
-    return 1 if any(parts) else 0
+        for part in found.parts:
+            _show(part, before, after, console)
+    return 0 if found.is_equal else 1
 
 
-def _read(places: Places, named: str) -> Run:
-    """Read a training. Imports mlflow here, so that --help need not wait for it."""
+def _read(places: Places, named: str) -> ComparedTraining:
+    """Read a training."""
+    checkpoint, report = _find(places, named)
+    objects = {artifact.key: places.store.read(artifact) for artifact in what_to_read(checkpoint)}
+    return ComparedTraining.of(checkpoint, report, objects)
+
+
+def _find(places: Places, named: str) -> tuple[CheckpointRef, ReportRef | None]:
+    """Find a training. Imports mlflow here, so that --help need not wait for it."""
     from mlops.registry.versions import read_version
-    from mlops.reproduction.original import Original
-    from mlops.reproduction.run_diff import Run
     from mlops.tracking.connection import connect
     from mlops.tracking.run import reopen_run
 
     if "/" in named:
         report = read_version(places.tracking_uri, named).report
-        original = Original.read(places.store, report.ancestor(CheckpointRef))
-        return Run(name=named, original=original, report=report)
+        return report.ancestor(CheckpointRef), report
     place = reopen_run(connect(places.tracking_uri), named).tag("mlops.place")
     if place is None:
         raise BadConfigError(f"run {named} is no training of a pipeline: it has no tag 'mlops.place'")
@@ -64,24 +63,19 @@ def _read(places: Places, named: str) -> Run:
         raise BadConfigError(f"run {named} is a trial of a study, which keeps no model: name the training after it")
     if not isinstance(checkpoint, CheckpointRef):
         raise BadConfigError(f"run {named} has no result in {places.store.uri}: its training has not ended well yet")
-    return Run(name=named[:12], original=Original.read(places.store, checkpoint), report=None)
+    return checkpoint, None
 
 
-def _document(part: DiffPart) -> dict[str, object]:
-    differences = {} if not part else {"differences": [asdict(item) for item in part.differences], "patch": part.patch}
-    return {"equal": not part, **differences}
-
-
-def _show(part: DiffPart, a: str, b: str, console: Console) -> None:
-    if not part:
-        console.print(Text(f"{part.name:<12}", "bold") + Text(f"equal: {part.equal}", "green"), soft_wrap=True)
+def _show(part: DifferencePart, before: str, after: str, console: Console) -> None:
+    if part.is_equal:
+        console.print(Text(f"{part.name:<12}", "bold") + Text(f"equal: {part.said}", "green"), soft_wrap=True)
         return
     console.print(Text(part.name, "bold"))
     table = Table(box=None, padding=(0, 2, 0, 2))
-    for header in ("", a, b):
+    for header in ("", before, after):
         table.add_column(Text(header), overflow="fold")
     for item in part.differences:
-        table.add_row(*(Text(value) for value in (item.what, item.a, item.b)))
+        table.add_row(*(Text(value) for value in (item.what, item.before, item.after)))
     if part.differences:
         console.print(table)
     for line in part.patch.splitlines():

@@ -100,7 +100,7 @@ def _reproduce(options: argparse.Namespace, places: Places, console: Console) ->
 def _check_gpus(world_size: int) -> None:
     import torch
 
-    from mlops.reproduction.environments import why_not_here
+    from mlops.contract.environments import why_not_here
 
     if (reason := why_not_here(world_size, torch.cuda.device_count())) is not None:
         raise BadConfigError(reason)
@@ -110,7 +110,7 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
     """Compare the environments; return the differences, as reasons for other bits."""
     import torch
 
-    from mlops.reproduction.environments import compare_environments, that_count, that_must_agree
+    from mlops.contract.environments import compare_environments, that_count, that_must_agree
     from mlops.trainer.environment import environment
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -209,7 +209,7 @@ def _beginning(original: Original) -> dict[str, Any]:
 
 
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:
-    from mlops.reproduction.environments import compare_environments, that_count
+    from mlops.contract.environments import compare_environments, that_count
     from mlops.reproduction.original import read_environment
     from mlops.tracking.connection import connect
     from mlops.tracking.run import reopen_run

@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from mlops.contract.section import SpecError, within
+from mlops.contract.step import BadConfigError
 
 RECIPES: Final = "include"
 """Top-level package of the recipes; within a recipe, imports of it must be relative."""
@@ -135,6 +136,18 @@ def by_import_path(name: str) -> bool:
 def is_of_recipe(import_path: str) -> bool:
     """Tell code of a recipe from what is installed."""
     return import_path.partition(".")[0] == RECIPES
+
+
+def recipe_of(import_path: str) -> tuple[str, ...]:
+    """
+    Return the parts of the path of a recipe's folder: ``include``, ``<pipeline>``.
+
+    :raises BadConfigError: where the import path names no module in a folder
+    """
+    parts = tuple(import_path.partition(":")[0].split("."))
+    if len(parts) < 2:
+        raise BadConfigError(f"{import_path!r} is not in a recipe; write it as {RECIPES}.<pipeline>.<module>:<name>")
+    return parts[: min(2, len(parts) - 1)]
 
 
 @functools.cache

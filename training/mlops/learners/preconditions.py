@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlops.code import load_extension, recipe_of
-from mlops.contract.extensions import is_of_recipe
+from mlops.code import load_extension
+from mlops.contract.extensions import is_of_recipe, recipe_of
 from mlops.contract.learners import LEARNERS, TORCH, LearnerSpec, check_learns_kind
 from mlops.contract.objectives import check_fit
 from mlops.contract.sections.train import Train

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlops.checkout import MAX_PATCH_BYTES, check_out, holds
-from mlops.code import bundle, recipe_of
+from mlops.code import bundle
+from mlops.contract.extensions import recipe_of
 from mlops.contract.refs import Ref
 from mlops.reproduction.original import Original
 from mlops.store import Store

@@ -19,6 +19,8 @@ from mlops.contract.rest.events import Event, Events
 from mlops.contract.rest.models import (
     MODEL_VERSION_PATTERN,
     ClaimedMetrics,
+    Difference,
+    DifferencePart,
     GivenArtifact,
     Model,
     Models,
@@ -30,6 +32,7 @@ from mlops.contract.rest.models import (
     NewVersion,
     StageAnswer,
     StartedRun,
+    TrainingDifference,
 )
 from mlops.contract.rest.problems import PROBLEM_TYPE, ProblemDetails
 from mlops.contract.rest.progress import RunProgress, TrainingProgress, Trainings
@@ -80,6 +83,8 @@ __all__ = [
     "Dataset",
     "Datasets",
     "Deprecation",
+    "Difference",
+    "DifferencePart",
     "EndedStep",
     "Event",
     "Events",
@@ -123,6 +128,7 @@ __all__ = [
     "SubmittedRun",
     "Task",
     "Tonight",
+    "TrainingDifference",
     "TrainingProgress",
     "Trainings",
     "Trial",

@@ -72,6 +72,40 @@ class ModelVersion(ModelVersionSummary):
     """What each step committed on the way to it, the snapshot first: ``kind``, ``place`` and its own facts."""
 
 
+class Difference(BaseModel):
+    """A fact in which two trainings differ."""
+
+    what: str
+    """``train.learning_rate``, ``rows of 2013-02-07``."""
+    before: str
+    after: str
+
+
+class DifferencePart(BaseModel):
+    """One of the things that two trainings may differ in."""
+
+    name: Literal["data", "code", "environment", "parameters", "metrics"]
+    is_equal: bool
+    said: str
+    """What is equal, in words; empty where it differs."""
+    differences: list[Difference]
+    patch: str
+    """Unified diff of the recipe's files; empty where they are equal."""
+
+
+class TrainingDifference(BaseModel):
+    """In what two trainings, or the versions of a model that they made, differ."""
+
+    before: str
+    after: str
+    parts: list[DifferencePart]
+    """Each, equal or not."""
+
+    @property
+    def is_equal(self) -> bool:
+        return all(part.is_equal for part in self.parts)
+
+
 def _told_apart(metrics: dict[str, float]) -> dict[str, float]:
     if (said := alike(metrics)) is not None:
         raise ValueError(said)
