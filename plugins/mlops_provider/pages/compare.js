@@ -54,6 +54,6 @@ export function Compare({ model, versions }) {
       choice("Version after", after, setAfter),
       h(Button, { size: "xs", variant: "outline", onClick: () => setAsked({ before, after }) }, "Compare"),
     ),
-    asked && h(Differences, { model, ...asked }),
+    asked && h(Differences, { key: `${asked.before} ${asked.after}`, model, ...asked }),
   );
 }
