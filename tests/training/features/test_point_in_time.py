@@ -267,3 +267,12 @@ def test_a_column_that_both_tables_have_is_refused(here: MakeTable) -> None:
         trailing_sums(
             rows, here(OBSERVATIONS), day="seen", days=1, by=["station"], sums={"seen": nw.col("temp").cast(nw.Int64)}
         )
+
+
+@pytest.mark.parametrize("name", ["__seen", "__rank", "__row"])
+def test_a_column_with_a_name_of_the_joins_own_is_refused(here: MakeTable, name: str) -> None:
+    """Broken: its values are overwritten and dropped, and nobody is told."""
+    rows = here(pl.DataFrame({"station": ["a"], "at": [at(9)]}))
+    clashing = here(OBSERVATIONS.rename({"temp": name}))
+    with pytest.raises(BadConfigError, match=f"a column '{name}', a name that it gives to columns of its own; rename"):
+        last_known(rows, clashing, time="at", observed="seen", by=["station"], tolerance=TOLERANCE)

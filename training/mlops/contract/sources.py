@@ -42,13 +42,14 @@ class SourceSection(Section):
     """Column that is added with the last instant of the interval, for a table that says what is there and not since
     when; ``ingest.event_time`` may name it."""
     time_zone: str | None = None
-    """IANA zone of dates, which begin at midnight, and of times without an offset, for this source's instants and its
-    columns of type datetime. An hour that the clock shows twice is its first. None: such times are refused."""
+    """IANA zone of dates, which begin at midnight (where the clock skips it, with the day's first instant), and of
+    times without an offset, for this source's instants and its columns of type datetime; and of the day that an instant
+    becomes as a column of type date. An hour that the clock shows twice is its first. None: such times are refused."""
     epoch: Literal["s", "ms", "us", "ns"] | None = None
     """What the instants count since 1970 UTC, where they are numbers. None: numbers are refused."""
     key: list[str] = Field(default=[])
-    """Columns that name a thing. Of several records of one thing the one written last counts, as of the interval's
-    end; empty: every record counts."""
+    """Columns that name a thing; in CSV they are text, unless ``types`` says otherwise. Of several records of one thing
+    the one written last counts, as of the interval's end; empty: every record counts."""
     history_days: int | None = Field(default=None, ge=0)
     """Rows older than this many days before the window are not read; None: all are."""
     types: dict[str, ColumnType] = Field(default={})

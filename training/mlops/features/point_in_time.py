@@ -17,6 +17,7 @@ import polars as pl
 from mlops.contract.step import BadConfigError
 from mlops.data.engine.engines import Table, as_table, is_spark
 from mlops.data.snapshots.canonical import sorted_by
+from mlops.data.snapshots.internal_columns import taken_name
 
 _RANK, _SEEN, _ROW, _FOUND = "__rank", "__seen", "__row", "__found"
 
@@ -46,7 +47,8 @@ def last_known(
     :param tolerance: values of longer ago than this, by ``observed``, count as missing
     :param created: column of ``observations`` with the instant at which it was written; dropped from the result
     :return: ``rows`` with the observations' columns, null where nothing was known
-    :raises BadConfigError: where both tables have a column of the same name that is not a key
+    :raises BadConfigError: where both tables have a column of the same name that is not a key, or one has a name of the
+        join's own columns
     """
     moments = [observed, *([created] if created else [])]
     values = [name for name in observations.collect_schema().names() if name not in (*moments, *by)]
@@ -74,7 +76,7 @@ def trailing_sums(
     :param by: key columns of both; null is a key like any other
     :param sums: name of the new column to an integer or boolean expression over ``events``; null counts as 0
     :return: ``rows`` with the sums, 0 where there were no events
-    :raises BadConfigError: where ``rows`` has a column of a sum's name
+    :raises BadConfigError: where ``rows`` has a column of a sum's name, or of the join's own columns
     """
     _no_common_columns(rows, list(sums), by)
     keys = [*by, day]
@@ -88,7 +90,13 @@ def trailing_sums(
 
 
 def _no_common_columns(rows: Table, added: Sequence[str], by: Sequence[str]) -> None:
-    if common := [name for name in rows.collect_schema().names() if name in added and name not in by]:
+    columns = rows.collect_schema().names()
+    if (taken := taken_name([*columns, *added, *by])) is not None:
+        raise BadConfigError(
+            f"a point-in-time join is asked for with a column {taken!r}, a name that it gives to columns of its own; "
+            "rename it before"
+        )
+    if common := [name for name in columns if name in added and name not in by]:
         raise BadConfigError(
             f"a point-in-time join would add a column {common[0]!r} that the rows have already; rename one of them"
         )

@@ -10,6 +10,7 @@ import pickle
 import re
 import zipfile
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,62 @@ def test_types_of_csv_follow_from_all_values(read: Read, tmp_path: Path, values:
     found = rows(read(path="*.csv"))
     assert found["n"].dtype == dtype
     assert found["n"].null_count() == sum(value in ("", "NA") for value in values)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param([["1234567890123456789", "1234567890123456790", "17.0"]], id="one file"),
+        pytest.param([["1234567890123456789", "1234567890123456790"], ["17.0"]], id="two files"),
+        pytest.param([["17.0"], ["5"], ["1234567890123456789", "1234567890123456790.0"]], id="written as floats"),
+        pytest.param([["-9007199254740993", "-9007199254740992", "0.5"]], id="the first that floats cannot hold"),
+    ],
+)
+def test_ids_too_long_for_a_float_keep_their_digits(read: Read, tmp_path: Path, files: list[list[str]]) -> None:
+    """Broken: one 17.0 among the ids makes floats of them, and of two things one."""
+    for number, values in enumerate(files):
+        (tmp_path / f"{number}.csv").write_text("id,x\n" + "".join(f"{value},0\n" for value in values))
+    source = read(path="*.csv")
+    assert rows(source)["id"].to_list() == [value for values in files for value in values]
+    long = next(v for values in files for v in values if len(v) > 4)
+    assert any("'id' is text, for it holds whole numbers that a float would change" in n and long in n and
+               "set ingest.sources.t.types.id to float64" in n for n in source.notes("t"))  # fmt: skip
+    assert rows(read(path="*.csv", types={"id": "float64"}))["id"].dtype == pl.Float64
+
+
+@pytest.mark.parametrize("values", [["1234567890123456789", "-5"], ["9007199254740991", "0.5"], ["1e300", "0.5"]])
+def test_numbers_that_their_type_holds_are_numbers(read: Read, tmp_path: Path, values: list[str]) -> None:
+    """Broken: whole numbers of 64 bits, or floats, would be text."""
+    for number, value in enumerate(values):
+        (tmp_path / f"{number}.csv").write_text(f"id,x\n{value},0\n")
+    source = read(path="*.csv")
+    assert [str(value) for value in rows(source)["id"].to_list()] == [
+        value if "." not in values[1] else str(float(value)) for value in values
+    ]
+    assert not list(source.notes("t"))
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_long_ids_in_json_keep_their_digits(read: Read, tmp_path: Path, split: int) -> None:
+    """Broken: one 1.5 among the ids makes floats of them, and of two things one."""
+    documents = [
+        '{"id": 1234567890123456789, "few": 3, "real": 1e300, "deep": [{"id": 1}]}',
+        '{"id": 1234567890123456790, "few": 4, "real": 0.5, "deep": [{"id": 0.5}, {"id": -1234567890123456789}]}',
+        '{"id": 1.5, "few": 0.5, "real": 7}',
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(documents[:split]))
+    (tmp_path / "b.jsonl").write_text("\n".join(documents[split:]) or documents[0])
+    source = read(path="*.jsonl")
+    found = rows(source)
+    assert found["id"].to_list()[:3] == ["1234567890123456789", "1234567890123456790", "1.5"]
+    assert found["few"].to_list()[:3] == [3.0, 4.0, 0.5]
+    assert found["real"].dtype == pl.Float64
+    assert found["deep"].to_list()[1] == [{"id": "0.5"}, {"id": "-1234567890123456789"}]
+    notes = list(source.notes("t"))
+    assert len(notes) == 2
+    assert any("'id' is text" in note and "set ingest.sources.t.types.id to float64" in note for note in notes)
+    assert any("'deep.id' is text" in note and "types" not in note for note in notes)
+    assert rows(read(path="*.jsonl", types={"id": "float64"}))["id"].dtype == pl.Float64
 
 
 def test_types_can_be_given(read: Read, tmp_path: Path) -> None:
@@ -374,6 +431,42 @@ def test_a_fraction_is_no_whole_number(read: Read, tmp_path: Path) -> None:
     pl.DataFrame({"v": [1.0, 1.5]}).write_parquet(tmp_path / "x.parquet")
     with pytest.raises(BadDataError, match=r"has '1\.5' in column 'v', which is no int64"):
         read(path="x.parquet", types={"v": "int64"})
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "message"),
+    [
+        pytest.param([Decimal("2.00"), Decimal("1.50")], "int64", "1.50", id="decimal to whole number"),
+        pytest.param([1, 0, 2], "boolean", "2", id="number to boolean"),
+        pytest.param([1.0, 0.5], "boolean", "0.5", id="fraction to boolean"),
+        pytest.param([Decimal("1.00"), Decimal("0.10")], "boolean", "0.10", id="decimal to boolean"),
+    ],
+)
+def test_a_type_that_would_change_a_value_is_refused(
+    read: Read, tmp_path: Path, values: list[Any], wanted: str, message: str
+) -> None:
+    """Broken: 1.50 becomes 1, and 2 becomes true, and nobody is told."""
+    pl.DataFrame({"v": values}).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(BadDataError, match=rf"has '{re.escape(message)}' in column 'v', which is no {wanted}"):
+        read(path="x.parquet", types={"v": wanted})
+    pl.DataFrame({"v": [*values[:1], None]}).write_parquet(tmp_path / "x.parquet")
+    assert rows(read(path="x.parquet", types={"v": wanted}))["v"].to_list() == [values[0], None]
+
+
+@pytest.mark.parametrize(
+    ("zone", "time_zone", "day"),
+    [("Europe/Berlin", None, 2), ("UTC", None, 1), ("UTC", "Europe/Berlin", 2), (None, "Asia/Tokyo", 1)],
+)
+def test_the_date_of_an_instant_is_that_of_its_zone(
+    read: Read, tmp_path: Path, zone: str | None, time_zone: str | None, day: int
+) -> None:
+    """Broken: what was bought in Berlin just after midnight counts for the day before."""
+    at = pl.Series([datetime(2024, 1, 1, 23, 30)])
+    zoned = at if zone is None else at.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    pl.DataFrame({"day": zoned}).write_parquet(tmp_path / "x.parquet")
+    zones = {} if time_zone is None else {"time_zone": time_zone}
+    found = rows(read(path="x.parquet", types={"day": "date"}, **zones))
+    assert found["day"].to_list() == [datetime(2024, 1, day).date()]
 
 
 def test_a_file_replaced_by_one_of_the_same_age_is_noticed(read: Read, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
+from mlops.contract.grain import Periods
 from mlops.contract.step import BadDataError
+from mlops.data.sources import csv_lines
 
 from .conftest import Read, rows
 
@@ -87,6 +90,35 @@ def test_a_date_begins_at_midnight_there(read: Read, tmp_path: Path, value: Any)
     assert found["at"].to_list() == [datetime(2024, 1, 2, 5, tzinfo=UTC)]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("America/Sao_Paulo", date(2018, 11, 4)),
+        ("Africa/Cairo", date(2023, 4, 28)),
+        ("Atlantic/Azores", date(2024, 3, 31)),
+        ("Asia/Beirut", date(2024, 3, 31)),
+    ],
+)
+def test_a_date_whose_midnight_is_skipped_begins_with_its_first_instant(
+    read: Read, tmp_path: Path, kind: str, zone: str, day: date
+) -> None:
+    """Broken: a table of dates stops every night, for years, as it has the day on which clocks went forward."""
+    path = written(tmp_path, kind, [day])
+    found = rows(read(path=path, event_time="at", time_zone=zone, as_of=datetime(2024, 5, 1, tzinfo=UTC)))
+    periods = Periods("day", zone)
+    assert found["at"].to_list() == [periods.start(day.toordinal())]
+    clock = f"{day} 00:00" if kind == "csv" else datetime(day.year, day.month, day.day)
+    with pytest.raises(BadDataError, match="which is not an instant"):
+        read(path=written(tmp_path, kind, [clock]), event_time="at", time_zone=zone)
+
+
+def test_a_date_that_was_skipped_as_a_whole_is_refused(read: Read, tmp_path: Path) -> None:
+    """Broken: a day that was none in Samoa would be the next one."""
+    with pytest.raises(BadDataError, match="holds '2011-12-30', which is not an instant"):
+        read(path=written(tmp_path, "csv", ["2011-12-30"]), event_time="at", time_zone="Pacific/Apia")
+
+
 def test_the_hour_that_is_there_twice_is_the_first_and_the_skipped_one_is_refused(read: Read, tmp_path: Path) -> None:
     when = {"event_time": "at", "time_zone": "Europe/Berlin"}
     found = rows(read(path=written(tmp_path, "csv", ["2023-10-29T02:30:00"]), **when))
@@ -151,6 +183,49 @@ def test_a_csv_file_that_was_cut_is_refused(read: Read, tmp_path: Path) -> None:
         BadDataError, match=r"t\.csv: its last line '2024-01-01T00:00:00Z,2' has 2 of 3 fields and no end"
     ):
         read(path="t.csv", event_time="at")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "row", "fields"),
+    [
+        pytest.param("at,x,y\nZ,1,2\nZ,3\nZ,5,6\n", 3, "Z,3", 2, id="plain"),
+        pytest.param("at,x,y\r\nZ,1,2\r\nZ\r\nZ,5,6\r\n", 3, "Z", 1, id="one field"),
+        pytest.param('at,x,y\nZ,"a,\n""b"",\n",2\nZ,"1,2"\n', 5, 'Z,"1,2"', 2, id="after a text of several lines"),
+        pytest.param('at,x,y\nZ,"a\n,b"\nZ,5" or 6",7\n', 2, 'Z,"a\n,b"', 2, id="a text of several lines"),
+        pytest.param('at,x,y\nZ,5" a,b 6"\n\nZ,5" or 6"\n', 4, 'Z,5" or 6"', 2, id="quotes inside a text"),
+    ],
+)
+@pytest.mark.parametrize("separator", [",", "|"])
+def test_a_csv_row_with_too_few_fields_is_refused(
+    read: Read, tmp_path: Path, text: str, line: int, row: str, fields: int, separator: str
+) -> None:
+    """Broken: its last fields are nulls that nobody wrote, and the model learns from them."""
+    text, row = (each.replace(",", separator).replace("Z", "2024-01-01T00:00:00Z") for each in (text, row))
+    (tmp_path / "t.csv").write_text(text, newline="")
+    message = f"the row in line {line}, {row!r}, has {fields} of 3 fields; have it written with all of them"
+    with pytest.raises(BadDataError, match=re.escape(message)):
+        read(path="t.csv", event_time="at", separator=separator)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('a,b\n"x\n,""y"", z",1\n,\n"",""\n', id="quotes"),
+        pytest.param('a,b\n5" x,y 6"\n"a ""b""",2\n', id="quotes inside a text"),
+        pytest.param("a,b\n1,2\n\n3,4\n\n", id="empty lines"),
+        pytest.param("\ufeffa,b\r\n1,2\r\n\r\n3,4", id="no end"),
+        pytest.param("a\n1\n\n2\n", id="one column"),
+        pytest.param("a;b\n1,5;2\n", id="another separator"),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 1000])
+def test_whole_csv_rows_are_not_refused(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, chunk_bytes: int
+) -> None:
+    """Broken: a good file would stop the night."""
+    monkeypatch.setattr(csv_lines, "_CHUNK_BYTES", chunk_bytes)
+    (tmp_path / "t.csv").write_text(text, newline="")
+    assert rows(read(path="t.csv", separator=";" if ";" in text else ",")).height
 
 
 def test_whole_numbers_written_as_floats(read: Read, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_a_recipe_may_bring_a_source(tmp_path: Path, repository: Path, read: Any
     assert collect(read(path, repository="code", event_time="committed_at").rows).height == 2
     with pytest.raises(BadConfigError, match="ingest.sources.s: unknown key 'repositry'; did you mean 'repository'"):
         read(path, repositry="code")
+    (recipe / "stray.py").write_text(
+        "from dataclasses import replace\nfrom mlops_git_log import GIT_LOG\n"
+        "STRAY = replace(GIT_LOG, reader='include.other.reader:GitReader')\n"
+    )
+    with pytest.raises(BadConfigError, match="'include.other.reader:GitReader' is in another recipe"):
+        read("include.taxi.stray:STRAY", repository="code")
     with pytest.raises(BadConfigError, match="has no 'GIT'"):
         read("include.taxi.commits:GIT", repository="code")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pickle
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from mlops.data.sources import SourceError
 from mlops.data.sources.connections import Connection
 from mlops.data.sources.postgres_query import PostgresQuery
 from mlops.data.sources.records import Records
+from mlops.data.sources.sqlite_query import SqliteQuery
 
 from .conftest import AS_OF, Read, rows
 
@@ -166,6 +169,43 @@ def test_sqlite_while_somebody_writes(read: Read, database: Path) -> None:
         found = rows(read("sql", query=ORDERS, event_time="at"))
         assert found["id"].to_list() == [1, 2]
     assert sorted(rows(read("sql", query=ORDERS, event_time="at"))["id"].to_list()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_sqlites_position_says_which_rows_were_read(read: Read, database: Path, journal: str) -> None:
+    """Broken: nights with different rows record the same position, and nobody can tell what a model learnt from."""
+    with contextlib.closing(sqlite3.connect(database)) as session:
+        session.execute(f"PRAGMA journal_mode={journal}")
+        positions = []
+        for number in range(3):
+            positions.append(read("sql", query=ORDERS, event_time="at").provenance["position"])
+            assert read("sql", query=ORDERS, event_time="at").provenance["position"] == positions[-1]
+            session.execute("INSERT INTO orders VALUES (?, '2024-01-01T00:00:00Z', 0, NULL)", (number,))
+            session.commit()
+    assert len({position["sha256"] for position in positions}) == 3
+
+
+def test_sqlite_read_elsewhere_gives_the_recorded_rows_or_none(connect: Connect, database: Path) -> None:
+    """Broken: another process would read rows of another state than the manifest says."""
+    records = Records(source="s", event_time=None, created_time=None, key=(), as_of=AS_OF, since=None)
+    source = SqliteQuery(
+        name="s",
+        home=database.parent,
+        records=records,
+        connection=Connection.from_environment("db", "s"),
+        settings=SqlSource(kind="sql", connection="db", query=ORDERS),
+    )
+    position = json.loads(json.dumps(source.position()))
+    (piece,) = pickle.loads(pickle.dumps(source.pieces(position, database.parent / "here")))
+    (elsewhere,) = source.pieces(position, database.parent / "elsewhere")
+    (later,) = source.pieces(position, database.parent / "later")
+    before = elsewhere().collect()
+    with sqlite3.connect(database) as session:
+        session.execute("DELETE FROM orders")
+    assert piece().collect().equals(before)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="changed meanwhile, or its query gives other rows each time"):
+            later()
 
 
 @pytest.mark.parametrize(

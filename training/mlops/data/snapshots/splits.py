@@ -9,7 +9,8 @@ which stay in their split likewise. Or the data says itself what is held out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -25,8 +26,10 @@ from mlops.contract.sections.ingest import (
     TimeSplit,
 )
 from mlops.contract.step import BadDataError
+from mlops.data.engine.dtypes import instance_of
 
 SPLITS: Final = ("train", "validation", "test")
+_WHOLE_IN_JSON: Final = r"(\d)\.0([,\]}]|$)"
 INDEX: Final = "split"
 """Name of the column of an index: the name of each row's split."""
 
@@ -111,12 +114,46 @@ def _texts(rows: pl.DataFrame, column: str, setting: str, period: str) -> pl.Ser
 
 
 def _as_texts(rows: pl.DataFrame) -> pl.Series:
-    """Return each row as text, without instants: an undated table has another one every night."""
-    kept = [name for name, dtype in rows.schema.items() if not isinstance(dtype, pl.Datetime)]
-    columns = (
-        pl.col(name).bin.encode("hex") if rows.schema[name] == pl.Binary else name for name in kept or rows.columns
-    )
-    return rows.select(pl.struct(*columns).struct.json_encode()).to_series()
+    """
+    Return each row as text, without instants: an undated table has another one every night. A whole number is the same
+    text in a column of floats: one fraction more in a column of whole numbers changes that row alone.
+    """
+    kept = [name for name, dtype in rows.schema.items() if not isinstance(dtype, pl.Datetime)] or rows.columns
+    parts = []
+    for has_floats, names in itertools.groupby(kept, lambda name: _holds_floats(rows.schema[name])):
+        if has_floats:
+            parts += [_fields_with_floats(name, rows.schema[name]) for name in names]
+        else:
+            parts.append(
+                _fields(pl.col(name).bin.encode("hex") if rows.schema[name] == pl.Binary else name for name in names)
+            )
+    return rows.select("{" + pl.concat_str(parts, separator=",") + "}").to_series()
+
+
+def _holds_floats(dtype: pl.DataType) -> bool:
+    match dtype:
+        case pl.Struct(fields=fields):
+            return any(_holds_floats(instance_of(each.dtype)) for each in fields)
+        case pl.List(inner=inner) | pl.Array(inner=inner):
+            return _holds_floats(instance_of(inner))
+    return dtype.is_float()
+
+
+def _fields(columns: Iterable[str | pl.Expr]) -> pl.Expr:
+    """Return the fields of a row's JSON, without the braces."""
+    return pl.struct(*columns).struct.json_encode().str.strip_prefix("{").str.strip_suffix("}")
+
+
+def _fields_with_floats(name: str, dtype: pl.DataType) -> pl.Expr:
+    field = _fields([name])
+    if not dtype.is_float():
+        return field.str.replace_all(_WHOLE_IN_JSON, "$1$2")
+    value = pl.col(name)
+    # NaN and the infinities are not below the bound; each whole float below it is an integer of 64 bits.
+    is_whole = (value == value.floor()) & (value.abs() < 2.0**63)
+    key = pl.select(_fields([pl.lit(None).alias(name)])).item().removesuffix("null")
+    whole = pl.lit(key) + value.cast(pl.Int64, strict=False).cast(pl.String)
+    return pl.when(is_whole).then(whole).otherwise(field)
 
 
 def _dealt(keys: pl.Series, shares: Mapping[str, float]) -> pl.DataFrame:

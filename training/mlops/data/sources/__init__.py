@@ -21,10 +21,12 @@ import narwhals as nw
 import polars as pl
 
 from mlops.code import load_attribute, load_extension, resolved
+from mlops.contract.extensions import is_of_recipe, recipe_of
 from mlops.contract.section import check_section
 from mlops.contract.sources import SOURCES, AnySource, FileSource, NamedSource, SourceSection, SourceSpec
-from mlops.contract.step import BadDataError
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.engine.engines import Engine, Table, on_executors, on_polars, on_spark, spark_session
+from mlops.data.sources.long_numbers import FieldPath, with_text
 from mlops.data.sources.numerals import has_comma
 from mlops.data.sources.records import Records
 from mlops.data.sources.source import Piece, Source, SourceError, reading
@@ -40,9 +42,10 @@ from mlops.data.sources.type_inference import (
 )
 from mlops.data.sources.window import Window
 
-__all__ = ["SourceError", "SourceTable", "open_source", "read_source"]
+__all__ = ["SourceError", "SourceTable", "load_kind", "open_source", "read_source"]
 
 _PIECES_AT_ONCE = 4
+_TYPE_OF: Mapping[str, str] = {"null": "string", "long": "int64"}
 _INSTANT = timedelta(microseconds=1)
 Result = TypeVar("Result")
 
@@ -60,6 +63,8 @@ class SourceTable:
     """
     spoilt: Mapping[str, str] = field(default_factory=dict)
     """Columns of text most of whose values are numbers, each with a value that is none."""
+    too_long: Mapping[str, str] = field(default_factory=dict)
+    """Columns or fields of text whose values are numbers, each with one that a float would change."""
     finish: Callable[[], None] = field(repr=False)
     """
     Function to call when the rows have been read for the last time: it releases the source, and raises
@@ -70,6 +75,13 @@ class SourceTable:
         """What a person should know of the source, a sentence each."""
         for column, number in self.provenance.get("undated", {}).items():
             yield f"source {name}: {number} rows have no instant in {column!r}, and are left out"
+        for column, number in self.too_long.items():
+            # Of a field inside of another none can be set.
+            lossy = f", or set ingest.sources.{name}.types.{column} to float64 where digits may be lost"
+            yield (
+                f"source {name}: {column!r} is text, for it holds whole numbers that a float would change ({number}), "
+                f"and others with a fraction; write all without{lossy if column in self.columns else ''}"
+            )
         for column, other in self.spoilt.items():
             if has_comma(other):
                 yield (
@@ -100,7 +112,8 @@ def read_source(
     position = source.position()
     folder = scratch / f"source-{name}"
     pieces = source.pieces(position, folder)
-    known, num_rows, undated, spoilt = _known(source, pieces, records, settings.types, engine)
+    found = _known(source, pieces, records, settings.types, engine)
+    known, num_rows = found.pieces, found.num_rows
     if engine == "polars":
         rows = on_polars(known if source.local else _stored(known, records, folder))
     else:
@@ -120,10 +133,29 @@ def read_source(
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
-        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows, "undated": undated},
-        spoilt=spoilt,
+        provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows, "undated": found.undated},
+        spoilt=found.spoilt,
+        too_long=found.too_long,
         finish=functools.partial(source.finish, position),
     )
+
+
+def load_kind(kind: str, home: Path) -> tuple[SourceSpec, Callable[..., Source]]:
+    """
+    Import a kind of source, and what reads it.
+
+    :param home: folder that holds ``include/``
+    :raises BadConfigError: where there is no such kind, or it cannot be imported
+    """
+    own = functools.partial(load_attribute, home=home)
+    spec = load_extension(SOURCES, kind, SourceSpec, own)
+    reader = spec.reader
+    if isinstance(reader, str) and is_of_recipe(reader) and recipe_of(reader) != recipe_of(kind):
+        raise BadConfigError(
+            f"source {kind!r}: its reader {reader!r} is in another recipe, which is no part of the run key; put it in "
+            f"{'/'.join(recipe_of(kind))}"
+        )
+    return spec, resolved(reader, own)
 
 
 def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -> tuple[Source, Records]:
@@ -134,8 +166,7 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
 
     :raises BadConfigError: where there is no such kind, or the settings do not fit it
     """
-    own = functools.partial(load_attribute, home=home)
-    spec = load_extension(SOURCES, settings.kind, SourceSpec, own)
+    spec, reader = load_kind(settings.kind, home)
     section: SourceSection = settings
     if isinstance(settings, NamedSource):
         # The section of a recipe's source is known here only, and so are its defaults.
@@ -153,20 +184,35 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
         epoch=section.epoch,
         decimal=section.decimal if isinstance(section, FileSource) else ".",
     )
-    return resolved(spec.reader, own)(name=name, home=home, records=records, settings=section), records
+    return reader(name=name, home=home, records=records, settings=section), records
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The known rows of a source, and what was found out about them."""
+
+    pieces: list[Piece]
+    """All of the same columns and types."""
+    num_rows: int
+    undated: dict[str, int]
+    spoilt: dict[str, str]
+    too_long: dict[str, str]
+    """The last three as of :class:`SourceTable`."""
 
 
 def _known(
     source: Source, pieces: Sequence[Piece], records: Records, types: Mapping[str, str], engine: Engine
-) -> tuple[list[Piece], int, dict[str, int], dict[str, str]]:
-    """
-    Return the pieces with their known rows only, all of the same columns and types; the number of these rows; that of
-    the rows without an instant, by the column that should hold it; and what makes text of columns of numbers.
-    """
+) -> _Found:
     undated: Counter[str] = Counter()
+    too_long: dict[str, str] = {}
     if source.documents:
         fields = _each(functools.partial(fields_of, records=records), pieces, engine)
-        schema = by_name(functools.reduce(merged, (found.schema for found in fields)))
+        long: dict[FieldPath, int] = functools.reduce(operator.or_, (dict(found.long) for found in reversed(fields)))
+        schema, changed = with_text(by_name(functools.reduce(merged, (found.schema for found in fields))), long)
+        for path in changed:
+            column = ".".join(each for each in path if each is not None)
+            if column not in types:
+                too_long[column] = str(long[path])
         for found in fields:
             undated.update(found.undated)
         if not len(schema):
@@ -177,21 +223,24 @@ def _known(
     look = functools.partial(survey, records=records, types=types, text=source.text)
     surveys = _each(look, pieces, engine)
     shown = functools.reduce(common, (found.shown for found in surveys))
-    wanted = {name: "string" if kind == "null" else str(kind) for name, kind in shown.items()} | dict(types)
+    wanted = {name: _TYPE_OF.get(kind, str(kind)) for name, kind in shown.items()} | dict(types)
     _check_alike(records.source, pieces, surveys, types)
     columns = tuple(surveys[0].schema)
     for each in surveys:
         undated.update(each.undated)
     spoilt: dict[str, str] = {}
     for name in (column for column, kind in shown.items() if kind == "string"):
-        other = functools.reduce(operator.add, (each.numbers[name] for each in surveys)).spoilt_by
-        if other is not None:
-            spoilt[name] = other
-    return (
-        [_Known(piece, records, wanted, columns) for piece in pieces],
-        sum(each.num_rows for each in surveys),
-        +undated,
-        spoilt,
+        numbers = functools.reduce(operator.add, (each.numbers[name] for each in surveys))
+        if numbers.spoilt_by is not None:
+            spoilt[name] = numbers.spoilt_by
+        elif numbers.other is None and numbers.long is not None:
+            too_long[name] = numbers.long
+    return _Found(
+        pieces=[_Known(piece, records, wanted, columns) for piece in pieces],
+        num_rows=sum(each.num_rows for each in surveys),
+        undated=+undated,
+        spoilt=spoilt,
+        too_long=too_long,
     )
 
 

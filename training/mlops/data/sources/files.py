@@ -25,6 +25,7 @@ from obstore.store import from_url
 
 from mlops.contract.sources import FileSource, WholeFilesSource
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.sources.csv_lines import short_row
 from mlops.data.sources.fetch import new_file
 from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, SourceReader
 
@@ -196,6 +197,7 @@ class FilePiece:
         columns = rows.collect_schema().names()
         self._refuse_other_separator(columns)
         self._refuse_cut(file, len(columns))
+        self._refuse_short(file, len(columns))
         # Polars renames the second of two columns of one name.
         for name in columns:
             original, renamed, _ = name.partition("_duplicated_")
@@ -243,6 +245,15 @@ class FilePiece:
             raise BadDataError(
                 f"source {self.source!r}: cannot read {self.place}: its last line {line!r} has {fields} of "
                 f"{num_columns} fields and no end; was it written to the end?"
+            )
+
+    def _refuse_short(self, file: Path, num_columns: int) -> None:
+        """:raises BadDataError: where a row has too few fields: it would have nulls that were never written"""
+        if (row := short_row(file, self.separator, num_columns)) is not None:
+            raise BadDataError(
+                f"source {self.source!r}: cannot read {self.place}: the row in line {row.line}, {row.text!r}, has "
+                f"{row.num_fields} of {num_columns} fields; have it written with all of them, also with those that "
+                "are empty"
             )
 
     def on_disk(self) -> Path:

@@ -126,7 +126,9 @@ class Records:
                     f"source {self.source!r}: {example['records'][0]} different records with {which} have the same "
                     f"{created!r}, so that none is the last; make created_time finer, or the key longer"
                 )
-        return rows.filter(*self._in_time(nw.col))
+        # Without an event time all are in time; narwhals filters by one condition at least.
+        in_time = self._in_time(nw.col)
+        return rows.filter(*in_time) if in_time else rows
 
     def _in_time(self, col: Callable[[str], Any]) -> list[Any]:
         """Return the conditions on the event time, in expressions of Polars or of narwhals."""
@@ -160,11 +162,13 @@ def instant(name: str, dtype: pl.DataType, time_zone: str | None) -> pl.Expr:
             naive.str.to_datetime(format, time_unit="us", strict=False)
             for format in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
         )
-        return there.fill_null(_in_zone(pl.coalesce(local, day.cast(pl.Datetime("us"))), time_zone))
+        return pl.coalesce(there, _in_zone(local, time_zone), _first_instant(day, time_zone))
     if dtype == pl.Date or (isinstance(dtype, pl.Datetime) and dtype.time_zone is None):
-        return (
-            _in_zone(column.cast(pl.Datetime("us")), time_zone) if time_zone else pl.lit(None, pl.Datetime("us", "UTC"))
-        )
+        if time_zone is None:
+            return pl.lit(None, pl.Datetime("us", "UTC"))
+        if dtype == pl.Date:
+            return _first_instant(column, time_zone)
+        return _in_zone(column.cast(pl.Datetime("us")), time_zone)
     return column.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
 
 
@@ -172,6 +176,16 @@ def _in_zone(local: pl.Expr, time_zone: str) -> pl.Expr:
     # In the night when clocks go back an hour is there twice. One that is skipped is nobody's.
     zoned = local.dt.replace_time_zone(time_zone, ambiguous="earliest", non_existent="null")
     return zoned.dt.convert_time_zone("UTC")
+
+
+def _first_instant(day: pl.Expr, time_zone: str) -> pl.Expr:
+    """Return the instant with which a date begins; null for a date that a zone skipped as a whole."""
+    midnight = day.cast(pl.Datetime("us"))
+    # Where clocks go forward at midnight, it is not there: the date begins 12 hours after the noon before.
+    half_day = pl.duration(hours=12)
+    after_noon = _in_zone(midnight - half_day, time_zone) + half_day
+    is_there = after_noon.dt.convert_time_zone(time_zone).dt.date() == day
+    return _in_zone(midnight, time_zone).fill_null(pl.when(is_there).then(after_noon))
 
 
 def _since_1970(column: pl.Expr, dtype: pl.DataType, unit: str) -> pl.Expr:

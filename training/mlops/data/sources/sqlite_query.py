@@ -2,16 +2,20 @@
 The rows of a query to SQLite, in one read transaction.
 
 SQLite's columns have no types of their own, only its values do: rows travel as JSON, and get the types that hold all
-their values.
+their values. What was read is identified by a digest of the rows: the file's count of its changes stands still where
+changes go to a log beside it, and starts again where the file is made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +39,8 @@ class SqliteQuery(SourceReader[SqlSource]):
     documents: ClassVar[bool] = True
     text: ClassVar[bool] = False
     local: ClassVar[bool] = False
+    _fetched: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, repr=False)
+    """The folder with the rows, until the only piece takes them."""
 
     def position(self) -> Position:
         # A file on this machine is read by one process.
@@ -46,48 +52,48 @@ class SqliteQuery(SourceReader[SqlSource]):
         path = Path(self.connection.host or self.connection.schema or "")
         if not path.is_file():
             raise BadDataError(f"source {self.name!r}: connection {self.connection.id!r}: there is no file {path}")
-        return {"query": self.settings.query, "file": str(path), "change_counter": _change_counter(path)}
+        # Only the rows themselves say what they are, so they are read now, and once.
+        folder = tempfile.TemporaryDirectory(prefix="sqlite-")
+        self._fetched.append(folder)
+        digest = _Query(self.name, self.settings.query, path).fetch(Path(folder.name) / "rows.parquet")
+        return {"query": self.settings.query, "file": str(path), "sha256": digest}
 
     def pieces(self, position: Position, scratch: Path) -> Sequence[Piece]:
-        path, change_counter = Path(position["file"]), position["change_counter"]
-        return [SqlitePiece(self.name, self.settings.query, path, change_counter, scratch / "rows.parquet")]
+        file = scratch / "rows.parquet"
+        while self._fetched:
+            with self._fetched.pop() as folder:
+                scratch.mkdir(parents=True, exist_ok=True)
+                shutil.move(Path(folder) / file.name, file)
+        query = _Query(self.name, self.settings.query, Path(position["file"]))
+        return [SqlitePiece(query, position["sha256"], file)]
 
 
 @dataclass(frozen=True, slots=True)
-class SqlitePiece:
-    """The whole query as one piece, with its rows as JSON objects."""
-
+class _Query:
     source: str
-    query: str
+    text: str
     path: Path
-    change_counter: int
-    file: Path
+    """Path of the database."""
 
-    @property
-    def place(self) -> str:
-        return str(self.path)
+    def fetch(self, file: Path) -> str:
+        """
+        Store the rows of the query as JSON objects.
 
-    def __call__(self) -> pl.LazyFrame:
-        if not self.file.exists():
-            try:
-                self._fetch()
-            except sqlite3.OperationalError as error:
-                kind = SourceError if "locked" in str(error) else BadConfigError
-                raise kind(f"source {self.source!r}: {self.path}: {error}") from error
-            except sqlite3.DatabaseError as error:
-                raise BadDataError(f"source {self.source!r}: {self.path}: {error}") from error
-        return pl.scan_parquet(self.file, glob=False)
+        :return: the SHA-256 of the objects, a line each
+        """
+        digest = hashlib.sha256()
+        try:
+            with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                cursor = database.execute(f"SELECT * FROM ({self.text.strip().rstrip(';')}\n) AS source")
+                write_batches(file, pa.schema({DOCUMENT: pa.string()}), self._documents(cursor, digest))
+        except sqlite3.OperationalError as error:
+            kind = SourceError if "locked" in str(error) else BadConfigError
+            raise kind(f"source {self.source!r}: {self.path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise BadDataError(f"source {self.source!r}: {self.path}: {error}") from error
+        return digest.hexdigest()
 
-    def _fetch(self) -> None:
-        with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            database.execute("BEGIN")
-            cursor = database.execute(f"SELECT * FROM ({self.query.strip().rstrip(';')}\n) AS source")
-            # Now the transaction holds its state.
-            if _change_counter(self.path) != self.change_counter:
-                raise SourceError(f"source {self.source!r}: {self.path} changed meanwhile; it will be retried")
-            write_batches(self.file, pa.schema({DOCUMENT: pa.string()}), self._documents(cursor))
-
-    def _documents(self, cursor: sqlite3.Cursor) -> Iterator[pa.RecordBatch]:
+    def _documents(self, cursor: sqlite3.Cursor, digest: hashlib._Hash) -> Iterator[pa.RecordBatch]:
         names = [column[0] for column in cursor.description]
         while rows := cursor.fetchmany(_BATCH_ROWS):
             try:
@@ -97,11 +103,29 @@ class SqlitePiece:
                     f"source {self.source!r}: {self.path}: a value is no number, text or null ({error}); leave its "
                     "column out of the query, or convert it there"
                 ) from error
+            digest.update("".join(f"{document}\n" for document in documents).encode())
             yield pa.record_batch({DOCUMENT: documents})
 
 
-def _change_counter(path: Path) -> int:
-    """Return the number of transactions written to the file (https://www.sqlite.org/fileformat.html, offset 24)."""
-    with path.open("rb") as file:
-        file.seek(24)
-        return int.from_bytes(file.read(4), "big")
+@dataclass(frozen=True, slots=True)
+class SqlitePiece:
+    """The whole query as one piece, with its rows as JSON objects."""
+
+    query: _Query
+    sha256: str
+    """Digest of the rows."""
+    file: Path
+    """The rows, where they were fetched; elsewhere they are fetched once more."""
+
+    @property
+    def place(self) -> str:
+        return str(self.query.path)
+
+    def __call__(self) -> pl.LazyFrame:
+        if not self.file.exists() and self.query.fetch(self.file) != self.sha256:
+            self.file.unlink()
+            raise SourceError(
+                f"source {self.query.source!r}: {self.query.path} changed meanwhile, or its query gives other rows "
+                "each time (as with random() or 'now'); it will be retried"
+            )
+        return pl.scan_parquet(self.file, glob=False)

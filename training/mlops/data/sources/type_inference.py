@@ -9,6 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from mlops.contract.step import BadDataError
+from mlops.data.sources.long_numbers import FieldPath, is_long, long_fields
 from mlops.data.sources.numerals import has_comma, numeral
 from mlops.data.sources.records import Records, instant
 from mlops.data.sources.source import DOCUMENT, Piece, reading
@@ -25,8 +26,18 @@ TYPES: Mapping[str, pl.DataType] = {
 }
 """Polars type of each name that ``types`` may have."""
 _NO_FRACTION = r"\.0*$"
-Shown = Literal["null", "boolean", "int64", "float64", "string"]
-"""Type that the values of a column of text show; ``null`` if there are none."""
+Shown = Literal["null", "boolean", "int64", "long", "float64", "string"]
+"""
+Type that the values of a column of text show; ``null`` if there are none, ``long`` for whole numbers of 64 bits of
+which a float would change some.
+"""
+
+
+_COMMON: Mapping[frozenset[Shown], Shown] = {
+    frozenset(("int64", "float64")): "float64",
+    frozenset(("int64", "long")): "long",
+}
+"""Types that hold the values of two others; text holds those of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class Fields:
     """Their types, which hold all known values."""
     undated: Mapping[str, int]
     """As of :class:`Survey`."""
+    long: Mapping[FieldPath, int]
+    """Fields with whole numbers that a float would change, each with one of them."""
 
 
 def fields_of(piece: Piece, records: Records) -> Fields:
@@ -71,16 +84,18 @@ def fields_of(piece: Piece, records: Records) -> Fields:
         outside = _with_instants(rows, records)
         undated = {name: _refuse_unreadable(outside, records, name) for name in records.instants}
         schema = pl.Schema()
+        long: dict[FieldPath, int] = {}
         for batch in _known_documents(rows, records).select(DOCUMENT).collect_batches():
-            dtype = batch[DOCUMENT].str.json_decode(infer_schema_length=None).dtype
-            assert isinstance(dtype, pl.Struct), "other documents were refused"
-            schema = merged(schema, pl.Schema(dtype))
+            decoded = batch[DOCUMENT].str.json_decode(infer_schema_length=None)
+            assert isinstance(decoded.dtype, pl.Struct), "other documents were refused"
+            schema = merged(schema, pl.Schema(decoded.dtype))
+            long = long_fields(batch[DOCUMENT], decoded) | long
     if taken := sorted(set(schema) & (set(columns) - {DOCUMENT})):
         raise BadDataError(
             f"source {records.source!r}: {piece.place} has a field {taken[0]!r}, which is the name of a column that "
             "the source adds; rename the field"
         )
-    return Fields(schema, undated)
+    return Fields(schema, undated, long)
 
 
 def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
@@ -157,12 +172,15 @@ class Numbers:
     num_numbers: int
     other: str | None
     """The first value that is none; None if all are."""
+    long: str | None
+    """The first whole number that a float would change; None if there is none."""
 
     def __add__(self, more: Numbers) -> Numbers:
         return Numbers(
             self.num_values + more.num_values,
             self.num_numbers + more.num_numbers,
             more.other if self.other is None else self.other,
+            more.long if self.long is None else self.long,
         )
 
     @property
@@ -192,7 +210,9 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
             )
         undated = {name: _refuse_unreadable(rows, records, name) for name in records.instants}
         known = records.known(rows)
-        open_columns = [c for c in schema if text and schema[c] == pl.String and c not in (*types, *records.instants)]
+        # A key stays as it is written: as numbers 0123 and 123 would be one thing.
+        settled = {*types, *records.instants, *records.key}
+        open_columns = [c for c in schema if text and schema[c] == pl.String and c not in settled]
         found = known.select(
             pl.len().alias("rows"),
             *(pl.col(name).null_count().alias(f"null {name}") for name in records.key),
@@ -210,7 +230,7 @@ def survey(piece: Piece, records: Records, types: Mapping[str, str], text: bool)
                 "correct it, or types"
             )
     numbers = {
-        name: Numbers(counted[f"values {name}"], counted[f"float64 {name}"], counted[f"other {name}"])
+        name: Numbers(*(counted[f"{what} {name}"] for what in ("values", "float64", "other", "long")))
         for name in open_columns
     }
     return Survey(schema, counted["rows"], {name: _shown(name, counted) for name in open_columns}, undated, numbers)
@@ -223,6 +243,10 @@ def converted(name: str, dtype: pl.DataType, wanted: str, records: Records) -> p
         return instant(name, dtype, records.time_zone)
     if dtype == pl.String and wanted == "date":
         return column.str.to_date(strict=False)
+    if isinstance(dtype, pl.Datetime) and wanted == "date":
+        # A cast would give the day in UTC.
+        zone = records.time_zone if dtype.time_zone is not None else None
+        return (column.dt.convert_time_zone(zone) if zone else column).dt.date()
     if dtype == pl.String and wanted == "boolean":
         lower = column.str.to_lowercase()
         return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
@@ -242,7 +266,7 @@ def common(shown: Mapping[str, Shown], other: Mapping[str, Shown]) -> dict[str, 
         if "null" in (before, kind):
             result[name] = kind if before == "null" else before
         elif before != kind:
-            result[name] = "float64" if {before, kind} == {"int64", "float64"} else "string"
+            result[name] = _COMMON.get(frozenset((before, kind)), "string")
     return result
 
 
@@ -277,8 +301,10 @@ def _unfit(name: str, dtype: pl.DataType, wanted: str, records: Records) -> pl.E
     """Return the first value that is not of the wanted type, as text."""
     column = pl.col(name)
     unfit = column.is_not_null() & converted(name, dtype, wanted, records).is_null()
-    if dtype.is_float() and TYPES[wanted].is_integer():
+    if (dtype.is_float() or dtype.is_decimal()) and TYPES[wanted].is_integer():
         unfit |= column != column.round()  # a cast would cut the fraction off
+    if dtype.is_numeric() and wanted == "boolean":
+        unfit |= (column != 0) & (column != 1)  # a cast would make all others true
     return column.filter(unfit).first().cast(pl.String, strict=False)
 
 
@@ -288,7 +314,7 @@ def _counts(name: str, decimal: str) -> list[pl.Expr]:
     return [
         column.count().alias(f"values {name}"),
         number.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
-        number.cast(pl.Int128, strict=False).count().alias(f"whole {name}"),
+        column.filter(is_long(number)).first().str.slice(0, 80).alias(f"long {name}"),
         number.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
         column.filter(number.cast(pl.Float64, strict=False).is_null() & column.is_not_null())
         .first()
@@ -302,10 +328,10 @@ def _shown(name: str, counted: Mapping[str, Any]) -> Shown:
     values = counted[f"values {name}"]
     if values == 0:
         return "null"
+    has_long = counted[f"long {name}"] is not None
     if counted[f"int64 {name}"] == values:
-        return "int64"
-    # Whole numbers too long for 64 bits are names of something: as floats they would lose digits.
-    too_long = counted[f"whole {name}"] > counted[f"int64 {name}"]
-    if counted[f"float64 {name}"] == values and not too_long:
+        return "long" if has_long else "int64"
+    # Long whole numbers are names of something: as floats they would lose digits, and two be one.
+    if counted[f"float64 {name}"] == values and not has_long:
         return "float64"
     return "boolean" if counted[f"boolean {name}"] == values else "string"
