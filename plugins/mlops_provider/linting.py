@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from mlops.contract.extensions import recipe_folders
+from mlops.contract.recipe_bounds import ways_out
 from mlops.contract.section import SpecError, leaves
 from mlops_provider.connections import connection_environment, store_environment
 from mlops_provider.exceptions import StepFailedError
@@ -59,11 +62,18 @@ def _check(options: argparse.Namespace, path: Path) -> Checked:
         pipeline = load_pipeline(path)
     except (SpecError, OSError) as error:
         return Checked(file=str(path), mistakes=str(error).splitlines())
-    mistakes = [each for folder in pipeline.recipes() for each in internal_imports(options.home / folder)]
+    mistakes = [each for folder in pipeline.recipes() for each in _mistakes_of_code(options.home, folder, pipeline)]
     if not options.with_data:
         return Checked(file=str(path), mistakes=mistakes)
     tried = _try_with_data(options, path, pipeline)
     return replace(tried, mistakes=[*mistakes, *tried.mistakes])
+
+
+def _mistakes_of_code(home: Path, folder: str, pipeline: Pipeline) -> Iterator[str]:
+    yield from internal_imports(home / folder)
+    # The recipe of the features is the one that is stored with the model.
+    stored = folder in recipe_folders(pipeline.features.model_dump(mode="json"))
+    yield from ways_out(home / folder, stored=stored)
 
 
 def _pipeline_files(options: argparse.Namespace) -> list[Path]:

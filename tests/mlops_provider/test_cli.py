@@ -280,6 +280,19 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
     assert len(lines) == 3, "the pipeline is not called ok"
 
 
+def test_lint_names_code_that_no_run_key_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: a changed helper beside the recipe would change nothing that was made with the old one."""
+    home = tmp_path / "project"
+    for folder in ("dags", "include/flight_ranking"):
+        shutil.copytree(CHECKOUT / folder, home / folder)
+    for other in ("stdlib_lm", "flight_arrival", "digits"):
+        (home / f"dags/{other}.pipeline.yaml").unlink()
+    dataset = home / "include/flight_ranking/dataset.py"
+    dataset.write_text(f"from ..common.helpers import K\n{dataset.read_text()}")
+    assert main(["lint", "--home", str(home)]) == 1
+    assert f"{dataset}:1: imports ..common.helpers, which is outside of " in capsys.readouterr().out
+
+
 def test_lint_takes_folders(mlops: Mlops, tmp_path: Path) -> None:
     """Their pipelines, and those of the folders in them: a user has them by team."""
     folder = tmp_path / "dags/team"

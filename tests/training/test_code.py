@@ -121,6 +121,50 @@ def test_a_recipe_that_cannot_be_run_from_its_bundle_is_refused(home: Path, sour
 
 
 @pytest.mark.parametrize(
+    ("module", "source", "message"),
+    [
+        pytest.param(
+            "model.py",
+            "import os\nfrom ..common.scale import K\n",
+            r"toy/model.py:2: imports ..common.scale, .* neither in the run key.* Move it into this folder",
+            id="relative",
+        ),
+        pytest.param("parts/scale.py", "from ... import common\n", r"scale.py:1: imports ...common, ", id="deeper"),
+        pytest.param(
+            "parts/scale.py", "import include.common.scale\n", r"scale.py:1: imports 'include.com", id="absolute"
+        ),
+        pytest.param("model.py", "from include import common\n", r"model.py:1: imports 'include.common'", id="package"),
+    ],
+)
+def test_code_from_outside_of_the_recipe_is_refused(home: Path, module: str, source: str, message: str) -> None:
+    """Broken: it could be changed, and what the old code made would still be returned for it."""
+    (home / "include/common").mkdir()
+    (home / "include/common/scale.py").write_text("K = 1\n")
+    (home / "include/toy" / module).write_text(source)
+
+    for load in (lambda: load_attribute("include.toy.model:build", home), lambda: bundle(home / "include/toy")):
+        with pytest.raises(BadConfigError, match=message):
+            load()
+
+
+def test_a_folder_elsewhere_that_a_recipe_links_to_is_refused(home: Path, tmp_path: Path) -> None:
+    """Broken: Python imports it, but a change of it would be no change of the recipe."""
+    (tmp_path / "common").mkdir()
+    (home / "include/toy/common").symlink_to(tmp_path / "common")
+
+    with pytest.raises(BadConfigError, match=r"include/toy/common: is a link to a folder, .* Copy what"):
+        load_attribute("include.toy.model:build", home)
+
+
+def test_a_recipe_may_import_from_itself(home: Path) -> None:
+    """Broken: a pipeline that only reads data would be refused for imports that its run key covers."""
+    (home / "include/toy/parts/both.py").write_text("from ..model import build\nfrom include.toy.parts import scale\n")
+    (home / "include/toy/..data").symlink_to(home / "include/toy/parts")
+
+    assert call(load_attribute("include.toy.parts.both:build", home)) == 2
+
+
+@pytest.mark.parametrize(
     ("import_path", "message"),
     [
         pytest.param(

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.abc import PathEntryFinder
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar
 
 from mlops.contract.code_files import code_files
 from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe, recipe_of
+from mlops.contract.recipe_bounds import ways_out
 from mlops.contract.step import BadConfigError, StepError
 
 # The oldest date a zip can hold: with it, equal files give equal bytes.
@@ -78,9 +79,12 @@ def load_attribute(import_path: str, home: Path) -> object:
     """
     Import ``package.module:name`` from the checkout.
 
-    :raises BadConfigError: with module, name, reason and fix where that fails
+    :raises BadConfigError: with module, name, reason and fix where that fails, or where its recipe takes code from
+        outside of its folder
     """
     module_name, _, name = import_path.partition(":")
+    if is_of_recipe(import_path):
+        _check_bounds(home.joinpath(*recipe_of(import_path)))
     if str(home) not in sys.path:
         sys.path.insert(0, str(home))
     _compile_from_source(os.path.abspath(home / RECIPES))
@@ -93,14 +97,15 @@ def bundle(folder: Path) -> bytes:
     Pack a recipe's code files into a zip. Equal files give equal bytes.
 
     :raises BadConfigError: where a file imports ``include...`` absolutely: run out of the bundle it would mix stored
-        code with whatever the checkout then holds
+        code with whatever the checkout then holds; or where something leads out of the folder
     """
+    _check_bounds(folder, stored=True)
     buffer = io.BytesIO()
     # Stored, not deflated: the bytes must not depend on the version of zlib.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for file in code_files(folder):
             if file.suffix == ".py":
-                _check_imports(file)
+                _check_syntax(file)
             archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix(), ZIP_DATE), file.read_bytes())
     return buffer.getvalue()
 
@@ -233,21 +238,13 @@ def _create_package(package: str, folder: Path) -> None:
         raise
 
 
-def _check_imports(file: Path) -> None:
+def _check_syntax(file: Path) -> None:
     try:
-        tree = ast.parse(file.read_text(), filename=str(file))
+        ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
         raise BadConfigError(f"{file}:{error.lineno}: {error.msg}") from error
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if PurePosixPath(name.replace(".", "/")).parts[:1] == (RECIPES,):
-                raise BadConfigError(
-                    f"{file}:{node.lineno}: imports {name!r}; within a recipe import relatively "
-                    f"(from .{name.rpartition('.')[2]} import ...), and keep recipes independent of each other"
-                )
+
+
+def _check_bounds(folder: Path, *, stored: bool = False) -> None:
+    if (problem := next(ways_out(folder, stored=stored), None)) is not None:
+        raise BadConfigError(problem)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.refs import CheckpointRef, Ref
 from mlops.contract.sections.evaluate import Evaluate
 from mlops_provider.deployment import Deployment
@@ -12,7 +13,6 @@ from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ReportLink, TrackingLink, run_url
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.champion import champion_of
-from mlops_provider.operators.runs import recipe_folders
 from mlops_provider.registry import NotOursError
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class EvaluateOperator(StepOperator):
         return {} if champion is None else {"champion": champion}
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        rules = [rule.get("rule", "") for rule in settings["rules"]]
-        return recipe_folders([settings["metric"], *settings["metrics"], *rules])
+        return recipe_folders(settings)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.refs import Ref
 from mlops.contract.sections.ingest import Ingest
 from mlops_provider.assets import dataset_asset, event_extra
 from mlops_provider.deployment import Deployment
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.runs import recipe_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,10 +34,7 @@ class IngestOperator(StepOperator):
         self.outlets = [*self.outlets, self.dataset]
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        transform = settings["transform"]
-        if transform is None:
-            return []
-        return [str(Path(*Path(transform).parts[:2])) if transform.endswith(".sql") else recipe_folder(transform)]
+        return recipe_folders(settings)
 
     def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
         return {

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from mlops.contract.extensions import is_of_recipe
 from mlops.contract.grain import Grain, Periods
 from mlops.contract.section import SpecError
 from mlops.contract.step import RunIdentity
@@ -128,15 +127,6 @@ def recipe_folder(import_path: str) -> str:
     of a recipe import each other.
     """
     return str(Path(*import_path.partition(":")[0].split(".")[:-1][:2]))
-
-
-def recipe_folders(names: Iterable[str]) -> list[str]:
-    """
-    Return the folders of those names that are import paths of recipes, each once.
-
-    :param names: import paths, and names of metrics and the like, which have no folder
-    """
-    return sorted({recipe_folder(name) for name in names if is_of_recipe(name)})
 
 
 def refuse_others(given: Mapping[str, Any], params: Iterable[str]) -> None:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, Ref
-from mlops.contract.section import leaves
 from mlops.contract.sections.train import Train
 from mlops_provider.deployment import Deployment
 from mlops_provider.links import CurvesLink, TrackingLink, run_url
-from mlops_provider.operators.runs import Asked, recipe_folders
+from mlops_provider.operators.runs import Asked
 from mlops_provider.operators.warm_start import WarmStartOperator
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class TrainOperator(WarmStartOperator):
         return settings | judged_weights.settings(asked, deployment)
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return training_code(settings)
+        # A program of the recipe lies in the model's folder.
+        return recipe_folders(settings)
 
     def gang(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return training_gang(settings)
@@ -50,12 +51,6 @@ class TrainOperator(WarmStartOperator):
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         run = ref.ancestor(CheckpointRef).tracking_run
         self.links[TrackingLink.name] = run_url(deployment, run)
-
-
-def training_code(train: Mapping[str, Any]) -> list[str]:
-    """See :meth:`StepOperator.code_paths`, for the settings of a training."""
-    # A program of the recipe lies in the model's folder.
-    return recipe_folders(value for _, value in leaves(train) if isinstance(value, str))
 
 
 def training_gang(train: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule, XComArg
 
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.refs import Ref, StudyRef, TrialRef
 from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep, TuneStep
@@ -12,8 +13,7 @@ from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment, tenant_of
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.links import CurvesLink, TrackingLink, run_url
-from mlops_provider.operators.runs import recipe_folders
-from mlops_provider.operators.train import training_code, training_gang
+from mlops_provider.operators.train import training_gang
 from mlops_provider.operators.warm_start import WarmStartOperator
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class _Search(WarmStartOperator):
     train_setting = "train"
 
     def code_paths(self, settings: Mapping[str, Any]) -> list[str]:
-        return sorted({*training_code(settings["train"]), *recipe_folders([settings["sampler"], settings["pruner"]])})
+        return recipe_folders(settings)
 
     def connections(self, settings: Mapping[str, Any]) -> dict[str, str]:
         connection = settings["connection"]

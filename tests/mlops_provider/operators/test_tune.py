@@ -73,6 +73,14 @@ def test_a_trial_gets_the_trainings_gang_pods_and_code() -> None:
     assert trial.pipeline == "searched"
 
 
+def test_code_that_only_the_search_names_counts() -> None:
+    """Broken: where it is changed, the trials of the old code would be returned for it."""
+    train = {**TRAIN, "model_args": {"block": "include.toy.blocks:plain", "mode": "include"}}
+    choices = ["include.toy.blocks:plain", "include.blocks.gated:build"]
+    _, tune, _ = search(train=train, space={"model_args.block": {"choices": choices}}, trials=2)
+    assert tune.code_paths(tune.settings) == ["include/blocks", "include/toy"]
+
+
 def test_train_takes_features_or_a_study(version_ref: ModelVersionRef) -> None:
     dag, tune, _ = search()
     with dag:

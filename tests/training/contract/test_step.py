@@ -99,6 +99,14 @@ def test_code_digest_sees_every_change(tmp_path: Path) -> None:
     assert with_sql != before
     (tmp_path / "model.py").write_text("a = 2")
     assert code_digest([tmp_path]) != with_sql
+    for name in ("zones.yml", "zones.tsv", "zones.jsonl", "zones.parquet"):
+        before = code_digest([tmp_path])
+        (tmp_path / name).write_bytes(b"1")
+        assert code_digest([tmp_path]) != before, name
+    before = code_digest([tmp_path])
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints/model-checkpoint.py").write_text("a = 3")
+    assert code_digest([tmp_path]) == before, "a notebook's copy is not code"
     assert code_digest([tmp_path / "missing.pbtxt"]) != code_digest([tmp_path / "model.py"])
 
 

@@ -87,6 +87,13 @@ def failing(sources):
     return sources["visits"].with_columns(spent=sum(sources["visits"].columns))
 
 
+def by_shop(sources):
+    of_shop = sources["visits"].group_by("shop").agg(
+        usual=nw.col("spent").mean(), visits=nw.col("visit").sum(), about=nw.col("spent").mean().round(3),
+    )
+    return sources["visits"].join(of_shop, on="shop")
+
+
 def misread(sources):
     return sources["visits"].with_columns(spent=nw.col("spend") * 2)
 """
@@ -168,6 +175,21 @@ def test_a_sound_pipeline_is_tried_to_its_training(tried: Tried, tmp_path: Path)
         "some steps of the training; resumed after two of them it gives the same bits",
     ]
     assert list(Store(f"file://{tmp_path}/store").list("")) == [], "nothing is written but to the scratch folder"
+
+
+def test_a_mean_that_is_another_each_time_is_told(tried: Tried, home: Path) -> None:
+    """Broken: each night would store all its days again, a lost file could never be made again, and none knew why."""
+    rows = pl.read_csv(home / "data/visits.csv")
+    newest = rows.tail(1).select(pl.all().repeat_by(9000).explode())
+    newest = newest.with_columns(
+        visit=pl.int_range(9000), spent=pl.int_range(9000).sqrt(), shop=pl.Series(["north", "south", "west"] * 3000)
+    )
+    pl.concat([rows, newest.cast(dict(rows.schema))]).write_csv(home / "data/visits.csv")
+
+    done = tried(ingest={"transform": "include.shops.dataset:by_shop"}).done
+
+    (sentence,) = (each for each in done if "other last bits" in each)
+    assert sentence.startswith("column 'usual' of the transform"), "what is whole or rounded is the same each time"
 
 
 def test_all_mistakes_are_said_at_once(tried: Tried) -> None:

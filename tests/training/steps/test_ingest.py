@@ -11,11 +11,13 @@ import polars as pl
 import pytest
 from turns import on_turn
 
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import DatasetRef
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.ingest import Ingest as IngestSection
-from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepInput
+from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepError, StepInput
 from mlops.data.snapshots.snapshot import Snapshot
+from mlops.data.sources import SourceTable, read_source
 from mlops.process import ProcessSettings
 from mlops.steps import StepContext, ingest
 from mlops.store import Store
@@ -182,6 +184,39 @@ def test_sql_that_cannot_run_is_explained(
 ) -> None:
     with pytest.raises(error, match=message):
         run(transform=write_sql(home, query))
+
+
+@pytest.mark.parametrize("kind", ["function", "SQL"])
+def test_code_that_is_deployed_during_a_read_makes_no_part_of_the_snapshot(
+    run: Ingest, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Broken: the rows of the new code would be kept under the run key of the old, and returned for it."""
+    file = home / "include/ingest_toy/dataset.py"
+    transform = "include.ingest_toy.dataset:double"
+    if kind == "SQL":
+        transform = write_sql(home, "SELECT at, value * 2 AS double FROM events")
+        file = home / transform
+
+    def deploy_and_read(*args: Any, **kwargs: Any) -> SourceTable:
+        file.write_text(file.read_text().replace("* 2", "* 3"))
+        return read_source(*args, **kwargs)
+
+    monkeypatch.setattr(ingest, "read_source", deploy_and_read)
+
+    assert rows(run(transform=transform), tmp_path)["double"].to_list() == list(range(20, 80, 2))
+
+
+def test_code_that_is_deployed_while_it_is_loaded_stops_the_step(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the rows of the new code would be kept under the run key of the old, and returned for it."""
+    code = code_digest([home / "include/ingest_toy"])
+    given = context(home, tmp_path / "store", "2024-01-05T00:00:00+00:00", config())
+    document = dataclasses.replace(given.input, code_paths=("include/ingest_toy",), code=code)
+    monkeypatch.setattr(ingest, "load_kind", lambda *_: (home / "include/ingest_toy/dataset.py").write_text("B = 2"))
+
+    with pytest.raises(StepError, match="include/ingest_toy is not what the run was started with"):
+        ingest.run(dataclasses.replace(given, input=document))
 
 
 def test_a_missing_file_of_sql_is_named(run: Ingest) -> None:

@@ -8,8 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-CODE_SUFFIXES: Final = frozenset({".py", ".sql", ".pbtxt", ".json", ".yaml", ".toml", ".csv", ".txt"})
-"""Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not."""
+CODE_SUFFIXES: Final = frozenset(
+    {
+        *(".py", ".sql", ".pbtxt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"),
+        *(".csv", ".tsv", ".txt", ".jsonl", ".parquet", ".arrow", ".npy"),
+    }
+)
+"""
+Files of a recipe that count: code, and the small tables and settings that code reads. Notes and notebooks do not, which
+an image may lack; nor do others, which may be secrets, for what counts is stored with a model.
+"""
 MOST_FILES: Final = 200
 
 
@@ -18,8 +26,15 @@ def code_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix in CODE_SUFFIXES and "__pycache__" not in path.parts and path.is_file()
+        if path.suffix in CODE_SUFFIXES
+        and not any(map(is_passed_over, path.relative_to(folder).parts[:-1]))
+        and path.is_file()
     )
+
+
+def is_passed_over(name: str) -> bool:
+    """Tell a folder that holds none of a recipe's code: byte code, the copies that notebooks keep, what mounts hide."""
+    return name == "__pycache__" or name.startswith(".")
 
 
 def code_digest(paths: Iterable[Path]) -> str:

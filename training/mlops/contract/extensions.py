@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final
 
-from mlops.contract.section import SpecError, within
+from mlops.contract.section import SpecError, leaves, within
 from mlops.contract.step import BadConfigError
 
 RECIPES: Final = "include"
 """Top-level package of the recipes; within a recipe, imports of it must be relative."""
+_IN_RECIPE: Final = re.compile(rf"{RECIPES}(\.\w+)+:\w|{RECIPES}(/[\w.-]+)+\.sql$")
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -148,6 +149,16 @@ def recipe_of(import_path: str) -> tuple[str, ...]:
     if len(parts) < 2:
         raise BadConfigError(f"{import_path!r} is not in a recipe; write it as {RECIPES}.<pipeline>.<module>:<name>")
     return parts[: min(2, len(parts) - 1)]
+
+
+def recipe_folders(settings: Mapping[str, Any]) -> list[str]:
+    """
+    Return the folders, ``include/<pipeline>``, of all recipes whose code or SQL the settings name, each once.
+
+    All settings count, for what an extension is given may name code as well as the extension itself.
+    """
+    named = {value for _, value in leaves(settings) if isinstance(value, str) and _IN_RECIPE.match(value)}
+    return sorted({"/".join(name.split("/")[:2] if name.endswith(".sql") else recipe_of(name)) for name in named})
 
 
 @functools.cache

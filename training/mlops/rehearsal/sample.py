@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from mlops.contract.sections.ingest import Ingest, SourceSplit
 from mlops.contract.step import StepInput
 from mlops.data.snapshots.canonical import normalise
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.snapshots.transform import explained, table_of
+from mlops.data.snapshots.transform import Transform, explained, table_of
 from mlops.data.sources import SourceTable, read_source
 from mlops.data.sources.window import Window
 from mlops.rehearsal.problems import Problems
@@ -28,6 +28,9 @@ MOST_ROWS: Final = 20_000
 """Rows of a sample, the newest that there are."""
 _ALL: Final[Mapping[Grain, int]] = {"hour": 876_000, "day": 36_500, "week": 5_200, "month": 1_200}
 """Window in which rows are looked for, of a hundred years: the newest may be of long ago."""
+
+_CHUNKS: Final = (200, 300, 700, 1100)
+"""Rows that Polars takes at once: so few that small tables are cut, too, each time elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,12 @@ def of_sources(
         tables = _read(ingest, home=home, scratch=scratch / f"{length}", window=window, problems=problems)
         if tables is None:
             return None
-        rows = _newest(ingest, tables, home, window, problems)
-        if rows is None:
+        sample = _newest(ingest, tables, home, window, problems)
+        if sample is None:
             return None
+        rows, unsteady = sample
         if rows.height:
-            notes = [note for name, table in tables.items() for note in table.notes(name)]
+            notes = [*(note for name, table in tables.items() for note in table.notes(name)), *unsteady]
             return Sample(rows, f"{rows.height:,} rows of the sources", notes)
     problems.add("ingest", "sources", message=f"they have no rows that were known at {now.isoformat()}")
     return None
@@ -105,10 +109,33 @@ def _read(
 
 def _newest(
     ingest: Ingest, tables: Mapping[str, SourceTable], home: Path, window: Window, problems: Problems
-) -> pl.DataFrame | None:
+) -> tuple[pl.DataFrame, list[str]] | None:
+    """Return the newest rows, and a sentence for each column that another run would make of other bits."""
     with problems.caught("ingest", "split" if isinstance(ingest.split, SourceSplit) else "transform"):
-        lazy: pl.LazyFrame = table_of(tables, ingest, home, window).to_native()
+        lazy: pl.LazyFrame = table_of(tables, ingest, Transform.of(ingest, home), window).to_native()
         with explained(ingest.transform, tables):
             newest = lazy.top_k(MOST_ROWS, by=ingest.event_time).collect(engine="streaming")
-        return normalise(newest)
+            if not newest.height:
+                return newest, []
+            since = window.periods.start(window.periods.at(cast(datetime, newest[ingest.event_time].max())))
+            unsteady = unsteady_columns(lazy.filter(pl.col(ingest.event_time) >= since))
+        sentences = [
+            f"column {column!r} of the transform has other last bits each time: fractions are added up in the order in "
+            "which threads come to them. Each run then stores all its days again, and a lost file cannot be made "
+            "again. Add up whole numbers (cents, not euros), or round the result"
+            for column in unsteady
+        ]
+        return normalise(newest), sentences
     return None
+
+
+def unsteady_columns(rows: pl.LazyFrame) -> list[str]:
+    """Return the columns of fractions whose bits are not the same each time that the rows are made; a few are tried."""
+    columns = [name for name, dtype in rows.collect_schema().items() if dtype.is_float()]
+    # In whole numbers, whose sum is the same in any order, as is that of the rows.
+    bits = rows.select(pl.col(columns).hash().sum())
+    seen = []
+    for size in _CHUNKS if columns else ():
+        with pl.Config(streaming_chunk_size=size):
+            seen.append(bits.collect(engine="streaming").row(0))
+    return [name for name, *values in zip(columns, *seen, strict=True) if len(set(values)) > 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from mlops.contract.refs import Ref
 from mlops.contract.step import StepInput
 from mlops.reproduction.processes import Processes
 from mlops.reproduction.workplace import Workplace
-from mlops.store import Store
+from mlops.store import REF_FILE, Store
 
 SUFFIX: Final = "_reproductions"
 """Suffix of the pipeline's name for reproductions: in their folder in the store, and in their experiment in MLflow."""
@@ -94,8 +94,7 @@ def reruns(
         yield Reruns(store=store, tracking_uri=tracking_uri, workplace=workplace, scratch=scratch, of=of, key=key)
     finally:
         for step in store.folders(folder):
-            if keys := list(store.list(f"{folder}/{step}/{key}")):
-                store.delete(keys)
+            _remove(store, list(store.list(f"{folder}/{step}/{key}")))
 
 
 def _clean_up(store: Store, folder: str) -> None:
@@ -104,4 +103,12 @@ def _clean_up(store: Store, folder: str) -> None:
     for place in (place for place in places if f"/{_KEY}" in place):
         left = store.stored(place)
         if left and datetime.now(UTC) - max(entry.modified for entry in left) > _LEFT_AFTER:
-            store.delete([entry.key for entry in left])
+            _remove(store, [entry.key for entry in left])
+
+
+def _remove(store: Store, keys: Sequence[str]) -> None:
+    # Refs first: to a collection of garbage a ref whose manifest is gone would be damage.
+    refs = [key for key in keys if key.endswith(f"/{REF_FILE}")]
+    for part in (refs, [key for key in keys if key not in refs]):
+        if part:
+            store.delete(part)

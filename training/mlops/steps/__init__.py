@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mlops.code import load_attribute
+from mlops.contract.code_files import code_digest
 from mlops.contract.refs import Artifact, FeaturesRef
 from mlops.contract.section import SectionT, check_section
-from mlops.contract.step import RunIdentity, StepInput
+from mlops.contract.step import RunIdentity, StepError, StepInput
 from mlops.process import ProcessSettings
 from mlops.store import Store
 
@@ -59,6 +60,19 @@ class StepContext:
         :raises BadConfigError: where there is no such thing, or it cannot be imported
         """
         return load_attribute(import_path, self.deployment.home)
+
+    def check_code(self) -> None:
+        """
+        Check that the recipe's files are those that the run key names; what is loaded between two checks is of them.
+
+        :raises StepError: where they are others
+        """
+        told, home = self.input, self.deployment.home
+        if told.code and told.code != code_digest([home / path for path in told.code_paths]):
+            raise StepError(
+                f"the code in {', '.join(told.code_paths)} is not what the run was started with: it changed meanwhile, "
+                f"or Airflow and the image of this runtime hold different versions; deploy both from one commit"
+            )
 
     def publish(self, name: str, data: bytes | Path) -> Artifact:
         """Store a file of this step."""

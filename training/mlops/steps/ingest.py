@@ -9,8 +9,8 @@ from mlops.contract.refs import DatasetRef
 from mlops.contract.sections.ingest import Ingest
 from mlops.data.snapshots.garbage import confirm_blobs
 from mlops.data.snapshots.snapshot import write_snapshot
-from mlops.data.snapshots.transform import explained, table_of
-from mlops.data.sources import read_source
+from mlops.data.snapshots.transform import Transform, explained, table_of
+from mlops.data.sources import load_kind, read_source
 from mlops.data.sources.window import Window
 from mlops.rehearsal.definitions import Definitions
 from mlops.steps import StepContext
@@ -25,15 +25,20 @@ def run(context: StepContext) -> DatasetRef:
     window = Window.before(end, config.window, run.timezone, config.grain, begun=bool(config.undated))
     definitions = Definitions.of(context.input.sections, home)
     with definitions.beside():
+        # All code before the first row: what is deployed during a long read must not make part of the snapshot.
+        transform = Transform.of(config, home)
+        for source in config.sources.values():
+            load_kind(source.kind, home)
+        context.check_code()
         sources = {
             name: read_source(name, source, home=home, scratch=context.scratch, window=window, engine=config.engine)
             for name, source in config.sources.items()
         }
-        for name, source in sources.items():
-            logger.info("source %s: %d rows known at %s", name, source.provenance["num_rows"], window.end.isoformat())
-            for note in source.notes(name):
+        for name, table in sources.items():
+            logger.info("source %s: %d rows known at %s", name, table.provenance["num_rows"], window.end.isoformat())
+            for note in table.notes(name):
                 logger.warning("%s", note)
-        rows = table_of(sources, config, home, window)
+        rows = table_of(sources, config, transform, window)
     definitions.check(rows)
     with explained(config.transform, sources):
         manifest = write_snapshot(
@@ -42,7 +47,7 @@ def run(context: StepContext) -> DatasetRef:
             name=run.pipeline,
             window=window,
             event_time=config.event_time,
-            sources={name: source.provenance for name, source in sources.items()},
+            sources={name: table.provenance for name, table in sources.items()},
             split=config.split,
             calendar=config.calendar,
             creator={
@@ -51,8 +56,8 @@ def run(context: StepContext) -> DatasetRef:
             engine=config.engine,
             scratch=context.scratch,
         )  # fmt: skip
-    for source in sources.values():
-        source.finish()
+    for table in sources.values():
+        table.finish()
     artifact = context.publish("manifest.json", manifest.to_json())
     # After the manifest is written: only then does garbage collection spare the blobs it names.
     confirm_blobs(context.store, manifest)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,23 @@ def test_shards_follow_from_the_samples_alone(store: Store) -> None:
             digests.append([shard["sha256"] for shard in writer.finish()["shards"]])
 
     assert len(digests[0]) == 5
+    assert digests[0] == digests[1] == digests[2]
+
+
+def test_the_number_of_shards_follows_from_the_keys_and_not_from_the_batches(store: Store) -> None:
+    """Broken: features of Spark, whose batches are others, would have other shards, and the training other weights."""
+    written = table([1] * 1200, ids=True)
+    keys = pl.DataFrame({"key.user": ["u" * (number // 10) for number in range(1200)], "key.at": [1] * 1200})
+    digests = []
+    for size in (1200, 50, 6):
+        with SplitWriter(store, f"f{size}", "train", max_shard_bytes=1 << 14) as writer:
+            for start in range(0, 1200, size):
+                writer.add(replace(written.samples(start, start + size), keys=keys[start : start + size]))
+            part = writer.finish()
+        digests.append([shard["sha256"] for shard in part["shards"]])
+
+    num_bytes = 1200 * (4 * 6 + 8 + 8 + 8) + sum(number // 10 for number in range(1200))
+    assert len(digests[0]) == -(-num_bytes // (1 << 14))
     assert digests[0] == digests[1] == digests[2]
 
 

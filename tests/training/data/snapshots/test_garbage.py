@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -183,6 +183,55 @@ class Watched(Store):
     def delete(self, keys: object) -> None:
         super().delete(keys)  # type: ignore[arg-type]
         self._reached("deleted")
+
+
+class Losing(Store):
+    """A store some of whose objects are removed by somebody else after they were listed, and before they are read."""
+
+    losing: str = ""
+    """The keys that are removed then begin with this, refs first."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        keys = list(super().list(prefix))
+        if lost := [key for key in keys if self.losing and key.startswith(self.losing)]:
+            self.delete(sorted(lost, key=lambda key: not key.endswith("/ref.json")))
+        yield from keys
+
+
+@pytest.mark.parametrize(
+    ("lost", "num_removed"),
+    [
+        pytest.param("experiments/ann", 1, id="all results"),
+        pytest.param("experiments/ann/ingest/20240102T050000Z-aaaaaaaaaaaa/ref.json", 0, id="a ref"),
+    ],
+)
+def test_results_that_are_removed_at_the_same_time_do_not_stop_it(folder: Store, lost: str, num_removed: int) -> None:
+    """Broken: a nightly collection would fail with "restore it from a backup" where an experiment was removed."""
+    kept = commit_snapshot(folder, visits(2), last_day=2)
+    commit_snapshot(folder, visits(1), last_day=1, owner="experiments/ann")
+    store = Losing(folder.uri)
+    store.losing = lost
+
+    assert len(collect(store, grace=NOW).removed) == num_removed
+    assert rows_of(folder, kept) == 4
+
+
+def test_blobs_come_back_where_a_manifest_is_damaged_in_between(folder: Store) -> None:
+    """Broken: a blob that an ingest had named and confirmed just before would be gone from a committed snapshot."""
+    store_snapshot(folder, visits(1), last_day=1)
+    other = commit_snapshot(folder, visits(2), last_day=2)
+    refs: list[DatasetRef] = []
+
+    def commit_and_damage() -> None:
+        refs.append(commit_snapshot(folder, visits(1), last_day=1))
+        late = commit_snapshot(folder, visits(2), last_day=2, key="c" * 12)
+        folder.delete([late.artifacts["manifest"].key])
+
+    with pytest.raises(DamagedObjectError, match="missing"):
+        collect(Watched(folder.uri, "copied", commit_and_damage), grace=NOW)
+
+    assert rows_of(folder, refs[0]) == 4
+    assert rows_of(folder, other) == 4
 
 
 @pytest.mark.server

@@ -148,7 +148,9 @@ class Ingest(Section):
     sources: dict[Name, AnySource] = Field(min_length=1)
     transform: Transform | None = None
     """``transform(sources: dict[str, narwhals.LazyFrame]) -> narwhals.LazyFrame``, or a file with one SELECT over the
-    sources' names; not needed for a single source."""
+    sources' names; not needed for a single source. It should give the same bits each time: sums, means and deviations
+    of fractions do not, for they are added up in the order in which threads come to them. Add up whole numbers, or
+    round the result; otherwise each run stores all its days again, and a lost file cannot be made again."""
     event_time: str
     """Column of the resulting table, an instant; the snapshot has one partition per period of it."""
     grain: Grain = "day"

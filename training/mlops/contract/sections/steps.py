@@ -51,6 +51,8 @@ class PromoteStep(Section):
     """Keys of the signed records of those who approved, for ``approve``."""
     approvals: int = Field(default=0, ge=0)
     """How many people must have approved, for ``approve`` and ``promote``; 0: nobody is asked."""
+    canary_minutes: float | None = Field(default=None, gt=0)
+    """How long it must have been the canary, for ``promote``; None: it need not have been."""
     keys: list[str] = []
     """Public keys that those records, and entries of others, must be signed by. They come from Airflow: a step has no
     say in them."""

@@ -27,6 +27,8 @@ MAX_SHARD_BYTES: Final = 127 * 1024 * 1024
 """Most bytes of the rows of a shard; the file's schema and padding stay below the 128 MB that a shard may have."""
 _BUCKET_BYTES: Final = 64 * 1024 * 1024
 _MAX_BUCKETS: Final = 512
+_OFFSET_BYTES: Final = 8
+"""Where a text begins in its column."""
 
 
 def write_split(
@@ -68,7 +70,7 @@ class SplitWriter:
         self._scratch = tempfile.TemporaryDirectory(prefix="shards-", dir=scratch_parent())
         self._spool = Spool(Path(self._scratch.name, "buckets"))
         self._kept: list[FeatureTable] = []
-        self._num_rows = self._row_bytes = 0
+        self._num_rows = self._row_bytes = self._key_bytes = 0
         self._labels = SplitLabels()
 
     def __enter__(self) -> SplitWriter:
@@ -80,7 +82,9 @@ class SplitWriter:
     def add(self, table: FeatureTable) -> None:
         self._num_rows += table.num_rows
         self._labels.add(table.labels)
-        self._row_bytes = max(self._row_bytes, row_bytes(table))
+        self._row_bytes = row_bytes(table)
+        # A sum of all, for a mean of each batch would tell of the batches: they are the engine's.
+        self._key_bytes += 0 if table.keys is None else key_bytes(table.keys)
         if self._num_buckets == 1:
             self._kept.append(table)
             return
@@ -131,7 +135,8 @@ class SplitWriter:
 
     def _shards(self) -> Iterator[FeatureTable]:
         """Iterate over the samples in their order, cut into shards; a split without samples is one empty shard."""
-        num_shards = max(1, math.ceil(self._num_rows * self._row_bytes / self._max_shard_bytes))
+        num_bytes = self._num_rows * self._row_bytes + self._key_bytes
+        num_shards = max(1, -(-num_bytes // self._max_shard_bytes))
         pending: list[FeatureTable] = []
         current = first_row = 0
         for table in self._buckets():
@@ -173,10 +178,26 @@ class SplitWriter:
 
 
 def row_bytes(table: FeatureTable) -> int:
-    """Return the bytes of one row in a shard, on average if keys are text."""
-    keys = 0 if table.keys is None or not table.num_rows else math.ceil(table.keys.estimated_size() / table.num_rows)
+    """Return the bytes of one row in a shard, without its keys."""
     num_labels = table.labels.shape[1] if table.labels.ndim == 2 else 1
-    return 4 * (table.num_features + num_labels) + 8 + keys
+    return 4 * (table.num_features + num_labels) + 8
+
+
+def key_bytes(keys: pl.DataFrame) -> int:
+    """
+    Return the bytes of keys in a shard, without the bits that tell nulls. Those of parts add up to those of the whole.
+    """
+    num_bytes = 0
+    for column in keys.get_columns():
+        physical = column.dtype if column.dtype == pl.String else column.to_physical().dtype
+        if physical == pl.String:
+            num_bytes += int(column.str.len_bytes().sum())
+        num_bytes += len(column) * (_fixed_width(physical) if physical.is_numeric() else _OFFSET_BYTES)
+    return num_bytes
+
+
+def _fixed_width(dtype: pl.DataType) -> int:
+    return int(pl.Series([0], dtype=dtype).estimated_size())
 
 
 def _to_arrow(table: FeatureTable, first_sample: int) -> pa.RecordBatch:

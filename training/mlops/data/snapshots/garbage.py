@@ -90,8 +90,13 @@ def collect(
         aside = {blob.key: f"{ASIDE}/{run}-{PurePosixPath(blob.key).name}" for blob in batch}
         # Another collection may have been first.
         found = _copy(store, aside.items())
-        _delete(store, found)
-        names.read()
+        try:
+            _delete(store, found)
+            names.read()
+        except Exception:
+            # What names them by now is unknown, and no copy may go before it is.
+            _copy(store, [(aside[key], key) for key in found])
+            raise
         restored += _copy(store, [(aside[key], key) for key in found if names.holds(key)])
         _delete(store, [aside[key] for key in found])
         removed += [blob for blob in batch if blob.key in set(found) and not names.holds(blob.key)]
@@ -161,7 +166,8 @@ class _Names:
 
     def read(self) -> None:
         """
-        Read the manifests that were written since the last time: neither a manifest nor a ref ever changes.
+        Read the manifests that were written since the last time: neither a manifest nor a ref ever changes. One that is
+        removed meanwhile, with the results of an experiment or of a reproduction, names nothing any more.
 
         :raises DamagedObjectError: if a manifest cannot be read, or a committed ref has none: the blobs that it names
             are unknown
@@ -171,21 +177,35 @@ class _Names:
         refs = {key for key in keys if PurePosixPath(key).match(f"ingest/*/{REF_FILE}")}
         with ThreadPoolExecutor(_REQUESTS) as pool:
             # With those that refs name: one that is not there must not pass for one that names nothing.
-            manifests |= set(pool.map(self._manifest_of, refs)) - self._seen
-            for found in pool.map(self._digests_in, manifests):
-                self._digests |= found
-        self._seen |= manifests | refs
+            needing = {name: ref for ref, name in zip(refs, pool.map(self._manifest_of, refs), strict=True) if name}
+            told = list(manifests | (needing.keys() - self._seen))
+            read = list(pool.map(lambda key: self._digests_in(key, needing.get(key)), told))
+        for key, digests in zip(told, read, strict=True):
+            if digests is not None:
+                self._digests |= digests
+                self._seen.add(key)
+        self._seen |= {ref for name, ref in needing.items() if name in self._seen}
 
-    def _manifest_of(self, key: str) -> str:
+    def _manifest_of(self, key: str) -> str | None:
+        """Return the manifest of a committed ingest; None where its ref is gone."""
         ref = self.store.committed(str(PurePosixPath(key).parent))
+        if ref is None:
+            return None
         assert isinstance(ref, DatasetRef), f"{key} was committed by an ingest"
         return ref.artifacts["manifest"].key
 
-    def _digests_in(self, key: str) -> set[str]:
+    def _digests_in(self, key: str, ref: str | None) -> set[str] | None:
+        """
+        Return the digests in a manifest; None where it is gone, and the ref that needs it, if any, is gone too.
+
+        :param ref: key of the ref that names the manifest
+        """
         match = _MANIFEST.fullmatch(PurePosixPath(key).name)
         try:
             data = self.store.get(key)
         except FileNotFoundError:
+            if ref is None or not self.store.exists(ref):
+                return None
             data = b""
         if match is None or not hashlib.sha256(data).hexdigest().startswith(match[1]):
             raise DamagedObjectError(
