@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mlops.contract.section import SpecError
-from mlops.contract.sections.tune import Range
+from mlops.contract.section import SpecError, check_section
+from mlops.contract.sections.tune import Choices, Range, Tune
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import load_pipeline
 
@@ -120,3 +120,27 @@ def test_a_grid_has_as_many_trials_as_combinations(load: Callable[..., Pipeline]
     assert whole is not None
     assert some is not None
     assert (whole.trials, some.trials) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "values"),
+    [("low: 0, high: 3", [0.0, 1.0, 2.0, 3.0]), ("low: 1, high: 6, step: 2", [1.0, 3.0, 5.0])],
+    ids=["of 1", "of 2"],
+)
+def test_whole_bounds_of_a_fraction_are_a_grid(load: Callable[..., Pipeline], bounds: str, values: list[float]) -> None:
+    """Broken: mlops lint takes the file, and the DAG does not import, without a word of file and line."""
+    tune = load(f"weight_decay: {{{bounds}}}", more="  sampler: grid").tune
+    assert tune is not None
+    assert tune.space["weight_decay"] == Choices(choices=values)
+    assert [type(each) for each in tune.space["weight_decay"].values()] == [float] * len(values)
+    assert tune.trials == len(values)
+    again = check_section(Tune, tune.model_dump(mode="json"), "tune")
+    assert again.num_trials == len(values), "as the operator checks it"
+
+
+def test_values_of_a_grid_are_those_that_the_training_takes(load: Callable[..., Pipeline]) -> None:
+    """Broken: of a grid over a fraction that has more values than Airflow maps the operator would know, and no lint."""
+    with pytest.raises(SpecError) as caught:
+        load("weight_decay: {low: 0, high: 5000}", more="  sampler: grid\n  trials: 9")
+    assert str(caught.value).startswith("flight_ranking.pipeline.yaml:42:")
+    assert "must be given as choices, for a grid of 5001 fractions is too long, got" in str(caught.value)

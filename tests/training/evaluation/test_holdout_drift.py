@@ -54,3 +54,11 @@ def test_a_column_that_turned_into_texts_of_its_own_is_compared_by_length() -> N
     same = ["left out", None] * 50
     (drift,) = column_drifts(pl.DataFrame({"note": same}), pl.DataFrame({"note": [f"note {n}" for n in range(100)]}))
     assert (drift.column, drift.before) == ("length of note", "8 (50.0% missing)")
+
+
+@pytest.mark.parametrize("values", [["a", "b", "a"], [True, False, True]], ids=["texts", "truth values"])
+def test_a_column_may_be_called_count(values: list[object]) -> None:
+    """Broken: with such a column every evaluation would end once there is a champion."""
+    table = pl.DataFrame({"count": values * 20})
+    (drift,) = column_drifts(table, table)
+    assert (drift.column, drift.distance) == ("count", 0)

@@ -310,3 +310,17 @@ def test_mean_and_deviation_are_right_where_naive_sums_are_not() -> None:
 
     assert state["mean"] == pytest.approx(1e9 + 0.4995, abs=1e-2)
     assert state["std"] == pytest.approx(np.std(np.arange(1000) / 1000), rel=1e-6)
+
+
+@pytest.mark.parametrize("transform", [Standardise("x"), RobustScale("x")], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("value", [1700000000123456.0, -(2.0**53 - 1), 1e149, 0.1 + 1e-16])
+def test_a_constant_becomes_0_however_large_it_is(transform: Transform, value: float) -> None:
+    """Broken: a time in microseconds that is the same in all rows would be a feature of thousands."""
+    rows = frame([value] * 7)
+    assert applied(transform, fitted(transform, rows), rows) == {"x": [0.0] * 7}
+
+
+def test_zeros_of_both_signs_leave_one_state() -> None:
+    """Broken: the state would depend on the order of the rows."""
+    states = [fitted(Standardise("x"), frame(values)) for values in ([0.0, -0.0], [-0.0, 0.0], [-0.0])]
+    assert [str(state["mean"]) for state in states] == ["0.0"] * 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,10 @@ import sklearn.ensemble
 import sklearn.linear_model
 import sklearn.model_selection
 from measured import objective_of
+from other_packages import installed
 
+from mlops.contract.section import check_section
+from mlops.contract.sections.train import Train
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import Lesson, load_learner
@@ -223,3 +228,57 @@ def test_what_is_no_estimator_is_named() -> None:
     given, learner = lesson("binary"), of("collections:Counter")
     with pytest.raises(BadConfigError, match=r"collections:Counter makes Counter, which is no estimator"):
         learner.begin(given)
+
+
+def test_a_loss_is_that_of_the_objective_s_own_link(tmp_path: Path) -> None:
+    """Broken: a mean in the label's unit would be read as its logarithm, and the loss of claims of hundreds is inf."""
+    rng = np.random.default_rng(0)
+    claims = np.where(rng.random(200) < 0.5, 0, rng.gamma(2, 300, 200))
+    with installed("mlops-tweedie", tmp_path / "site"):
+        given = lesson("tweedie", labels=claims)
+        learner = of("sklearn.linear_model:TweedieRegressor", power=1.5, link="log")
+        model, loss = learner.learn(learner.begin(given), given, 1)
+    means, labels = model.predict(given.train).astype(np.float64), given.train.labels.astype(np.float64)
+    assert loss == pytest.approx(float((means**0.5 / 0.5 - labels * means**-0.5 / -0.5).mean()), rel=1e-4)
+
+
+def test_a_loss_of_a_link_that_nobody_knows_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a number would be shown as the loss that is none."""
+    given, learner = lesson("regression"), of("sklearn.linear_model:LinearRegression")
+    monkeypatch.setattr(type(given.objective.functions), "predict", lambda self, outputs, batch: outputs.numpy() ** 3)
+    _, loss = learner.learn(learner.begin(given), given, 1)
+    assert loss is None
+
+
+def as_a_step_gets_it(parameters: dict[str, Any]) -> Any:
+    """Return the settings of the learner as they are once a pipeline's file has become JSON."""
+    settings = {"estimator": "sklearn.linear_model:LogisticRegression", "parameters": parameters}
+    train = {"learner": "sklearn", "learner_settings": settings, "objective": "binary", "metric": "auc", "epochs": 1}
+    document = json.loads(json.dumps(check_section(Train, train, "train").model_dump(mode="json")))
+    return check_section(Train, document, "train").learner_settings
+
+
+def test_weights_of_classes_reach_the_estimator() -> None:
+    """Broken: JSON has no numbers as keys, and scikit-learn would not find class 1 in the weights of class "1"."""
+    given = lesson("binary")
+    learner = load_learner("sklearn", as_a_step_gets_it({"class_weight": {0: 1, 1: 5}}), no_recipe)
+    model, _ = learner.learn(learner.begin(given), given, 1)
+    assert model.estimator.get_params()["class_weight"] == {0: 1, 1: 5}
+    plain = of("sklearn.linear_model:LogisticRegression")
+    unweighted, _ = plain.learn(plain.begin(given), given, 1)
+    assert model.predict(given.train).mean() > unweighted.predict(given.train).mean()
+
+
+def in_a_pipeline(**parameters: Any) -> Any:
+    steps = [("step", sklearn.ensemble.RandomForestClassifier(n_estimators=3))]
+    return sklearn.pipeline.Pipeline(steps).set_params(**parameters)
+
+
+def test_weights_of_classes_reach_a_step_of_a_pipeline_and_each_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = of_two_labels()
+    weights = [{0: 1, 1: 5}, {0: 1, 1: 2}]
+    settings = {"estimator": "include.toy.own:in_a_pipeline", "parameters": {"step__class_weight": weights}}
+    learner = load_learner("sklearn", json.loads(json.dumps(settings)), no_recipe)
+    own = replace(given, objective=replace(given.objective, own=lambda path: in_a_pipeline))
+    model = learner.begin(own)
+    assert model.estimator.get_params()["step__class_weight"] == weights

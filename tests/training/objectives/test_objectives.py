@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from mlops.contract.step import BadConfigError
 from mlops.data.shards.loader import Batch, in_memory
 from mlops.objectives.binary import binary_loss
 from mlops.objectives.language_model import language_model_loss
+from mlops.objectives.objective import no_predictions
 from mlops.objectives.ranking import ranking_loss
 from mlops.objectives.scoring import predict_table
 
@@ -86,3 +89,50 @@ def test_the_language_model_s_loss_is_the_mean_over_a_sequence() -> None:
     losses = language_model_loss(lambda _: logits, batch)  # type: ignore[arg-type]
     expected = [[-logits[b, c].log_softmax(0)[labels[b, c]] for c in range(3)] for b in range(2)]
     assert losses.tolist() == pytest.approx([float(sum(row)) / 3 for row in expected])
+
+
+QUANTILES = {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "shape", "message"),
+    [
+        ("binary", {}, (4, 1), r"\[4, 1\] for 4 rows; one number per row is needed for .*'binary', \[4\]: squeeze its"),
+        ("binary", {}, (4, 2), r"\[4, 2\] for 4 rows; one number per row is needed"),
+        ("binary", {}, (3,), r"\[3\] for 4 rows"),
+        ("binary", {}, (), r"\[\] for 4 rows"),
+        ("multiclass", {"classes": 3}, (4,), r"\[4\] for 4 rows; 3 numbers per row are needed .*\[4, 3\]"),
+        ("multiclass", {"classes": 3}, (4, 2), "3 numbers per row are needed"),
+        ("regression", QUANTILES, (4,), "3 numbers per row are needed"),
+        ("language_model", {}, (4, 1), "one number per row is needed"),
+    ],
+)
+def test_predictions_of_another_shape_are_refused(
+    objective: str, settings: dict[str, Any], shape: tuple[int, ...], message: str
+) -> None:
+    """Broken: of one column of two classes the first is always the largest, and a metric would measure that."""
+    with pytest.raises(BadConfigError, match=rf"^learner 'mine' predicted an array of shape .*{message}"):
+        objective_of(objective, **settings).predictions(np.zeros(4), np.zeros(shape), np.arange(5), by="learner 'mine'")
+
+
+def test_an_objective_of_ones_own_may_predict_one_of_several_outputs() -> None:
+    """Broken: one that learns a mean and its variance could not say the mean alone."""
+    several = replace(objective_of("regression"), functions=SimpleNamespace(num_outputs=2))
+    for shape in ((4,), (4, 2)):
+        assert several.predictions(np.zeros(4), np.zeros(shape), np.arange(5)).predicted.shape == shape
+    with pytest.raises(BadConfigError, match="2 numbers per row are needed"):
+        several.predictions(np.zeros(4), np.zeros((4, 1)), np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings"),
+    [("binary", {}), ("ranking", {}), ("regression", {}), ("regression", QUANTILES), ("multiclass", {"classes": 3}),
+     ("multilabel", {"labels": ["a", "b"]})],
+)  # fmt: skip
+def test_no_rows_have_an_answer(objective: str, settings: dict[str, Any]) -> None:
+    """Broken: a server would answer with an error of NumPy where all groups of a request are too small."""
+    loaded = objective_of(objective, **settings)
+    none = loaded.predictions(np.empty(0), no_predictions(loaded.functions), np.zeros(1, np.int64))
+    answer = loaded.functions.answer(none)
+    assert list(answer) == list(loaded.functions.columns)
+    assert {values.shape for values in answer.values()} == {(0,)}

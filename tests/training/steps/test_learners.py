@@ -18,6 +18,7 @@ import toy_model
 from mlops.contract.refs import CheckpointRef, FeaturesRef, ModelVersionRef, ReportRef
 from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.train import Train
+from mlops.contract.step import BadConfigError, Failure
 from mlops.features.fitted import held_out
 from mlops.predictor.packing import open_checkpoint
 from mlops.serving.model import ServedModel
@@ -175,6 +176,92 @@ def test_a_recipe_brings_its_own(project: Any, toy_checkpoint: Any, judged: Any,
     (recipe / "learner.py").write_text("raise RuntimeError")
     assert np.ptp(scored(project, checkpoint, tmp_path).predicted) == 0
     assert judged(checkpoint, "first", "rmse").metrics["rmse"] > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"), [("float('nan')", "nan"), ("float('inf')", "inf")], ids=["not a number", "infinite"]
+)
+def test_a_loss_that_is_not_finite_names_learner_and_objective(
+    project: Any, toy_features: FeaturesRef, run_step: Any, loss: str, shown: str
+) -> None:
+    """Broken: the training died as it was saved, of a message about JSON, and each retry learnt it all again."""
+    own = OWN.replace("abs(mean - model.value)", loss)
+    assert own != OWN
+    (project.home / "include/toy/learner.py").write_text(own)
+    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", CASES["mse"])
+    failure = run_step(project, project.step_input("train", train, toy_features))
+    assert isinstance(failure, Failure), failure
+    assert f"learner 'include.toy.learner:TOWARDS_THE_MEAN' returned the loss {shown} in epoch 1" in failure.message
+    assert "objective 'regression'" in failure.message
+    assert not failure.retryable
+
+
+def test_a_loss_that_nobody_knows_is_left_out(project: Any, toy_checkpoint: Any, judged: Any) -> None:
+    """Broken: a learner that cannot tell its loss had to make up a number, which the curves showed as one."""
+    own = OWN.replace("abs(mean - model.value)", "None")
+    (project.home / "include/toy/learner.py").write_text(own)
+    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", {**CASES["mse"], "epochs": 2})
+    checkpoint = toy_checkpoint(**train)
+    assert checkpoint.metrics.keys() == {"rmse"}
+    history = json.loads(project.store.read(checkpoint.artifacts["history"]))
+    assert [epoch["train_loss"] for epoch in history] == [None, None]
+    assert judged(checkpoint, "first", "rmse").metrics["rmse"] > 0
+
+
+@pytest.mark.parametrize(
+    ("predicted", "shape"),
+    [("np.full((table.num_rows, 1), self.value, np.float32)", "[200, 1]"), ("np.zeros(3, np.float32)", "[3]")],
+    ids=["a column", "too few"],
+)
+def test_predictions_of_another_shape_name_the_learner(
+    project: Any, toy_features: FeaturesRef, run_step: Any, predicted: str, shape: str
+) -> None:
+    """Broken: the largest of one column is always the first, and accuracy would measure a model that says class 0."""
+    own = OWN.replace("np.full(table.num_rows, self.value, np.float32)", predicted)
+    assert own != OWN
+    (project.home / "include/toy/learner.py").write_text(own)
+    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", CASES["mse"])
+    failure = run_step(project, project.step_input("train", train, toy_features))
+    assert isinstance(failure, Failure), failure
+    told = "learner 'include.toy.learner:TOWARDS_THE_MEAN' predicted an array of shape"
+    assert told in failure.message
+    assert "one number per row is needed" in failure.message
+    assert not failure.retryable
+
+
+@pytest.mark.parametrize("objective", ["multiclass", "regression"])
+def test_no_rows_are_answered_by_none(project: Any, toy_checkpoint: Any, tmp_path: Path, objective: str) -> None:
+    """Broken: a server would answer with an error of scikit-learn where all groups of a request are too small."""
+    estimator, settings, metric = {
+        "multiclass": ("sklearn.ensemble:RandomForestClassifier", {"classes": 5}, "accuracy"),
+        "regression": ("sklearn.ensemble:RandomForestRegressor", {}, "rmse"),
+    }[objective]
+    given = {"estimator": estimator, "parameters": {"n_estimators": 3}}
+    train = {"learner_settings": given, "objective": objective, "objective_settings": settings, "metric": metric}
+    checkpoint = toy_checkpoint(**toy_model.train_by("sklearn", {**train, "epochs": 1}))
+    predictor = open_checkpoint(project.store, checkpoint, tmp_path)
+    rows = held_out(project.store, checkpoint.ancestor(FeaturesRef))
+    alone = rows.filter(pl.col("query") == rows["query"][0]).head(1)
+    for few in (alone, rows.clear()):
+        for name, values in predictor.answer(few).items():
+            assert len(values) == len(few), name
+            assert pl.Series(values).is_null().all() or np.isnan(values.astype(float)).all(), name
+        assert len(predictor.score(few).predictions.predicted) == 0
+
+
+def test_a_model_that_answers_in_another_shape_is_refused(
+    project: Any, toy_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: as its package changes, a model would be measured and served as something else."""
+    given = {"estimator": "sklearn.ensemble:RandomForestRegressor", "parameters": {"n_estimators": 3}}
+    checkpoint = toy_checkpoint(
+        **toy_model.train_by("sklearn", {"learner_settings": given, "epochs": 1, **CASES["mse"]})
+    )
+    predictor = open_checkpoint(project.store, checkpoint, tmp_path)
+    rows = held_out(project.store, checkpoint.ancestor(FeaturesRef))
+    monkeypatch.setattr(predictor, "_scores", lambda table: np.zeros((table.num_rows, 1)))
+    with pytest.raises(BadConfigError, match=r"the model of learner 'sklearn' predicted an array of shape \[\d+, 1\]"):
+        predictor.score(rows)
 
 
 PIPELINE = """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from mlops.contract.section import ImportPath, Json, Section
+from pydantic import Field, field_validator
+
+from mlops.contract.section import ImportPath, Section, TextKeyed
 
 
 class LightGbmSettings(Section):
@@ -18,7 +21,8 @@ class LightGbmSettings(Section):
     rounds_per_epoch: int = Field(default=50, ge=1)
     """Boosting rounds, each a tree, of an epoch."""
     learning_rate: float = Field(default=0.1, gt=0, le=1)
-    num_leaves: int = Field(default=31, ge=2)
+    num_leaves: int = Field(default=31, ge=2, le=131_072)
+    """LightGBM has no more than 131,072."""
     max_depth: int = Field(default=-1, ge=-1)
     """-1: as deep as ``num_leaves`` leaves allow."""
     min_data_in_leaf: int = Field(default=20, ge=1)
@@ -43,5 +47,39 @@ class SklearnSettings(Section):
     estimator: ImportPath
     """Class, as ``sklearn.ensemble:RandomForestClassifier``, or a function of the recipe that returns an estimator,
     such as a Pipeline. A ``random_state`` that is not given is ``train.seed``."""
-    parameters: dict[str, Json] = Field(default={})
-    """What it is called with."""
+    parameters: dict[str, TextKeyed] = Field(default={})
+    """What it is called with. The keys of a ``class_weight`` are the numbers of classes: ``{0: 1, 1: 5}``."""
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _classes_as_text(cls, value: Any) -> Any:
+        """JSON has no other keys; :meth:`called_with` makes numbers of them again."""
+        return _by_class(value, lambda key: str(key) if isinstance(key, int) and not isinstance(key, bool) else key)
+
+    def called_with(self) -> dict[str, Any]:
+        """Return the parameters as an estimator takes them: labels are whole numbers, and so are classes."""
+        found: dict[str, Any] = _by_class(
+            self.parameters, lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key
+        )
+        return found
+
+
+def _by_class(value: Any, change: Callable[[Any], Any], weights: bool = False) -> Any:
+    """
+    Return a value with the keys of each ``class_weight`` changed, be it of a Pipeline's step, or a list for several
+    labels.
+
+    :param weights: whether the value is of one
+    """
+    if isinstance(value, Mapping):
+        return {
+            (change(key) if weights else key): _by_class(each, change, weights or _are_weights(key))
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_by_class(each, change, weights) for each in value]
+    return value
+
+
+def _are_weights(name: object) -> bool:
+    return isinstance(name, str) and name.rpartition("__")[2] == "class_weight"

@@ -38,9 +38,32 @@ def _finite(value: object) -> object:
     return value
 
 
+def _text_keys(value: object) -> object:
+    _check_keys(value)
+    return value
+
+
+def _check_keys(value: object, path: tuple[str, ...] = ()) -> None:
+    """JSON makes text of every key, so that a step would look in vain for the number that a file has."""
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = ((str(place), each) for place, each in enumerate(value))
+    for key, each in inner:
+        if not isinstance(key, str):
+            where = f" in {'.'.join(path)}" if path else ""
+            raise ValueError(
+                f"a mapping by text, which JSON would make of the key {key!r}{where}: put it in quotes, or give a list"
+            )
+        _check_keys(each, (*path, key))
+
+
 FINITE = BeforeValidator(_finite)
 Number = Annotated[int | float, FINITE]
 Json = Annotated[Any, FINITE]
+"""What another section checks, or what JSON holds."""
+TextKeyed = Annotated[Any, FINITE, BeforeValidator(_text_keys)]
 """What is passed on as it is given."""
 IMPORT_PATH_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 ImportPath = Annotated[str, StringConstraints(pattern=IMPORT_PATH_PATTERN)]

@@ -100,8 +100,8 @@ def taken_as_it_is(history: Sequence[Mapping[str, float]]) -> bool:
 def _training(history: Sequence[Mapping[str, float]], metric: str) -> tuple[str, Figure]:
     figure, axes = new_axes()
     epochs = [record["epoch"] for record in history]
-    # A script of the recipe's own need not report it.
-    losses = [(record["epoch"], record["train_loss"]) for record in history if "train_loss" in record]
+    # A script of the recipe's own need not report it, and a learner need not know it.
+    losses = [(record["epoch"], loss) for record in history if (loss := record.get("train_loss")) is not None]
     axes.plot(*np.reshape(losses, (-1, 2)).T, color=CHAMPION, marker="o", markersize=4)
     axes.set(xlabel="epoch", ylabel="training loss")
     axes.yaxis.label.set_color(CHAMPION)

@@ -82,10 +82,12 @@ def _known(values: pl.Series) -> npt.NDArray[np.float64]:
 
 
 def _texts(before: pl.Series, now: pl.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    told = before.cast(pl.String).value_counts(sort=True).head(MAX_TEXTS)[before.name].to_list()
+    # A column may be called count, as the counts are.
+    before, now = (values.cast(pl.String).alias("text") for values in (before, now))
+    told = before.value_counts(sort=True).head(MAX_TEXTS)["text"].to_list()
     counts = []
     for values in (before, now):
-        of_value = dict(values.cast(pl.String).value_counts().iter_rows())
+        of_value = dict(values.value_counts().iter_rows())
         parts = [of_value.pop(name, 0) for name in told]
         counts.append(np.array([*parts, sum(of_value.values())], dtype=np.float64))
     return counts[0], counts[1]

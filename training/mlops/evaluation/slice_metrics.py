@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from mlops.evaluation.bootstrap import FEWER_RESAMPLES, Estimate, estimate
 from mlops.metrics.metric import Metric
 from mlops.metrics.predictions import Predictions
 
+logger = logging.getLogger(__name__)
+
 MAX_VALUES: Final = 40
 """Most values of a column that counts as a group of rows; one with more is a key."""
 MIN_SAMPLES: Final = 10
@@ -30,7 +33,8 @@ class Slice:
     num_samples: int
     """Number of queries with at least one row of that value, or of rows."""
     estimate: Estimate | None
-    """Estimate of the metric; None if it cannot be measured there, as AUC if all rows have the same label."""
+    """Estimate of the metric; None if it cannot be measured there, as AUC if all rows have the same label. The log says
+    why."""
 
 
 def slice_columns(rows: pl.DataFrame) -> list[str]:
@@ -90,8 +94,11 @@ def slices(
             parts = [each.take(samples) for each in models]
             try:
                 measured = estimate(metric, *parts, resamples=FEWER_RESAMPLES)
-            except BadDataError:
-                measured = None  # as where all rows of the slice are of one class
+            except (BadDataError, BadConfigError) as error:
+                # As where all rows of the slice are of one class, for which somebody's metric may raise anything: it
+                # has measured the whole.
+                logger.warning("%s=%s cannot be measured: %s", column, name, error)
+                measured = None
             found.append(Slice(column=column, value=str(name), num_samples=len(samples), estimate=measured))
     return sorted(found, key=_goodness)
 

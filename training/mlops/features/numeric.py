@@ -134,7 +134,10 @@ class Standardise(_Scaled):
         assert isinstance(statistic, Moments)
         if not statistic.bounded:
             raise self.bad_data("the training split holds values that are infinite, or too large to square")
-        # A constant column has no scale; it becomes 0.
+        if statistic.smallest == statistic.largest:
+            # A constant has no scale; it becomes 0, of which the digits that are rounded off would be left. Zeros of
+            # both signs are one state.
+            return {"mean": statistic.smallest + 0.0, "std": 1.0}
         return {"mean": rounded(statistic.mean), "std": rounded(statistic.std) or 1.0}
 
     def encoder(self, state: State) -> Encoder:

@@ -71,12 +71,12 @@ class Learner(Protocol):
         :raises BadDataError: where they are not those of a model
         """
 
-    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[FittedModel, float]:
+    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[FittedModel, float | None]:
         """
         Learn for one more epoch.
 
         :param epoch: from 1
-        :return: the model, and its mean loss on the rows that it learns from
+        :return: the model, and its mean loss on the rows that it learns from, a finite number; None: it cannot tell
         :raises BadConfigError: where it cannot learn the objective
         """
 

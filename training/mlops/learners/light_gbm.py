@@ -37,6 +37,8 @@ _READ_ALIKE: Final = (
     frozenset({"lambdarank", "rank_xendcg"}),
 )
 """LightGBM's objectives whose sums are read in the same way: as the label's value, or as an order."""
+_MOST_ROWS: Final = 10_000
+"""Most rows of a group to be ranked: LightGBM refuses more."""
 _TREE, _END = "\nTree=", "\nend of trees\n"
 """What stands before each tree, and after the last, in LightGBM's text of a model."""
 
@@ -112,7 +114,13 @@ class LightGbm:
         self._data: tuple[lightgbm.Dataset, lightgbm.Dataset] | None = None
 
     def begin(self, lesson: Lesson) -> Trees:
+        """
+        See :meth:`mlops.Learner.begin`.
+
+        :raises BadDataError: where LightGBM learns the objective, but not from such labels or groups
+        """
         self._objectives(lesson.objective)
+        _check_rows(lesson)
         self._data = None  # it would go on from the sums of another training
         return Trees(lesson.objective, lesson.feature_names)
 
@@ -146,6 +154,17 @@ class LightGbm:
 
     def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
         assert isinstance(model, Trees)
+        try:
+            return self._learn(model, lesson, epoch)
+        except lightgbm.basic.LightGBMError as error:
+            if "alloc" in str(error):  # of memory a retry may have more
+                raise
+            raise BadDataError(
+                f"LightGBM cannot learn objective {lesson.objective.name!r} from these rows, with these settings of "
+                f"train.learner_settings: {error}; change what it names, or take another learner"
+            ) from error
+
+    def _learn(self, model: Trees, lesson: Lesson, epoch: int) -> tuple[Trees, float]:
         tables = (lesson.train.features, lesson.validation.features)
         before = [model.raw(features) for features in tables]
         texts, losses, sums, done = [], [], [], 0
@@ -257,6 +276,28 @@ class LightGbm:
         raise BadConfigError(
             f"learner 'lightgbm' learns the objectives binary, multiclass, multilabel, ranking and regression, "
             f"not {objective.name!r}; take learner: torch for it"
+        )
+
+
+def _check_rows(lesson: Lesson) -> None:
+    """:raises BadDataError: where LightGBM refuses labels or groups that the objective allows"""
+    for split, table in (("training", lesson.train), ("validation", lesson.validation)):
+        if lesson.objective.name == "ranking":
+            if len(parts := table.labels[table.labels % 1 != 0]):
+                raise BadDataError(
+                    f"learner 'lightgbm' ranks by whole grades, and the {split} split has the label {parts[0]:g}; make "
+                    "whole numbers of the grades in ingest.transform, or take learner: torch"
+                )
+            if len(table.offsets) > 1 and (most := int(np.diff(table.offsets).max())) > _MOST_ROWS:
+                raise BadDataError(
+                    f"learner 'lightgbm' ranks groups of at most {_MOST_ROWS:,} rows, and one of the {split} split has "
+                    f"{most:,}; name further columns in FeatureSet.group_by, or take learner: torch"
+                )
+    settings = lesson.objective.settings
+    if isinstance(settings, RegressionSettings) and settings.loss == "poisson" and not lesson.train.labels.any():
+        raise BadDataError(
+            "learner 'lightgbm' learns no rate by loss poisson where all labels of the training split are 0; take more "
+            "rows, or another loss"
         )
 
 

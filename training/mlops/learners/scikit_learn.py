@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from mlops.code import resolved
 from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learner_settings import SklearnSettings
-from mlops.contract.objective_settings import RegressionSettings
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.data.shards.batch import rows_with
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.learners.learner import FittedModel, Lesson
 from mlops.metrics.predictions import Floats
-from mlops.objectives.objective import LoadedObjective
+from mlops.objectives.objective import LoadedObjective, check_shape
 
 Array = npt.NDArray[np.float64]
 _LEAST: Final = 1e-7
@@ -144,7 +143,7 @@ class ScikitLearn:
         path, objective = self._settings.estimator, lesson.objective
         make = resolved(path, objective.own)
         try:
-            estimator = make(**self._settings.parameters)
+            estimator = make(**self._settings.called_with())
         except TypeError as error:
             raise BadConfigError(f"train.learner_settings.parameters do not fit {path}: {error}") from error
         kind, wanted = (is_regressor, "a regressor") if objective.kind == "value" else (is_classifier, "a classifier")
@@ -174,7 +173,7 @@ class ScikitLearn:
     def load(self, data: bytes, objective: LoadedObjective) -> Fitted:
         return Fitted.load(data, objective)
 
-    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Fitted, float]:
+    def learn(self, model: FittedModel, lesson: Lesson, epoch: int) -> tuple[Fitted, float | None]:
         assert isinstance(model, Fitted)
         # What was given stays as it is.
         learnt = Fitted.load(model.save(), lesson.objective)
@@ -200,7 +199,9 @@ class ScikitLearn:
                 f"{lesson.objective.name!r} needs"
             )
         _forget_times(estimator)
-        return learnt, _loss(learnt.predict(table), table, lesson.objective)
+        predicted = learnt.predict(table)
+        check_shape(lesson.objective, predicted, table.num_rows, self._settings.estimator)
+        return learnt, _loss(predicted, table, lesson.objective)
 
 
 def _numbers(table: FeatureTable) -> Array:
@@ -261,14 +262,23 @@ class _Given(nn.Module):
         return self.outputs
 
 
-def _loss(predicted: Floats, table: FeatureTable, objective: LoadedObjective) -> float:
-    """Return the objective's mean loss of predictions: what the estimator minimises is its own affair."""
-    settings = objective.settings
-    if isinstance(settings, RegressionSettings) and settings.loss == "poisson":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            predicted = np.log(np.maximum(predicted, np.float32(_LEAST)))
+def _loss(predicted: Floats, table: FeatureTable, objective: LoadedObjective) -> float | None:
+    """
+    Return the objective's mean loss of predictions: what the estimator minimises is its own affair.
+
+    An objective's loss is that of outputs, of which it makes predictions: as they are, or, as of counts and amounts,
+    the outputs are their logarithms. Which outputs these predictions are made of is tried.
+
+    :return: None where they are made of neither
+    """
     rows = rows_with(torch.from_numpy(np.array(table.labels)))
-    return float(objective.functions.loss(_Given(torch.from_numpy(np.ascontiguousarray(predicted))), rows).mean())
+    with np.errstate(all="ignore"):
+        positive = np.maximum(predicted, np.float32(_LEAST))
+        for outputs, wanted in ((predicted, predicted), (np.log(positive), positive)):
+            given = torch.from_numpy(np.ascontiguousarray(outputs))
+            if np.allclose(objective.functions.predict(given, rows), wanted, rtol=1e-4, atol=1e-6):
+                return float(objective.functions.loss(_Given(given), rows).mean())
+    return None
 
 
 def _pickled(estimator: Any, feature_names: Sequence[str]) -> bytes:

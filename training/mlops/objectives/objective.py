@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from mlops.code import load_extension, resolved
 from mlops.contract.objectives import OBJECTIVES, ObjectiveSpec
 from mlops.contract.section import Section, check_section
+from mlops.contract.step import BadConfigError
 from mlops.metrics.predictions import Floats, IntArray, Predictions
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from mlops.data.shards.batch import Batch
+
+
+_SEVERAL_NUMBERS: Final = ("classes", "labels", "quantiles")
+"""Kinds of prediction that are several numbers for a row, where the objective has several outputs."""
 
 
 class Objective(Protocol):
@@ -97,7 +103,16 @@ class LoadedObjective:
         """Kind of prediction; see :attr:`ObjectiveSpec.predicts`."""
         return self.spec.kind(self.settings)
 
-    def predictions(self, labels: Floats, predicted: Floats, offsets: IntArray) -> Predictions:
+    def predictions(
+        self, labels: Floats, predicted: Floats, offsets: IntArray, *, by: str = "the model"
+    ) -> Predictions:
+        """
+        Return predictions with the rows that they are of.
+
+        :param by: what has predicted, for the message
+        :raises BadConfigError: as :func:`check_shape`
+        """
+        check_shape(self, predicted, len(labels), by)
         return Predictions(labels=labels, predicted=predicted, offsets=offsets, settings=self.settings)
 
     def figures(self) -> DrawFigures | None:
@@ -108,6 +123,35 @@ class LoadedObjective:
         """
         found: DrawFigures | None = None if self.spec.figures is None else resolved(self.spec.figures, self.own)
         return found
+
+
+def check_shape(objective: LoadedObjective, predicted: Floats, rows: int, by: str) -> None:
+    """
+    Check predictions before they are measured or served: of one column of two classes the first would always be the
+    most probable one, and a column less the labels is a table.
+
+    :param rows: number of rows that they are of
+    :param by: what has predicted, for the message
+    :raises BadConfigError: where they are not one number for each row, ``[N]``, or ``[N, K]`` of an objective with
+        K outputs
+    """
+    shape = list(np.shape(predicted))
+    # A document's prediction is the sum of its tokens' losses, whatever the outputs are.
+    several = 1 if objective.spec.inputs == "tokens" else objective.functions.num_outputs
+    wanted = [rows, several] if several > 1 else [rows]
+    # Somebody's objective may learn a mean and its variance, and predict the mean.
+    if shape != wanted and not (shape == [rows] and objective.kind not in _SEVERAL_NUMBERS):
+        each = f"{several} numbers per row are" if several > 1 else "one number per row is"
+        fix = ": squeeze its last dimension" if shape == [*wanted, 1] else ""
+        raise BadConfigError(
+            f"{by} predicted an array of shape {shape} for {rows} rows; {each} needed for objective "
+            f"{objective.name!r}, {wanted}{fix}"
+        )
+
+
+def no_predictions(objective: Objective) -> Floats:
+    """Return the predictions of no rows, ``[0]`` or ``[0, K]``."""
+    return np.empty((0, objective.num_outputs) if objective.num_outputs > 1 else 0, np.float32)
 
 
 def load_objective(name: str, settings: Mapping[str, Any], own: Callable[[str], object]) -> LoadedObjective:

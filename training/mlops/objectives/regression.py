@@ -80,7 +80,7 @@ class Regression:
     def answer(self, predictions: Predictions) -> Mapping[str, npt.NDArray[np.floating]]:
         """Return ``prediction``, of quantiles the median, and each quantile as ``quantile_0.9``."""
         found: dict[str, npt.NDArray[np.floating]] = {"prediction": point(predictions)}
-        predicted = predictions.predicted.reshape(predictions.num_rows, -1)
+        predicted = predictions.predicted.reshape(predictions.num_rows, self.num_outputs)
         for number, level in enumerate(self._settings.quantiles):
             found[_column(level)] = predicted[:, number]
         return found

@@ -16,7 +16,7 @@ from mlops.features.applied import FittedFeatures
 from mlops.features.feature_set import FeatureSet
 from mlops.features.release import check_engine
 from mlops.metrics.predictions import Floats, IntArray, num_not_finite
-from mlops.objectives.objective import LoadedObjective
+from mlops.objectives.objective import LoadedObjective, check_shape, no_predictions
 from mlops.predictor.document import ModelDescription
 from mlops.predictor.scored import Scored
 
@@ -119,10 +119,18 @@ class RowsPredictor:
                 f"the model takes {self.description.num_features} features, its feature set gives "
                 f"{table.num_features}; train it again"
             )
+        if not table.num_rows:
+            # As of groups that are all too small. Not every learner takes an empty table.
+            return no_predictions(self.objective.functions)
         if self.fitted.feature_set.grouped or table.num_rows < 2:
-            return self._scores(table)
+            return self._scored(table)
         # Linear algebra may give a row other last bits at another place of a batch: rows that are alike have one
         # place, and all have theirs whatever order they come in.
         bits = np.ascontiguousarray(table.features).view(np.dtype((np.void, 4 * max(table.num_features, 1))))
         _, first, places = np.unique(bits.ravel(), return_index=True, return_inverse=True)
-        return self._scores(table.take(first))[places]
+        return self._scored(table.take(first))[places]
+
+    def _scored(self, table: FeatureTable) -> Floats:
+        predicted = self._scores(table)
+        check_shape(self.objective, predicted, table.num_rows, f"the model of learner {self.description.learner!r}")
+        return predicted

@@ -129,6 +129,6 @@ def _measured_rows(context: StepContext, config: Train, manifest: Mapping[str, A
             f"train.initialise: {where} cannot score the features of {context.features.place}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    predictions = objective.predictions(table.labels, scores, table.offsets)
+    predictions = objective.predictions(table.labels, scores, table.offsets, by=f"train.initialise: {where}")
     metric, *others = (load_metric(name, context.own) for name in (config.metric, *config.metrics))
     return _Measured(model.save(), *metric.measure_with(others, predictions), 0)

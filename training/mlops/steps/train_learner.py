@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from mlops.contract.metrics import short_name
 from mlops.contract.progress import TRAINING_SECONDS
 from mlops.contract.refs import Artifact, CheckpointRef, canonical_json
 from mlops.contract.sections.train import Train
+from mlops.contract.step import BadDataError
 from mlops.learners.learner import FittedModel, Learner, Lesson, load_learner
 from mlops.learners.lesson import open_lesson
 from mlops.metrics.metric import Metric, load_metric
@@ -51,7 +53,7 @@ def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]
             weights=weights,
             history=[asdict(epoch) for epoch in state.history],
             epoch=best.epoch,
-            metrics={short_name(config.metric): best.validation_metric, "train_loss": best.train_loss},
+            metrics={short_name(config.metric): best.validation_metric, **best.losses},
             world_size=1,
             lost_best=None if best is state.best else asdict(state.ranking[0]),
         )
@@ -175,6 +177,8 @@ def _epoch_of(key: str) -> int:
 
 @dataclass(kw_only=True, slots=True)
 class _Training:
+    name: str
+    """Of the learner, as the pipeline names it."""
     learner: Learner
     lesson: Lesson
     objective: LoadedObjective
@@ -211,6 +215,7 @@ class _Training:
             state.history = [Epoch(**epoch) for epoch in document["history"]]
             logger.info("going on after epoch %d of %d", len(state.history), config.epochs)
         return cls(
+            name=config.learner,
             learner=learner,
             lesson=lesson,
             objective=objective,
@@ -223,11 +228,24 @@ class _Training:
         )
 
     def step(self) -> Epoch:
-        """Learn for one more epoch, and measure it."""
+        """
+        Learn for one more epoch, and measure it.
+
+        :raises BadDataError: where the loss is not finite
+        :raises BadConfigError: where the predictions have another shape
+        """
         started, number = time.monotonic(), len(self.state.history) + 1
         self.model, loss = self.learner.learn(self.model, self.lesson, number)
+        by = f"learner {self.name!r}"
+        # Before the save, which refuses it as no JSON.
+        if loss is not None and not math.isfinite(loss):
+            raise BadDataError(
+                f"{by} returned the loss {loss} in epoch {number} of objective {self.objective.name!r}: look for "
+                "extreme labels or features in the training split, or lower its learning rate; a learner that does "
+                "not know its loss returns None"
+            )
         table = self.lesson.validation
-        predictions = self.objective.predictions(table.labels, self.model.predict(table), table.offsets)
+        predictions = self.objective.predictions(table.labels, self.model.predict(table), table.offsets, by=by)
         seconds = time.monotonic() - started
         value, further = self.metric.measure_with(self.further, predictions)
         epoch = Epoch(
@@ -241,7 +259,8 @@ class _Training:
             finished_at=time.time(),
         )
         self.state.history.append(epoch)
-        logger.info("epoch %d: loss %.4f, %s %.4f", number, loss, self.metric.name, epoch.validation_metric)
+        shown = "not known" if loss is None else f"{loss:.4f}"
+        logger.info("epoch %d: loss %s, %s %.4f", number, shown, self.metric.name, epoch.validation_metric)
         return epoch
 
     def told(self, config: Train, epoch: Epoch) -> Point:

@@ -117,7 +117,7 @@ class MlflowCurves:
 def epoch_point(config: Train, epoch: Epoch) -> Point:
     """Return the values of an epoch as MLflow takes them."""
     metrics = {
-        "train_loss": epoch.train_loss,
+        **epoch.losses,
         allowed(f"validation_{short_name(config.metric)}"): epoch.validation_metric,
         "epoch_seconds": epoch.seconds,
         **{allowed(f"validation_{name}"): value for name, value in epoch.further_metrics.items()},

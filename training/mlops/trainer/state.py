@@ -23,8 +23,8 @@ class Epoch:
     """From 1."""
     step: int
     """Optimizer steps since the start."""
-    train_loss: float
-    """Mean over the epoch's samples, each as the model was when it saw it."""
+    train_loss: float | None
+    """Mean over the epoch's samples, each as the model was when it saw it; None: a learner that cannot tell."""
     validation_metric: float
     further_metrics: Mapping[str, float]
     """Values of ``train.metrics`` on the validation split, by name."""
@@ -32,6 +32,11 @@ class Epoch:
     samples_per_second: float
     finished_at: float
     """Unix time."""
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """The loss as a metric; empty where it is not known."""
+        return {} if self.train_loss is None else {"train_loss": self.train_loss}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -60,7 +60,7 @@ def best_of(job: TrainingJob, state: TrainingState, *, place: str, rank: int) ->
         weights=serialise(job.checkpoints.load_whole(saved, "model")["model"]),
         history=[asdict(epoch) for epoch in state.history],
         epoch=best.epoch,
-        metrics={job.validation.metric.name: best.validation_metric, "train_loss": best.train_loss},
+        metrics={job.validation.metric.name: best.validation_metric, **best.losses},
         world_size=saved.world_size,
         trail=state.trail.document(),
         lost_best=None if lost is None else asdict(lost),

@@ -12,7 +12,7 @@ from mlops.contract.extensions import is_of_recipe
 from mlops.contract.learners import LEARNERS, TORCH, LearnerName, check_learns
 from mlops.contract.metrics import Metric, check_distinct
 from mlops.contract.objectives import OBJECTIVES, ObjectiveName, check_fitting, known_kind, known_spec
-from mlops.contract.section import ImportPath, Json, Program, Section, Text
+from mlops.contract.section import ImportPath, Json, Program, Section, Text, TextKeyed
 from mlops.contract.sections.checkpointing import Checkpointing, ResumeFrom
 from mlops.contract.sections.sample_order import SampleOrder
 from mlops.contract.sections.sequence_length import SequenceLength
@@ -91,7 +91,7 @@ class Train(TunedSection):
     """Of ``learner: torch``: ``build_model(config) -> torch.nn.Module``; ``config.num_features`` and the ``model_args``
     are its fields. A language model has ``config.vocab_size`` and ``config.context`` instead of the former; one with
     several outputs for a row has ``config.num_outputs``, too."""
-    model_args: dict[str, Json] = {}
+    model_args: dict[str, TextKeyed] = {}
     initialise: Initialise | None = None
     """Weights to start from; None: as ``build_model`` makes them."""
     resume_from: ResumeFrom | None = None

@@ -48,6 +48,11 @@ class Range(Section):
     def whole(self) -> bool:
         return all(isinstance(bound, int) for bound in (self.low, self.high, self.step or 1))
 
+    @property
+    def num_steps(self) -> int:
+        """Number of values of a grid."""
+        return int((self.high - self.low) // (self.step or 1)) + 1
+
     def values(self) -> list[Any]:
         """Return values of the setting that the training must accept."""
         return [self.low, self.high]
@@ -135,7 +140,7 @@ class Tune(Section):
             if isinstance(dimension, Choices):
                 yield len(dimension.choices)
             else:
-                yield int((dimension.high - dimension.low) // (dimension.step or 1)) + 1
+                yield dimension.num_steps
 
     @field_validator("sampler_settings")
     @classmethod
@@ -190,18 +195,35 @@ def fitted(tune: TuneT, train: TunedSection) -> TuneT:
     space: dict[str, Dimension] = {}
     problems: list[InitErrorDetails] = []
     for name, dimension in tune.space.items():
-        try:
-            _check_name(name, base, train)
-            values = [
+
+        def taken(dimension: Dimension, name: str = name) -> list[Any]:
+            return [
                 flat_settings(type(train).model_validate(replaced_settings(given, {name: value})).model_dump())[name]
                 for value in dimension.values()
             ]
-            space[name] = dimension.of(values)
+
+        try:
+            _check_name(name, base, train)
+            fit = dimension.of(taken(dimension))
+            if tune.sampler == GRID and isinstance(dimension, Range) and isinstance(fit, Range) and not fit.whole:
+                # A grid over fractions has no end, and the file means the whole numbers.
+                choices = _each_of(dimension)
+                fit = choices.of(taken(choices))
+            space[name] = fit
         except ValueError as error:
             problems.append(_problem(name, error))
     if problems:
         raise ValidationError.from_exception_data("tune", problems)
     return tune.model_copy(update={"space": space, "trials": tune.num_trials})
+
+
+def _each_of(whole: Range) -> Choices:
+    if whole.num_steps > MAX_TRIALS:
+        raise ValueError(
+            f"given as choices, for a grid of {whole.num_steps} fractions is too long, got low {whole.low} and high "
+            f"{whole.high}"
+        )
+    return Choices(choices=[whole.low + number * (whole.step or 1) for number in range(whole.num_steps)])
 
 
 def _check_name(name: str, base: Mapping[str, Any], train: TunedSection) -> None:
