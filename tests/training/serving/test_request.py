@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -31,6 +32,9 @@ AT = datetime(2013, 1, 9, 5, 30, tzinfo=UTC)
         (pl.Int64, [None, None], [None, None]),
         (pl.Datetime("us", "UTC"), [None], [None]),
         (pl.String, [], []),
+        (pl.Array(pl.Float32, 2), [[0.5, 1.0], None], [[0.5, 1.0], None]),
+        (pl.Decimal(10, 2), [1.5, 2], [Decimal("1.50"), Decimal("2.00")]),
+        (pl.Decimal(10, 2), [Decimal("1.5")], [Decimal("1.50")]),
     ],
     ids=str,
 )
@@ -45,6 +49,8 @@ def test_what_pandas_and_json_make_of_a_column_is_read(dtype: pl.DataType, given
     [
         (pl.Int64, ["1"], "'x' is '1', of type String; the column is Int64"),
         (pl.Boolean, [1], "of type Int64; the column is Boolean"),
+        (pl.Array(pl.Float32, 2), ["0.5"], "of type String; the column is Array"),
+        (pl.Decimal(10, 2), ["1.5"], "of type String; the column is Decimal"),
         (pl.String, [1], "of type Int64; the column is String"),
         (pl.String, ["a", 1], "not a column of String"),
         (pl.String, ["\ud800"], "not a column of String: .*surrogates not allowed"),

@@ -252,6 +252,26 @@ def test_slices_of_one_class_are_told(project: Any, trained: Any, evaluate: Any,
     assert f"AUC cannot be measured on label 0 ({document['slices'][0]['num_samples']}), label 1 (" in html
 
 
+def test_an_objective_may_change_where_the_classes_stay(
+    project: Any, trained: Any, evaluate: Any, register: Any
+) -> None:
+    """Broken: every evaluation ends in a figure that is drawn of what another objective predicts."""
+    register(evaluate(trained(["good"], binary=True), metric="log_loss"))
+    model = project.home / "include/toy/model.py"
+    text = model.read_text().replace("nn.Linear(config.hidden, 1)", "nn.Linear(config.hidden, config.num_outputs)")
+    model.write_text(text.replace("nn.Flatten(-2)", "nn.Identity()"))
+    for classes, key in ((2, "two"), (3, "three")):
+        several = {"objective": "multiclass", "objective_settings": {"classes": classes}, "metric": "log_loss"}
+        checkpoint = trained(["good", "poor"], binary=True, key=key, **several)
+        found = evaluate(checkpoint, key, metric="log_loss", metrics=["accuracy"])
+        if classes == 2:
+            assert isinstance(found, ReportRef), found
+            assert {"candidate.accuracy", "champion.accuracy"} <= found.metrics.keys()
+        else:
+            assert isinstance(found, Failure), found
+            assert "the number of its classes is 2, and the candidate's 3" in found.message
+
+
 def test_a_metric_of_another_objective_is_refused(trained: Any, evaluate: Any) -> None:
     failure = evaluate(trained(["good"]), metric="auc")
     assert isinstance(failure, Failure)
@@ -313,6 +333,32 @@ def test_scores_of_the_champion_that_are_not_finite_are_said_to_be_its_own(
     assert isinstance(failure, Failure)
     assert not failure.retryable
     assert "420 of 420 scores of the champion, version 1, are not finite" in failure.message
+
+
+def test_a_model_that_mixes_samples_is_refused(project: Any, trained: Any, evaluate: Any) -> None:
+    """Broken: it is measured among a thousand samples, goes into production, and answers each request at random."""
+    model = project.home / "include/toy/model.py"
+    mixer = "\n\nclass Centre(nn.Module):\n    def forward(self, hidden):\n        return hidden - hidden.mean(0)\n"
+    model.write_text(model.read_text().replace("nn.Tanh()", "Centre()") + mixer)
+    failure = evaluate(trained(["good", "poor"]))
+    assert isinstance(failure, Failure)
+    assert not failure.retryable
+    assert "for the same one in a request of its own" in failure.message
+    assert "over dimension 0" in failure.message
+
+
+def test_a_model_that_looks_at_its_whole_group_is_measured_as_it_is_served(
+    project: Any, trained: Any, evaluate: Any
+) -> None:
+    """Broken: attention among a group's rows sees padding where it is measured, and none where it is served."""
+    model = project.home / "include/toy/model.py"
+    attention = (
+        "\n\nclass Attention(nn.Module):\n    def forward(self, hidden):\n"
+        "        weights = torch.softmax(hidden @ hidden.transpose(1, 2), dim=-1)\n        return weights @ hidden\n"
+    )
+    model.write_text(model.read_text().replace("nn.Tanh()", "Attention()") + attention)
+    report = evaluate(trained(["good", "poor"]))
+    assert isinstance(report, ReportRef), report
 
 
 def test_an_empty_hold_out_is_bad_data(project: Any, trained: Any, evaluate: Any) -> None:

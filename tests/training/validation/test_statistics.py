@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 
 import polars as pl
 import pytest
 
 from mlops.contract.step import BadDataError
+from mlops.validation.rows import as_described
 from mlops.validation.statistics import (
     GENERATOR,
     NUM_RANKED_VALUES,
@@ -20,6 +22,29 @@ from mlops.validation.statistics import (
 
 def describe(values: pl.Series):
     return dataset_statistics(values.alias("x").to_frame(), "window").features[0]
+
+
+def test_columns_of_any_type_are_described_by_a_number():
+    """Broken: the first night of a table that ``mlops init`` has taken stops, for prices are decimals there."""
+    columns = pl.DataFrame(
+        [
+            pl.Series("price", [Decimal("1.50"), None, Decimal("2.25")], pl.Decimal(10, 2)),
+            pl.Series("opens", [time(9, 30), None, time(0)], pl.Time),
+            pl.Series("tags", [["a", "b"], None, []], pl.List(pl.String)),
+            pl.Series("pair", [["a", "b"], None, ["c", "d"]], pl.Array(pl.String, 2)),
+            pl.Series("place", [{"x": 1}, None, {"x": None}], pl.Struct({"x": pl.Int64})),
+            pl.Series("vector", [[3.0, 4.0], None, [0.0, 0.0]], pl.Array(pl.Float32, 2)),
+            pl.Series("nested", [[[1]], None, []], pl.List(pl.List(pl.Int64))),
+            pl.Series("bytes", [b"abc", None, b""], pl.Binary),
+        ]
+    )
+    found = as_described(columns.lazy()).collect()
+    assert found.to_dict(as_series=False) == {
+        "price": [1.5, None, 2.25], "opens": [34200, None, 0], "tags": [2, None, 0], "pair": [2, None, 2],
+        "place": [1, None, 1], "vector": [5.0, None, 0.0], "nested": [1, None, 0], "bytes": [3, None, 0],
+    }  # fmt: skip
+    statistics = dataset_statistics(found, "window")
+    assert {each.num_stats.common_stats.num_missing for each in statistics.features} == {1}
 
 
 def test_numbers_are_described_without_their_missing_values():

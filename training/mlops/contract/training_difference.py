@@ -14,7 +14,7 @@ from mlops.contract.environments import ABSENT, CODE, EnvironmentDifference, com
 from mlops.contract.extensions import recipe_of
 from mlops.contract.manifest import Manifest, compare_columns, differing_periods
 from mlops.contract.refs import INPUT, MANIFEST, Artifact, CheckpointRef, DatasetRef, FeaturesRef, Ref, ReportRef
-from mlops.contract.rest import Difference, DifferencePart
+from mlops.contract.rest import Difference, DifferencePart, PartName
 from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import BadConfigError, StepInput
 
@@ -208,7 +208,7 @@ def _measured(checkpoint: CheckpointRef, report: ReportRef | None) -> dict[str, 
     }
 
 
-def _part(name: str, equal: str, found: Sequence[Difference], patch: str = "") -> DifferencePart:
+def _part(name: PartName, equal: str, found: Sequence[Difference], patch: str = "") -> DifferencePart:
     is_equal = not (found or patch)
     said = equal if is_equal else ""
     return DifferencePart(name=name, is_equal=is_equal, said=said, differences=list(found), patch=patch)
@@ -242,8 +242,9 @@ def _unified(a: Mapping[str, bytes], b: Mapping[str, bytes], names: tuple[str, s
         elif any(b"\0" in content or content.count(b"\n") > _MOST_LINES for content in contents):
             yield f"{path} differs: {len(contents[0]):,} and {len(contents[1]):,} bytes\n"
         else:
-            lines = (content.decode(errors="replace").splitlines(keepends=True) for content in contents)
-            for line in difflib.unified_diff(*lines, *(f"{path} ({name})" for name in names)):
+            before, after = (content.decode(errors="replace").splitlines(keepends=True) for content in contents)
+            first, second = (f"{path} ({name})" for name in names)
+            for line in difflib.unified_diff(before, after, first, second):
                 yield line if line.endswith("\n") else f"{line}\n"
 
 

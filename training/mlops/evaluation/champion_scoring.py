@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,9 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
         meanings += [
             (f"its objective_settings.{name} is", settings.get(name), now[name]) for name in own.spec.label_settings
         ]
+    told = [_num_classes(champion.kind, settings), _num_classes(own.kind, now)]
+    if None not in told:
+        meanings.append(("the number of its classes is", told[0], told[1]))
     for what, before, after in meanings:
         if before != after:
             raise BadConfigError(f"its labels mean something else: {what} {before}, and the candidate's {after}")
@@ -93,3 +96,8 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
             f"its tokens are those of {champion.tokens['tokenizer']} as it was then, and the candidate's are of "
             f"{tokens['tokenizer']}: perplexities of different tokens cannot be compared"
         )
+
+
+def _num_classes(kind: str, settings: Mapping[str, Any]) -> int | None:
+    """Return the number of classes that an objective tells apart; None where it tells none."""
+    return 2 if kind == "logit" else len(settings["classes"]) if kind == "classes" else None

@@ -73,10 +73,16 @@ class Comparison:
         return self.measured.metric
 
     def figures(self) -> list[tuple[str, Figure]]:
-        """Draw the figures of the objective, and return title and figure of each."""
-        models = {"candidate": self.candidate, "champion": self.champion}
+        """Draw the figures of the candidate's objective, and return title and figure of each."""
+        models, champion = {"candidate": self.candidate}, self.champion
+        # What another objective predicts may be measured by the same metric, and be of another form.
+        if champion is not None and (
+            isinstance(champion.settings, type(self.candidate.settings))
+            or champion.predicted.shape == self.candidate.predicted.shape
+        ):
+            models["champion"] = champion
         draw = self.objective.figures()
-        return draw({name: each for name, each in models.items() if each}, self.metric) if draw else []
+        return draw(models, self.metric) if draw else []
 
     @property
     def rows_are(self) -> str:

@@ -12,17 +12,25 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from mlops.contract.step import BadDataError
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.evaluation.stopwatch import own_seconds
+from mlops.metrics.predictions import Floats
 from mlops.predictor.predictor import Predictor
+from mlops.predictor.scored import Scored
 
 NUM_REQUESTS: Final = 300
 NUM_WARM_UP: Final = 20
 """Number of requests that are not measured: the first ones load and compile."""
+NUM_ALONE: Final = 64
+"""Number of requests whose answers are compared with those of evaluation."""
 NUM_ODD: Final = 8
 """Number of requests that each have one value made odd."""
 _FAR: Final = 10
 """Distance of an odd number from a column's largest or smallest value, in ranges of the column."""
+
+_TOLERANCE: Final = 0.01
+"""Two predictions are the same where they differ by less than this share of their size and of their spread: at another
+place of a batch linear algebra gives other last bits, which are few where a model computes in half precision."""
 
 SCORED, REFUSED, NOT_FINITE = "scored", "refused", "not finite"
 
@@ -64,11 +72,13 @@ class ServingBenchmark:
     disturbances: Sequence[Disturbance]
 
 
-def measure_serving(model: Predictor, rows: pl.DataFrame) -> ServingBenchmark:
+def measure_serving(model: Predictor, rows: pl.DataFrame, scored: Scored) -> ServingBenchmark:
     """
     Measure the latency of held-out samples one by one (the rows of a query, a row, a document), and ask odd requests.
 
     :param rows: raw rows, at least one of which the feature set keeps
+    :param scored: these rows as the model scores them all at once
+    :raises BadConfigError: where it answers otherwise about a sample alone
     """
     known, offsets = model.samples(rows)
     known = known.select(model.columns.names())
@@ -77,6 +87,11 @@ def measure_serving(model: Predictor, rows: pl.DataFrame) -> ServingBenchmark:
     requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
     for request in requests[:NUM_WARM_UP]:
         model.serve(request)
+    _check_alone(
+        [model.serve(request) for request in requests[:: max(1, len(requests) // NUM_ALONE)]],
+        [scored.predictions.predicted[slice(*bounds[index])] for index in picked[:: max(1, len(picked) // NUM_ALONE)]],
+        spread=float(np.std(scored.predictions.predicted)),
+    )
     milliseconds = 1000 * own_seconds([partial(model.serve, request) for request in requests])
     return ServingBenchmark(
         latency_p50_ms=float(np.percentile(milliseconds, 50)),
@@ -90,6 +105,22 @@ def measure_serving(model: Predictor, rows: pl.DataFrame) -> ServingBenchmark:
             for said, value in _odd_values(known[name])
         ],
     )
+
+
+def _check_alone(served: Sequence[Floats], scored: Sequence[Floats], *, spread: float) -> None:
+    """
+    :param served: predictions of samples that were asked for alone
+    :param scored: of the same samples, among all others
+    """
+    for alone, beside in zip(served, scored, strict=True):
+        if not np.allclose(alone, beside, rtol=_TOLERANCE, atol=_TOLERANCE * spread):
+            row = int(np.argmax(np.abs(alone - beside).reshape(len(alone), -1).max(axis=1)))
+            raise BadConfigError(
+                f"the model predicts {beside[row]} for a held-out row among others, and {alone[row]} for the same one "
+                "in a request of its own: what is measured here is not what a server would answer. The model's forward "
+                "mixes samples: let means, norms and softmaxes go over the features of a sample or the rows of its "
+                "group, not over dimension 0"
+            )
 
 
 def _odd_values(column: pl.Series) -> Iterator[tuple[str, Any]]:

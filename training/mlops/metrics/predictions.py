@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlops.contract.section import Section
-from mlops.data.shards.feature_table import offsets_of
+from mlops.data.shards.feature_table import offsets_of, rows_of
 
 Floats = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.int64]
@@ -46,9 +46,7 @@ class Predictions:
 
     def take(self, samples: IntArray) -> Self:
         """Return some samples, in that order; one may be there several times."""
-        lengths = np.diff(self.offsets)[samples]
-        offsets = offsets_of(lengths)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][samples] - offsets[:-1], lengths)
+        rows, offsets = rows_of(self.offsets, samples), offsets_of(np.diff(self.offsets)[samples])
         return type(self)(
             labels=self.labels[rows], predicted=self.predicted[rows], offsets=offsets, settings=self.settings
         )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
 from mlops.data.shards.batch import Batch
-from mlops.data.shards.loader import in_order
+from mlops.data.shards.feature_table import FeatureTable, IntArray, rows_of
+from mlops.data.shards.loader import in_memory, in_order
 from mlops.metrics.predictions import Floats
-from mlops.objectives.objective import Objective
-
-if TYPE_CHECKING:
-    from mlops.data.shards.feature_table import FeatureTable
+from mlops.objectives.objective import Objective, no_predictions
 
 SCORING_BATCH: Final = 1024
 """Samples scored at once: large enough to be quick, small enough for the padded batch to stay below 100 MB."""
@@ -26,8 +24,28 @@ SCORING_TOKENS: Final = 4096
 def predict_table(
     objective: Objective, model: nn.Module, table: FeatureTable, device: torch.device, *, grouped: bool
 ) -> Floats:
-    """Return the model's predictions for every row of a split, in its order: ``[N]`` or ``[N, K]``."""
-    return predict_batches(objective, model, in_order(table, SCORING_BATCH, grouped=grouped), device)
+    """
+    Return the model's predictions for every row of a split, in its order: ``[N]`` or ``[N, K]``.
+
+    Groups are scored beside others of as many rows: a server scores one as it is, and a model that looks at a whole
+    group, as attention does, answers otherwise where it sees padding.
+    """
+    if not grouped:
+        return predict_batches(objective, model, in_order(table, SCORING_BATCH, grouped=False), device)
+    lengths = np.diff(table.offsets)
+    by_length = np.argsort(lengths, kind="stable")
+    predicted = predict_batches(objective, model, _alike(table, by_length, lengths[by_length]), device)
+    found = np.empty_like(predicted)
+    found[rows_of(table.offsets, by_length)] = predicted
+    return found
+
+
+def _alike(table: FeatureTable, by_length: IntArray, lengths: IntArray) -> Iterator[Batch]:
+    """Yield groups in this order, in batches of equal lengths."""
+    source = in_memory(table, grouped=True)
+    for samples in np.split(by_length, np.flatnonzero(np.diff(lengths)) + 1):
+        for first in range(0, len(samples), SCORING_BATCH):
+            yield source.gather(samples[first : first + SCORING_BATCH])
 
 
 def predict_batches(objective: Objective, model: nn.Module, batches: Iterable[Batch], device: torch.device) -> Floats:
@@ -42,5 +60,4 @@ def predict_batches(objective: Objective, model: nn.Module, batches: Iterable[Ba
     with torch.inference_mode():
         parts = [objective.predict(model(batch.to(device).features), batch) for batch in batches]
     model.train(was_training)
-    none = np.empty((0, objective.num_outputs) if objective.num_outputs > 1 else 0, np.float32)
-    return np.concatenate(parts) if parts else none
+    return np.concatenate(parts) if parts else no_predictions(objective)

@@ -69,8 +69,10 @@ def _parsed(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _fits(given: pl.DataType, dtype: pl.DataType) -> bool:
-    if dtype.is_integer() or dtype.is_float():
+    if dtype.is_numeric():  # decimals, too
         return given.is_numeric()
+    if dtype == pl.Array:  # JSON and pandas know lists alone; their sizes are checked where the features are made
+        return given in (pl.List, pl.Array)
     if dtype in (pl.String, pl.Categorical, pl.Enum):
         return given in (pl.String, pl.Categorical, pl.Enum)
     if dtype == pl.Date:

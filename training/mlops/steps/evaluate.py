@@ -113,7 +113,7 @@ def _compared(
         scored,
         champion_scores,
         champion.version if champion else None,
-        measure_serving(candidate, rows),
+        measure_serving(candidate, rows, scored),
         own=context.own,
         periods_seen=seen,
         periods_started_from=periods_started_from(store, checkpoint),

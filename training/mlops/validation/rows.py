@@ -35,16 +35,28 @@ _VALUE_BYTES: Final = 8
 def as_described(table: pl.LazyFrame) -> pl.LazyFrame:
     """
     Put one number in the place of a value that is none: of a vector of numbers its length (the Euclidean norm), of
-    bytes, such as those of an image, how many they are. What else is in there, validation does not look at.
+    another list how many values it has, of bytes, such as those of an image, how many they are, of a time of day its
+    seconds, and 1 for a struct that is there. What else is in there, validation does not look at.
     """
-    numbers = []
-    for name, dtype in table.collect_schema().items():
-        if isinstance(dtype, pl.List | pl.Array) and instance_of(dtype.inner).is_numeric():
-            squares = pl.col(name).cast(pl.List(pl.Float64)).list.eval(pl.element() ** 2)
-            numbers.append(squares.list.sum().sqrt().alias(name))
-        elif dtype == pl.Binary:
-            numbers.append(pl.col(name).bin.size().cast(pl.Int64).alias(name))
-    return table.with_columns(numbers)
+    described = ((name, _as_number(pl.col(name), dtype)) for name, dtype in table.collect_schema().items())
+    return table.with_columns(number.alias(name) for name, number in described if number is not None)
+
+
+def _as_number(column: pl.Expr, dtype: pl.DataType) -> pl.Expr | None:
+    """None: it is described as it is."""
+    if isinstance(dtype, pl.Array):
+        column, dtype = column.arr.to_list(), pl.List(dtype.inner)
+    if isinstance(dtype, pl.List):
+        if instance_of(dtype.inner).is_numeric():
+            return (column.cast(pl.List(pl.Float64)).list.eval(pl.element() ** 2)).list.sum().sqrt()
+        return column.list.len().cast(pl.Int64)
+    if dtype == pl.Binary:
+        return column.bin.size().cast(pl.Int64)
+    if dtype == pl.Time:
+        return column.cast(pl.Int64) // 1_000_000_000
+    if dtype == pl.Struct:
+        return pl.when(column.is_not_null()).then(pl.lit(1, pl.Int64))
+    return column.cast(pl.Float64) if dtype.is_decimal() else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,10 +81,14 @@ class Difference(BaseModel):
     after: str
 
 
+PartName = Literal["data", "code", "environment", "parameters", "metrics"]
+"""What two trainings may differ in."""
+
+
 class DifferencePart(BaseModel):
     """One of the things that two trainings may differ in."""
 
-    name: Literal["data", "code", "environment", "parameters", "metrics"]
+    name: PartName
     is_equal: bool
     said: str
     """What is equal, in words; empty where it differs."""
@@ -219,7 +223,7 @@ class NewRollback(Asked):
         default=None,
         pattern=MODEL_VERSION_PATTERN,
         description="The version to take back: nothing happens where another one is in production by then. If not "
-        "given, the one that is in production when the run begins",
+        "given, the one that is in production when this is asked for",
         examples=["7"],
     )
 

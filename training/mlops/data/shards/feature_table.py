@@ -65,13 +65,11 @@ class FeatureTable:
 
     def take(self, samples: IntArray) -> FeatureTable:
         """Return a copy of some samples, in that order."""
-        lengths = np.diff(self.offsets)[samples]
-        offsets = offsets_of(lengths)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][samples] - offsets[:-1], lengths)
+        rows = rows_of(self.offsets, samples)
         return FeatureTable(
             features=self.features[rows],
             labels=self.labels[rows],
-            offsets=offsets,
+            offsets=offsets_of(np.diff(self.offsets)[samples]),
             ids=None if self.ids is None else self.ids[samples],
             keys=None if self.keys is None else self.keys[rows],
         )
@@ -101,3 +99,10 @@ def _concat_keys(keys: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def offsets_of(lengths: IntArray) -> IntArray:
     """Return ``[S + 1]``, the offsets of samples with these numbers of rows."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def rows_of(offsets: IntArray, samples: IntArray) -> IntArray:
+    """Return the rows of some samples, in that order; one may be there several times."""
+    lengths = np.diff(offsets)[samples]
+    places = offsets_of(lengths)
+    return np.arange(places[-1]) + np.repeat(offsets[:-1][samples] - places[:-1], lengths)

@@ -116,8 +116,8 @@ class Loader:
                 "set micro_batch instead"
             )
         self.num_samples = int(source.shard_sizes.sum())
-        self.num_steps = math.ceil(self.num_samples / global_batch)
-        """Optimizer steps per epoch; the last global batch may be short."""
+        self.num_steps = _num_steps(self.num_samples, global_batch)
+        """Optimizer steps per epoch; the last global batch may be short, or longer by one sample."""
         self._source, self._seed, self._global_batch = source, seed, global_batch
         self._rank, self._world_size = rank, world_size
         self._micro_batch, self._micro_batch_rows, self._logical_shards = micro_batch, micro_batch_rows, logical_shards
@@ -150,8 +150,10 @@ class Loader:
         block = max(1, source.block_samples * self._world_size // size)
         hinted = -1
         for first in range(start, self.num_steps, steps_at_once):
-            samples = order(np.arange(first * size, min((first + steps_at_once) * size, self.num_samples)))
-            wholes = np.split(samples, range(size, len(samples), size))
+            num_steps = min(steps_at_once, self.num_steps - first)
+            is_last = first + num_steps == self.num_steps
+            samples = order(np.arange(first * size, self.num_samples if is_last else (first + num_steps) * size))
+            wholes = np.split(samples, range(size, num_steps * size, size))
             for place in range(0, len(wholes), block):
                 yield self._gathered(first + place, wholes[place : place + block])
             # Once in a window, and behind what is needed now.
@@ -210,18 +212,19 @@ class Loader:
         self._source.prefetch(whole if self.grouped else np.concatenate([part for part, _, _ in self._deal(whole)]))
 
     def _deal(self, whole: IntArray) -> _Dealt:
-        """Deal equal shares, to within one sample, in the order of the split; as many batches on every rank."""
-        samples, num_samples = np.sort(whole), len(whole)
+        """
+        Deal equal shares, to within one sample, in the order of the split; as many batches on every rank.
 
-        def share(number: int, num_shares: int) -> IntArray:
-            return samples[num_samples * number // num_shares : num_samples * (number + 1) // num_shares]
-
+        None is of one sample alone where whole steps have two for each share: a batch norm cannot do with a single row.
+        """
+        samples, num_shares = np.sort(whole), self._logical_shards or self._world_size
+        shares = _Shares(samples, num_shares, 2 if self._global_batch >= 2 * num_shares else 1)
         if self._logical_shards is not None:
-            return self._of_shards([share(number, self._logical_shards) for number in self._owned], samples[:1])
-        mine = share(self._rank, self._world_size)
-        largest = math.ceil(num_samples / self._world_size)
-        size = self._micro_batch or largest
-        return _numbered([mine[start : start + size] for start in range(0, largest, size)], samples[:1])
+            return self._of_shards([shares[number] for number in self._owned], samples[:2])
+        size = self._micro_batch or shares.largest
+        # Micro batches of two stay below their limit, at the price of a single row.
+        batches = _Shares(shares[self._rank], math.ceil(shares.largest / size), 2 if size > 2 else 1)
+        return _numbered([batches[number] for number in range(batches.num_shares)], samples[:2])
 
     def _deal_groups(self, whole: IntArray, lengths: IntArray, step: int) -> _Dealt:
         """Deal shares of about equal padded rows, as many batches on every rank; each in the order of the split."""
@@ -264,6 +267,36 @@ class Loader:
         batches = _numbered(owned, stand_in)
         shards = [(part, weight, shard) for (part, weight, _), shard in zip(batches, self._owned, strict=True)]
         return [*shards, *[(stand_in.copy(), 0.0, NO_SHARD)] * missing]
+
+
+def _num_steps(num_samples: int, global_batch: int) -> int:
+    """Return the steps of an epoch: a sample that would be the last one's only one is the one's before it."""
+    steps, left = divmod(num_samples, global_batch)
+    return steps + (left > 1 or (left == 1 and steps == 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Samples cut into shares, equal to within one sample, in their order."""
+
+    samples: IntArray
+    num_shares: int
+    least: int
+    """Samples of each share; where there are fewer, the last shares have none."""
+
+    @property
+    def largest(self) -> int:
+        return math.ceil(len(self.samples) / self._used)
+
+    @property
+    def _used(self) -> int:
+        return max(1, min(self.num_shares, len(self.samples) // self.least))
+
+    def __getitem__(self, number: int) -> IntArray:
+        if number >= self._used:
+            return self.samples[:0]
+        start, stop = (len(self.samples) * edge // self._used for edge in (number, number + 1))
+        return self.samples[start:stop]
 
 
 def _numbered(parts: Sequence[IntArray], stand_in: IntArray) -> _Dealt:

@@ -17,9 +17,18 @@ def sample_losses(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
     """
     ``[B]``, not weighted: a stand-in has one too.
 
-    :raises BadConfigError: where the loss does not return one value per sample
+    :raises BadConfigError: where the loss does not return one value per sample, or a batch norm is given a single row
     """
-    losses = loss(model, batch)
+    try:
+        losses = loss(model, batch)
+    except ValueError as error:
+        # torch's own words.
+        if "Expected more than 1 value per channel when training" not in str(error) or len(batch.weights) > 1:
+            raise
+        raise BadConfigError(
+            "a batch norm cannot learn from a forward pass over one sample: give each process two or more, by a larger "
+            "train.global_batch, fewer processes, or a train.micro_batch above 2; or use a LayerNorm"
+        ) from error
     if not isinstance(losses, Tensor):
         raise BadConfigError(f"train.loss must return a tensor of one value per sample, got {type(losses).__name__}")
     if losses.shape != batch.weights.shape:
