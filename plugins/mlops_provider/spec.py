@@ -7,7 +7,6 @@ is told (:class:`mlops.contract.step.StepInput`).
 
 from __future__ import annotations
 
-import re
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -15,9 +14,10 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.grain import counted
 from mlops.contract.objectives import check_fitting, known_kind
-from mlops.contract.section import IMPORT_PATH_PATTERN, Json, Name, Section, TimeZone, leaves
+from mlops.contract.section import Json, Name, Section, TimeZone
 from mlops.contract.sections.evaluate import Evaluate
 from mlops.contract.sections.features import Features
 from mlops.contract.sections.ingest import Ingest
@@ -114,9 +114,7 @@ class Pipeline(Section):
 
     def recipes(self) -> list[str]:
         """The recipes' folders, ``include/<name>``, whose code or queries the steps run."""
-        texts = [value for _, value in leaves(self.model_dump(mode="json")) if isinstance(value, str)]
-        paths = [text.partition(":")[0].replace(".", "/") for text in texts if re.match(IMPORT_PATH_PATTERN, text)]
-        return sorted({"/".join(path.split("/")[:2]) for path in paths if path.startswith("include/")})
+        return recipe_folders(self.model_dump(mode="json"))
 
     @field_validator("deadline_hours")
     @classmethod

@@ -10,6 +10,7 @@ from mlops.contract.section import leaves
 from mlops_provider.deployment import tenant_of
 from mlops_provider.notifiers.named import mistakes
 from mlops_provider.notify_spec import trespasses
+from mlops_provider.operator_keys import ROLLBACK
 from mlops_provider.section_file import KeyPath, SectionFile, parse_section, read_section
 from mlops_provider.spec import Pipeline
 from mlops_provider.team_spec import Tenant, TenantError
@@ -86,10 +87,17 @@ def located(path: Path, complaints: Iterable[tuple[KeyPath, str]]) -> list[str]:
     return [] if error is None else str(error).split("\n")
 
 
+def _why_not_dag(name: str, tenant: Tenant) -> str | None:
+    """Say why a pipeline's DAG may not have this name; None where it may."""
+    if name != f"{'' if tenant.team is None else tenant.team.names}{ROLLBACK}":
+        return None
+    return f"{name!r} is the DAG that takes a model back in an emergency (dags/rollback.py): choose another name"
+
+
 def _trespasses(pipeline: Pipeline, tenant: Tenant) -> Iterator[tuple[KeyPath, str]]:
     """What a pipeline names that is not its team's, and where."""
     named: list[tuple[KeyPath, str | None]] = [
-        (("pipeline",), tenant.why_not_name(pipeline.pipeline)),
+        (("pipeline",), tenant.why_not_name(pipeline.pipeline) or _why_not_dag(pipeline.pipeline, tenant)),
         (("evaluate", "registered_model"), tenant.why_not_name(pipeline.evaluate.registered_model)),
         (("register", "registered_model"), tenant.why_not_name(pipeline.register_.registered_model)),
         (("launcher",), tenant.why_not_launcher(pipeline.launcher)),

@@ -261,6 +261,25 @@ def test_without_a_team_a_pipeline_takes_no_team_s_name(edit) -> None:
         edit(("registered_model: flight_ranking", "registered_model: ads_ranking"), text=text, folder=".")
 
 
+@pytest.mark.parametrize(
+    ("changed", "name", "folder"),
+    [
+        pytest.param("pipeline: flight_ranking", "rollback", ".", id="of the deployment"),
+        pytest.param("pipeline: search_ranking", "search_rollback", "search", id="of a team"),
+    ],
+)
+def test_no_pipeline_takes_the_place_of_the_rollback(edit, changed: str, name: str, folder: str) -> None:
+    """Broken: two files claim the DAG that takes a bad model back, and in an emergency it may be the other one."""
+    text = PIPELINE.read_text() if folder == "." else search_pipeline()
+    line = text[: text.index(changed)].count("\n") + 1
+    with pytest.raises(SpecError) as caught:
+        edit((changed, f"pipeline: {name}"), text=text, folder=folder)
+    assert str(caught.value).endswith(
+        f"{name}.pipeline.yaml:{line}:11: pipeline: '{name}' is the DAG that takes a model back in an emergency "
+        "(dags/rollback.py): choose another name"
+    )
+
+
 def test_the_deployment_s_own_files_may_name_each_team(edit) -> None:
     assert edit(folder=".").team == "search"
 

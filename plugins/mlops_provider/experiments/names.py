@@ -25,15 +25,16 @@ NOTED: Final[Mapping[str, str]] = {
 
 def person_of(login: str | None) -> str:
     """
-    A person, as a name in the store. One in other letters has a digest, or many would have one name.
+    A person, as a name in the store. Where that is not the login itself it has a digest, or many would have one name,
+    and would find and remove each other's results.
 
     :param login: as the machine or Airflow knows them; none where Airflow lets everybody in
     """
     login = login or "airflow"
     name = re.sub(r"[^a-z0-9_]", "_", login.lower())
-    if not login.isascii():
-        name += hashlib.sha256(login.encode()).hexdigest()[:8]
-    return name if re.fullmatch(NAME_PATTERN, name) else f"user_{name}"
+    if not re.fullmatch(NAME_PATTERN, name):
+        name = f"user_{name}"
+    return name if name == login else name + hashlib.sha256(login.encode()).hexdigest()[:8]
 
 
 def experiment_name(person: str, pipeline: str, name: str | None) -> str:

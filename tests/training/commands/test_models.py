@@ -235,3 +235,69 @@ def test_without_a_key_nothing_is_moved(mlops: Run, client: MlflowClient, tmp_pa
     refused = mlops("promote", "ranker", "1", "--why", "x", "--key", str(tmp_path / "none.pem"))
     assert (refused.returncode, "none.pem cannot be read" in refused.stderr) == (2, True)
     assert client.get_registered_model("ranker").aliases == {}
+
+
+@pytest.mark.server
+def test_one_model_does_not_silence_the_check_of_others(
+    mlops: Run, client: MlflowClient, store: Store, key: Path
+) -> None:
+    """Broken: who may write one object in the store hides every other finding, also from a nightly check."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    assert mlops("promote", "ranker", "1", "--why", "the first").returncode == 0
+    client.set_registered_model_alias("ranker", "champion", "2")
+    store.put("models/x", b"")
+    store.put("models/audit/audit", b"")
+    for name in ("a", "z"):
+        store.put(f"models/{name}/audit/000000000001.json", b"[" * 200_000)
+        store.put(f"models/{name}/applied/000000000001", b"\x1b[2J")
+        store.put(f"models/{name}/seals/000000000001.json", json.dumps({"signatures": "\ud800"}).encode())
+    checked = mlops("verify", trusted, word="audit")
+    assert (checked.returncode, checked.stderr) == (1, "")
+    said = " ".join(checked.stdout.split())
+    assert "champion 2, and by the trail champion 1" in said
+    assert "z 1 1 forged its signature" in said
+    assert "\x1b" not in checked.stdout
+    rows = json.loads(mlops("verify", trusted, "--json", word="audit").stdout)
+    assert [row["model"] for row in rows if row["findings"]] == ["a", "ranker", "z"]
+
+
+@pytest.mark.server
+def test_a_model_that_was_deleted_is_named(mlops: Run, client: MlflowClient, store: Store, key: Path) -> None:
+    """Broken: who deletes the model in MLflow takes it out of production, and the check of the trail says nothing."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    assert mlops("promote", "ranker", "1", "--why", "the first").returncode == 0
+    client.delete_registered_model("ranker")
+    checked = mlops("verify", trusted, word="audit")
+    assert checked.returncode == 1
+    assert "MLflow has no model ranker, and by the trail it has champion 1" in " ".join(checked.stdout.split())
+    client.create_registered_model("ranker")
+    checked = mlops("verify", trusted, word="audit")
+    assert "the aliases are none, and by the trail champion 1" in " ".join(checked.stdout.split())
+
+
+@pytest.mark.server
+def test_another_finding_does_not_hide_a_moved_alias(mlops: Run, client: MlflowClient, store: Store, key: Path) -> None:
+    """Broken: who moves an alias hides it by breaking any entry of the trail."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    for version in ("1", "2"):
+        assert mlops("promote", "ranker", version, "--why", f"number {version}").returncode == 0
+    client.set_registered_model_alias("ranker", "champion", "1")
+    store.put("models/ranker/audit/000000000003.json", b"{}")
+    (row,) = json.loads(mlops("verify", trusted, "--json", word="audit").stdout)
+    assert [(found["entry"], found["kind"]) for found in row["findings"]] == [
+        (3, "unsigned"), (3, "changed"), (2, "moved"),
+    ]  # fmt: skip
+
+
+@pytest.mark.server
+def test_a_history_prints_no_control_characters(mlops: Run, client: MlflowClient, store: Store) -> None:
+    """Broken: a reason that was typed into a form rewrites what a person sees of the trail."""
+    assert mlops("promote", "ranker", "1", "--why", "the first").returncode == 0
+    place = Path(store.uri.removeprefix("file://"), "models/ranker")
+    entry = json.loads((place / "audit/000000000001.json").read_text())
+    (place / "audit/000000000001.json").write_text(json.dumps({**entry, "why": "good\x1b[1A\x1b[2Kbad\u202e"}))
+    (place / "applied/000000000001").unlink()
+    shown = mlops("history", "ranker").stdout
+    assert "good\\x1b[1A\\x1b[2Kbad\\u202e" in shown
+    assert not {"\x1b", "\u202e"} & {*shown}
+    assert not {"\x1b", "\u202e"} & {*mlops("history", "ranker", "--json").stdout}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ import pytest
 from signed_decisions import FOREIGN, KEY, TRUSTED, flipped
 
 from mlops.commands.signing import sign_entry
-from mlops.registry.audit import AuditError, AuditTrail, Entry
+from mlops.registry import transitions
+from mlops.registry.audit import AuditError, AuditTrail, Entry, UnsignedEntryError
 from mlops.registry.promotion import Promotion
-from mlops.registry.stages import archived, promoted
+from mlops.registry.stages import archived, promoted, rolled_back
 from mlops.registry.trail_verification import Anchor, Finding, TrailCheck
 from mlops.registry.transitions import Author
 from mlops.signing.seals import Seal, entry_key, seal_key
@@ -132,6 +135,31 @@ def decide(trail: Trail, remove: bool = False) -> None:
         path.write_bytes(flipped(path.read_bytes(), 40))
 
 
+def point(trail: Trail, *decisions: Any) -> None:
+    """Append an unsigned entry whose version was approved by something else than decisions."""
+    forge(trail)
+    document = json.loads(trail.path(COUNT + 1).read_text())
+    for live in document["stages"]["live"].values():
+        live["decisions"] = decisions
+    trail.write(COUNT + 1, document)
+
+
+def replace_by_folder(trail: Trail) -> None:
+    trail.path(4).unlink()
+    trail.path(4).mkdir()
+    (trail.path(4) / "x").write_bytes(b"")
+
+
+NESTED = b"[" * 200_000
+"""JSON that Python's reader gives up on with a RecursionError."""
+
+
+def add_to_seal(trail: Trail, value: str) -> None:
+    """Add a field to a signature that holds; its value is JSON that this project never writes."""
+    seal = trail.path(5, "seals").read_text()
+    trail.path(5, "seals").write_text(seal.removesuffix("}") + f',"x":{value}}}')
+
+
 TAMPERINGS: dict[str, tuple[Callable[[Trail], None], str]] = {
     "an entry edited": (lambda trail: trail.edit(4, approver="admin"), "4 changed"),
     "rewritten as a whole with new digests": (rewrite, "1 forged"),
@@ -156,6 +184,19 @@ TAMPERINGS: dict[str, tuple[Callable[[Trail], None], str]] = {
         lambda trail: trail.path(999_999_999_999).write_bytes(trail.path(1).read_bytes()),
         "8 missing",
     ),
+    "a number for a digest": (lambda trail: trail.edit(COUNT, previous=5), f"{COUNT} changed"),
+    "a decision outside of the store": (lambda trail: point(trail, "../x"), f"{COUNT + 1} forged"),
+    "a decision of another model": (
+        lambda trail: point(trail, f"models/x/decisions/1-{'0' * 32}-1.json"),
+        f"{COUNT + 1} forged",
+    ),
+    "a decision that is no key": (lambda trail: point(trail, "a//b"), f"{COUNT + 1} forged"),
+    "a decision that is no text": (lambda trail: point(trail, 5), f"{COUNT + 1} changed"),
+    "an entry too deep to read": (lambda trail: bool(trail.path(3).write_bytes(NESTED)), "3 changed"),
+    "a signature too deep to read": (lambda trail: bool(trail.path(3, "seals").write_bytes(NESTED)), "3 forged"),
+    "half a character in a signature": (lambda trail: add_to_seal(trail, '"\\ud800"'), "5 forged"),
+    "no number in a signature": (lambda trail: add_to_seal(trail, "NaN"), "5 forged"),
+    "a folder in place of an entry": (replace_by_folder, "4 missing"),
 }
 
 
@@ -214,7 +255,130 @@ def test_a_hundred_random_changes_are_found(trail: Trail, tmp_path: Path) -> Non
     assert missed == []
 
 
-def test_a_forged_entry_is_not_carried_out(promotion: Promotion, new_version: Callable[..., str], project: Any) -> None:
+def sign_all(promotion: Promotion) -> None:
+    for entry in promotion.trail.newest_first():
+        sign_entry(promotion.trail.store, entry, KEY, "the night", TRUSTED)
+
+
+def trusting(promotion: Promotion) -> Promotion:
+    return Promotion.of(promotion.registry, promotion.trail.store, TRUSTED)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody signs within the test: do not wait for it long."""
+    monkeypatch.setattr(transitions, "SIGNING_SECONDS", 0.5)
+
+
+def plant(promotion: Promotion, *, marked: bool = True, **changes: Any) -> Entry:
+    """Append an entry as who may write the store can: unsigned."""
+    last = promotion.trail.last()
+    assert last is not None
+    planted = dataclasses.replace(last, number=last.number + 1, previous=last.digest, **changes)
+    planted = Entry.load(planted.dump())
+    assert promotion.trail.append(planted)
+    if marked:
+        promotion.trail.mark_applied(planted)
+    return planted
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_planted_entry_with_its_mark_chooses_no_former_champion(
+    promotion: Promotion, new_version: Callable[..., str]
+) -> None:
+    """Broken: a version that approvers rejected goes into production by an honest rollback."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    rejected = new_version()
+    promotion.archive(rejected, BY)
+    sign_all(promotion)
+    last = promotion.trail.last()
+    assert last is not None
+    plant(promotion, stages=dataclasses.replace(last.stages, former=(rejected,)))
+    careful = trusting(promotion)
+    with pytest.raises(UnsignedEntryError, match=r"was written and carried out, and nobody has signed it.*audit sign"):
+        careful.roll_back(Author(who="vera", why="complaints"))
+    # Nor by what a person does then, as the message says.
+    careful.adopt(Author(who="vera", why="forged"))
+    sign_all(promotion)
+    assert careful.roll_back(Author(who="vera", why="complaints")).stages.champion == "1"
+    assert promotion.registry.aliases()["champion"] == "1"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_two_planted_entries_are_no_earlier_try_either(promotion: Promotion, new_version: Callable[..., str]) -> None:
+    """Broken: the second planted entry passes for the rollback's own, and the first one is believed for it."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    rejected = new_version()
+    promotion.archive(rejected, BY)
+    sign_all(promotion)
+    last, by = promotion.trail.last(), Author(who="vera by rollback/r/rollback", why="complaints")
+    assert last is not None
+    first = plant(promotion, stages=dataclasses.replace(last.stages, former=(rejected,)))
+    after = rolled_back(first.stages, rejected, at=last.at, report=f"reports/{rejected}.html")
+    plant(promotion, marked=False, who=by.who, action="rollback", version=rejected, stages=after)
+    with pytest.raises(AuditError, match="nobody has signed it"):
+        trusting(promotion).roll_back(by)
+    assert promotion.registry.aliases()["champion"] == "2"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_entry_that_is_planted_during_a_transition_moves_no_alias(
+    promotion: Promotion, new_version: Callable[..., str], project: Any
+) -> None:
+    """Broken: who writes an entry just after that of a night has the night itself carry it out."""
+    wanted, rejected = new_version(), new_version()
+    sign_all(promotion)
+    planted: list[Entry] = []
+
+    class Watched(ModelRegistry):
+        def set_tag(self, version: str, key: str, value: str) -> None:
+            super().set_tag(version, key, value)
+            last = promotion.trail.last()
+            if not planted and last is not None:
+                stages = promoted(last.stages, rejected, at=last.at)
+                planted.append(plant(promotion, marked=False, version=rejected, stages=stages))
+
+    registry = Watched(client=connect(project.tracking_uri), name=project.pipeline)
+    with pytest.raises(UnsignedEntryError):
+        Promotion.of(registry, project.store, TRUSTED).promote(wanted, BY, judged_against=None)
+    assert planted
+    assert promotion.registry.aliases() == {"champion": wanted}
+
+
+def test_a_signature_that_comes_late_is_waited_for(promotion: Promotion, new_version: Callable[..., str]) -> None:
+    """Broken: two tasks of one model, the second quicker than the first one's operator, fail one another."""
+    version = new_version()
+    signing = threading.Timer(1, sign_all, [promotion])
+    signing.start()
+    assert trusting(promotion).archive(version, BY).stages.live == {}
+    signing.join()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("action", ["register", "promote"])
+def test_what_an_earlier_try_wrote_needs_no_signature(
+    promotion: Promotion, new_version: Callable[..., str], action: str
+) -> None:
+    """Broken: a task that was killed between its transition and its end waits for a signature that only it gives."""
+    version, by = new_version(into_staging=False), Author(who="the night", why="good")
+
+    def night() -> int:
+        careful = trusting(promotion)
+        if action == "register":
+            return careful.stage(version, by, report="r").number
+        return careful.promote(version, by, judged_against=None).number
+
+    if action == "promote":
+        promotion.stage(version, BY, report="r")
+        sign_all(promotion)
+    assert night() == night()
+
+
+def test_a_forged_entry_is_not_carried_out(
+    promotion: Promotion, new_version: Callable[..., str], project: Any, hasty: None
+) -> None:
     """Broken: who may write the store puts a version into production by writing that it was."""
     first = new_version()
     promotion.promote(first, BY, judged_against=None)
@@ -239,6 +403,7 @@ def test_a_forged_entry_is_not_carried_out(promotion: Promotion, new_version: Ca
     # A person puts an end to it.
     careful.adopt(Author(who="vera", why="forged"))
     assert registry.aliases() == {"champion": first, "staging": worse}
+    sign_all(promotion)
     careful.archive(worse, BY)
     assert registry.aliases() == {"champion": first}
 
@@ -258,6 +423,7 @@ def test_a_killed_try_is_completed_by_the_next(
         "stages": archived(last.stages, version),
     })  # fmt: skip
     assert promotion.trail.append(written)
+    sign_entry(project.store, last, KEY, "the night", TRUSTED)
     registry = ModelRegistry(client=connect(project.tracking_uri), name=project.pipeline)
     Promotion.of(registry, project.store, TRUSTED).archive(version, by)
     assert registry.aliases() == {}

@@ -48,6 +48,28 @@ def test_a_statement_of_another_kind_is_refused() -> None:
         unseal(seal(STATEMENT, KEY), TRUSTED, "urn:other")
 
 
+SEALED = seal(STATEMENT, KEY)
+ADDED = {"half a character": b'"\\ud800"', "no number": b"NaN"}
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        *(pytest.param(SEALED[:-1] + b',"x":' + value + b"}", id=name) for name, value in ADDED.items()),
+        pytest.param(b"[" * 200_000, id="nothing but brackets"),
+        pytest.param(b"5", id="a number"),
+        pytest.param(SEALED.replace(b'"keyid":"', b'"keyid":["'), id="no JSON"),
+        pytest.param(b'{"payload":"","payloadType":"","signatures":[{"keyid":[],"sig":""}]}', id="a list for a key"),
+        pytest.param(seal({"no": "statement"}, KEY), id="signed and no statement"),
+        pytest.param(seal([1], KEY), id="signed and no document"),  # type: ignore[arg-type]
+    ],
+)
+def test_whatever_is_no_envelope_is_an_envelope_error(envelope: bytes) -> None:
+    """Broken: one damaged signature ends a check of all models, and a task by another error than its readers catch."""
+    with pytest.raises(EnvelopeError):
+        unseal(envelope, TRUSTED, "urn:test")
+
+
 @pytest.mark.parametrize("text", ["", "# nothing", "not base64!", "c2hvcnQ="])
 def test_what_is_no_public_key_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "release.pub"

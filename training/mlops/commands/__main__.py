@@ -11,6 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from mlops.commands import MISTAKEN, Places
+from mlops.contract.printable import printable
 from mlops.contract.step import StepError
 
 WORDS: Final = (
@@ -40,7 +41,8 @@ def main(arguments: list[str]) -> int:
     try:
         return int(options.run(options, Places.from_environment(), Console(highlight=False, width=_width())))
     except StepError as error:
-        Console(stderr=True).print(f"mlops {arguments[0]}: {error}", style="red", markup=False, soft_wrap=True)
+        said = "\n".join(map(printable, str(error).split("\n")))  # it may name what others have written
+        Console(stderr=True).print(f"mlops {arguments[0]}: {said}", style="red", markup=False, soft_wrap=True)
         return MISTAKEN
     except KeyboardInterrupt:
         return 130

@@ -13,12 +13,14 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
+from mlops.contract.printable import printable
 from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditTrail
 from mlops.registry.trail_verification import Anchor, Finding, TrailCheck
 from mlops.registry.transitions import ours
-from mlops.signing.keys import key_id
+from mlops.signing.keys import UnusableKeyError, key_id
 from mlops.store import Store
+from mlops.store_errors import StoreAwayError, StoreRefusedError
 from mlops.tracking.connection import TrackingError, connect
 from mlops.tracking.model_registry import ModelRegistry, model_names
 
@@ -55,9 +57,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def _verify(options: argparse.Namespace, places: Places, console: Console) -> int:
     anchors = {model: Anchor(**known) for model, known in (options.anchors or {}).items()}
     aliases = _aliases(places)
-    names = options.models or sorted(
-        {*_with_trail(places.store), *anchors, *(name for name in aliases if aliases[name])}
-    )
+    in_stages = [name for name, named in (aliases or {}).items() if named]
+    names = options.models or sorted({*_with_trail(places.store), *anchors, *in_stages})
     if not options.trusted:
         raise BadConfigError(
             "no key is trusted: name a file of public keys in [mlops] release_public_keys, or a key of the "
@@ -66,23 +67,30 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
     rows: list[dict[str, Any]] = []
     for name in names:
         check = TrailCheck(store=places.store, model=name, trusted=options.trusted, anchor=anchors.get(name))
-        count, findings = check.findings()
-        rows.append({"model": name, "entries": count, "anchored": _number(anchors.get(name)), "findings": [*findings]})
-        if not findings:
-            rows[-1]["findings"] = _moved(places.store, name, aliases[name]) if name in aliases else []
+        try:
+            count, findings = check.findings()
+            moved = [] if aliases is None else _moved(places.store, name, aliases.get(name))
+        except (StoreAwayError, StoreRefusedError, UnusableKeyError):  # of all models
+            raise
+        # Who may write one model's trail must not end the check of the others, whatever they write there.
+        except Exception as error:
+            text = f"its trail cannot be checked: {type(error).__name__}: {error}"
+            count, findings, moved = 0, [Finding(number=0, kind="changed", text=text)], []
+        anchored = _number(anchors.get(name))
+        rows.append({"model": name, "entries": count, "anchored": anchored, "findings": [*findings, *moved]})
     wrong = any(row["findings"] for row in rows)
     if options.json:
         wire = [{**row, "findings": [_wire(found) for found in row["findings"]]} for row in rows]
-        console.print_json(json.dumps(wire))
+        console.print_json(json.dumps(wire), ensure_ascii=True)  # a terminal acts on some characters
         return int(wrong)
     table = Table("model", "entries", "known to Airflow", "entry", "what", box=None, header_style="bold")
     table.add_column(overflow="fold")  # digests and keys are not cut
     for row in rows:
         head = row["model"], str(row["entries"]), "" if row["anchored"] is None else f"up to {row['anchored']}"
         if not row["findings"]:
-            table.add_row(*map(escape, head), "", "none changed, missing or unsigned", "")
+            table.add_row(*map(_shown, head), "", "none changed, missing or unsigned", "")
         for found in row["findings"]:
-            table.add_row(*map(escape, head), str(found.number or ""), found.kind, escape(found.text))
+            table.add_row(*map(_shown, head), str(found.number or ""), found.kind, _shown(found.text))
             head = "", "", ""
     console.print(table if rows else "no model has an audit trail")
     if options.anchors is None:
@@ -97,11 +105,8 @@ def _sign(options: argparse.Namespace, places: Places, console: Console) -> int:
         entry = trail.read(number)
         done = sign_entry(places.store, entry, key, f"{who}: {options.why}", options.trusted)
         said = f"signed with key {key_id(key.public)}" if done else "has been signed before"
-        console.print(
-            f"{options.model}: entry {number} ({entry.action} of version {entry.version} by {entry.who}) {said}",
-            markup=False,
-            soft_wrap=True,
-        )
+        what = f"{options.model}: entry {number} ({entry.action} of version {entry.version} by {entry.who}) {said}"
+        console.print(printable(what), markup=False, soft_wrap=True)
     tell_signed(options.signed, entry)
     return 0
 
@@ -115,31 +120,48 @@ def _wire(found: Finding) -> dict[str, Any]:
 
 
 def _with_trail(store: Store) -> set[str]:
-    return {key.split("/")[1] for key in store.list("models") if key.split("/")[2] in ("audit", "applied", "seals")}
+    parts = [key.split("/") for key in store.list("models")]  # stray objects lie beside them
+    return {part[1] for part in parts if len(part) > 3 and part[2] in ("audit", "applied", "seals")}
 
 
-def _aliases(places: Places) -> Mapping[str, Mapping[str, str]]:
-    """Return those of our aliases that each model has in MLflow; empty if MLflow is away."""
+def _aliases(places: Places) -> Mapping[str, Mapping[str, str]] | None:
+    """Return those of our aliases that each model has in MLflow; None if MLflow is away."""
     try:
         client = connect(places.tracking_uri)
         return {name: ours(ModelRegistry(client=client, name=name).aliases()) for name in model_names(client)}
     except TrackingError as error:
         Console(stderr=True).print(f"MLflow cannot be asked, so aliases are not compared: {error}", markup=False)
-        return {}
+        return None
 
 
-def _moved(store: Store, model: str, aliases: Mapping[str, str]) -> list[Finding]:
-    """Report aliases that differ from those of a valid trail."""
-    last = AuditTrail(store, model).last()
+def _moved(store: Store, model: str, aliases: Mapping[str, str] | None) -> list[Finding]:
+    """
+    Report aliases that differ from those of the newest entry that can be read.
+
+    :param aliases: those in MLflow; None if it has no such model
+    """
+    last = AuditTrail(store, model).last_readable()
     wanted = last.stages.aliases if last is not None else {}
-    if aliases == wanted:
+    if (aliases or {}) == wanted:
         return []
+    if aliases is None and last is not None:
+        gone = (
+            f"MLflow has no model {model}, and by the trail it has {_named(wanted)}. Restore it there; where it was "
+            f"deleted on purpose, record that: mlops models adopt {model} --why ..."
+        )
+        return [Finding(number=last.number, kind="moved", text=gone)]
+    aliases = aliases or {}
     if last is None:
         return [
             Finding(number=0, kind="missing", text=f"the aliases are {_named(aliases)}, and there is no trail at all")
         ]
     said = f"the aliases are {_named(aliases)}, and by the trail {_named(wanted)}"
     return [Finding(number=last.number, kind="moved", text=said)]
+
+
+def _shown(text: str) -> str:
+    """Return text of others as a cell of a table."""
+    return escape(printable(text))
 
 
 def _named(aliases: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from mlops.commands import Places, Subparsers
 from mlops.commands.signing import add_key, person, sign_entry, signing_key, tell_signed
+from mlops.contract.printable import printable
 from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG, reason_of
 from mlops.contract.step import BadConfigError
 from mlops.registry.audit import AuditError, AuditTrail, Entry
@@ -103,7 +104,7 @@ def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
         except AuditError as error:  # of one model: the others are to be seen all the same
             damaged, row["problem"], said = True, str(error), str(error)
         rows.append(row)
-        table.add_row(name, *(aliases.get(alias, "") for alias in ALIASES.values()), escape(said))
+        table.add_row(name, *(aliases.get(alias, "") for alias in ALIASES.values()), escape(printable(said)))
     if options.json:
         _print_json(console, rows)
     else:
@@ -131,9 +132,8 @@ def _show(options: argparse.Namespace, places: Places, console: Console) -> int:
         return 0
     table = _table("version", "stage", "aliases", "registered", "why")
     for row in rows:
-        table.add_row(
-            row["version"], row["stage"], ", ".join(row["aliases"]), _minute(row["created"]), escape(row["reason"])
-        )
+        cells = row["version"], row["stage"], ", ".join(row["aliases"]), _minute(row["created"]), row["reason"]
+        table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
     return 0
 
@@ -163,12 +163,12 @@ def _history(options: argparse.Namespace, places: Places, console: Console) -> i
                 *(str(entry.number), _minute(entry.at), action, entry.version, entry.from_stage, entry.to_stage),
                 *(entry.former_champion, entry.who, entry.approver, entry.why),
             )
-            table.add_row(*(escape(cell or "") for cell in cells))
+            table.add_row(*(escape(printable(cell or "")) for cell in cells))
         console.print(table)
         if problem is None:
             console.print(f"{len(entries)} entries, none changed or missing")
     if problem is not None:
-        Console(stderr=True).print(str(problem), style="red", markup=False, soft_wrap=True)
+        Console(stderr=True).print(printable(str(problem)), style="red", markup=False, soft_wrap=True)
     return 0 if problem is None else 1
 
 
@@ -187,7 +187,7 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
         except ForgedModelError as error:
             if options.json:
                 _print_json(console, {"whole": False, "why": str(error)})
-            Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+            Console(stderr=True).print(printable(str(error)), style="red", markup=False, soft_wrap=True)
             return 1
         files = files_of(folder)
     if options.json:
@@ -201,7 +201,8 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
 def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
     key = signing_key(options.key, options.trusted)  # before anything is done that could not be signed
     trusted = [*options.trusted, key.public]
-    promotion = Promotion.of(_registry(options, places), places.store, trusted)
+    # Where the deployment trusts nobody, its tasks sign nothing.
+    promotion = Promotion.of(_registry(options, places), places.store, trusted if options.trusted else ())
     by = Author(who=person(), why=options.why)
     before = promotion.trail.last()
     match options.action:
@@ -253,4 +254,5 @@ def _table(*headers: str) -> Table:
 
 
 def _print_json(console: Console, document: Any) -> None:
-    console.out(json.dumps(document, indent=1, ensure_ascii=False), highlight=False)
+    # All else as escapes: a terminal acts on some characters, and half ones cannot be printed.
+    console.out(json.dumps(document, indent=1), highlight=False)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.prompt import Confirm
 
 from mlops.commands import MISTAKEN, Places, Subparsers
+from mlops.contract.printable import printable
 from mlops.contract.step import BadConfigError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _show(
     console: Console, inventory: Inventory, findings: Findings, effects: Sequence[Effect], unknown: str | None
 ) -> None:
     for effect in effects:
-        console.print(str(effect.damage), style="red", markup=False, soft_wrap=True)
+        console.print(printable(str(effect.damage)), style="red", markup=False, soft_wrap=True)
         what: dict[str, Sequence[str]] = {
             "needed by": effect.refs,
             "runs": effect.runs,
@@ -112,9 +113,9 @@ def _show(
         for label, names in what.items():
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                console.print(f"  {label} {', '.join(names[:_SHOWN])}{more}", markup=False, soft_wrap=True)
+                console.print(printable(f"  {label} {', '.join(names[:_SHOWN])}{more}"), markup=False, soft_wrap=True)
     for sentence in findings.unreadable:
-        console.print(f"not known: {sentence}", style="yellow", markup=False, soft_wrap=True)
+        console.print(printable(f"not known: {sentence}"), style="yellow", markup=False, soft_wrap=True)
     if unknown is not None:
         console.print(f"the stages of model versions are unknown: {unknown}", markup=False, soft_wrap=True)
     size = decimal(inventory.num_bytes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mlops.contract.printable import one_line
+
 STAGING: Final = "staging"
 CANARY: Final = "canary"
 PRODUCTION: Final = "production"
@@ -16,6 +18,8 @@ ALIASES: Final[Mapping[str, str]] = {PRODUCTION: CHAMPION, CANARY: "canary", STA
 """Alias of the newest version in each stage. Production comes first, for readers wait for it."""
 STAGE_TAG: Final = "mlops.stage"
 """Tag of a version that has ever been in a stage."""
+MOST_FORMER: Final = 20
+"""Former champions that are kept, hence most rollbacks in a row; each entry of the audit trail holds the list."""
 
 
 def reason_of(text: str) -> str:
@@ -24,7 +28,7 @@ def reason_of(text: str) -> str:
 
     :raises ValueError: if it is empty
     """
-    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    words = one_line(text)
     if not words:
         raise ValueError("it is empty: say why, for those who read the audit trail")
     return words

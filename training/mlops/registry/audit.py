@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
-from mlops.contract.refs import Artifact
+from mlops.contract.refs import Artifact, shorten
 from mlops.contract.step import BadDataError
 from mlops.registry.stages import Stages
 from mlops.signing.envelope import EnvelopeError
@@ -29,6 +29,12 @@ _NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
 
 class AuditError(BadDataError):
     """An entry of the audit trail is missing, or is not what was written."""
+
+
+class UnsignedEntryError(AuditError):
+    """Nobody has signed an entry of the audit trail yet: the task that wrote it may be about to."""
+
+    retryable = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,9 +89,18 @@ class Entry:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        wire: Mapping[str, Any] = json.loads(data)
-        values = {**wire, "stages": Stages.from_wire(wire["stages"])}
-        return cls(**values, digest=hashlib.sha256(data).hexdigest())
+        """
+        Read what :meth:`dump` wrote.
+
+        :raises ValueError: if it is none, whatever it is
+        """
+        try:
+            wire: Mapping[str, Any] = json.loads(data)
+            _check_kinds(wire)
+            values = {**wire, "stages": Stages.from_wire(wire["stages"])}
+            return cls(**values, digest=hashlib.sha256(data).hexdigest())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,10 +135,26 @@ class AuditTrail:
         numbers = [*self._numbers("audit"), *self._numbers("applied")]
         return self._as_applied(self.read(max(numbers))) if numbers else None
 
-    def last_applied(self) -> Entry | None:
-        """Return the newest entry by which aliases and tags were set."""
-        numbers = self._numbers("applied")
-        return self._as_applied(self.read(max(numbers))) if numbers else None
+    def last_readable(self) -> Entry | None:
+        """Return the newest entry that can be read, whatever was changed in it or before it; None if there is none."""
+        for number in sorted(self._numbers("audit"), reverse=True):
+            try:
+                return self.read(number)
+            except AuditError:
+                continue
+        return None
+
+    def last_applied(self, trusted: Sequence[str] = ()) -> Entry | None:
+        """
+        Return the newest entry by which aliases and tags were set.
+
+        :param trusted: public keys. If there are some, an entry that none of them signed is passed over.
+        """
+        for number in sorted(self._numbers("applied"), reverse=True):
+            entry = self._as_applied(self.read(number))
+            if not trusted or self._is_signed(entry, trusted):
+                return entry
+        return None
 
     def read(self, number: int) -> Entry:
         """
@@ -136,7 +167,7 @@ class AuditTrail:
             return Entry.load(self.store.get(key))
         except FileNotFoundError:
             raise AuditError(f"{key} is missing from {self.store.uri}: restore it from a backup") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except ValueError as error:
             raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
 
     def append(self, entry: Entry) -> bool:
@@ -172,24 +203,34 @@ class AuditTrail:
         Check that a trusted key has signed an entry.
 
         :param trusted: public keys
-        :raises AuditError: if none of them has signed it
+        :raises UnsignedEntryError: if nobody has signed it
+        :raises AuditError: if its signature does not hold, or none of these keys made it
         """
-        what = (
-            f"{self._key(entry.number)} in {self.store.uri} ({entry.action} of version {entry.version} by {entry.who})"
-        )
         try:
             seal = Seal.unsealed(self.store.get(seal_key(self.model, entry.number)), trusted)
         except FileNotFoundError:
-            why = "nobody has signed it"
+            raise UnsignedEntryError(self._not_signed(entry, "nobody has signed it")) from None
         except EnvelopeError as error:
-            why = f"its signature does not hold: {error}"
-        else:
-            if (seal.model, seal.number, seal.sha256) == (self.model, entry.number, entry.digest):
-                return
-            why = f"its signature is that of entry {seal.number} of {seal.model}, with SHA-256 {seal.sha256[:12]}..."
-        raise AuditError(
-            f"{what} was written and not carried out, and {why}. Clear the task that made it; where nobody did, record "
-            f"the aliases as they are: mlops models adopt {self.model} --why ..."
+            raise AuditError(self._not_signed(entry, f"its signature does not hold: {error}")) from error
+        if (seal.model, seal.number, seal.sha256) != (self.model, entry.number, entry.digest):
+            other = f"entry {seal.number} of {seal.model}, with SHA-256 {seal.sha256[:12]}..."
+            raise AuditError(self._not_signed(entry, f"its signature is that of {other}"))
+
+    def _is_signed(self, entry: Entry, trusted: Sequence[str]) -> bool:
+        try:
+            self.check_signed(entry, trusted)
+        except AuditError:
+            return False
+        return True
+
+    def _not_signed(self, entry: Entry, why: str) -> str:
+        what = f"{entry.action} of version {entry.version} by {entry.who}"
+        done = "carried out" if self.is_applied(entry.number) else "not carried out"
+        return (
+            f"{self._key(entry.number)} in {self.store.uri} ({what}) was written and {done}, and {why}. Clear the task "
+            f"that made it; where it is gone, look at the entry and sign it: mlops audit sign {self.model} "
+            f"{entry.number} --why ...; where nobody made it, record the aliases as they are: mlops models adopt "
+            f"{self.model} --why ..."
         )
 
     def flaws(self) -> Iterator[Flaw]:
@@ -256,3 +297,26 @@ class AuditTrail:
 
     def marker_key(self, number: int) -> str:
         return f"models/{self.model}/applied/{number:012}"
+
+
+def _check_kinds(wire: Mapping[str, Any]) -> None:
+    """
+    Check that the values of an entry are of their kinds: who compares or prints them later would fail there.
+
+    :raises TypeError: naming the field
+    """
+    optional = {"from_stage", "former_champion", "report", "approver", "previous"}
+    live, former = wire["stages"]["live"], wire["stages"]["former"]
+    texts = {name: value for name, value in wire.items() if name not in ("number", "stages")}
+    texts |= {f"stages.former.{place}": version for place, version in enumerate(former)}
+    for version, values in live.items():
+        optional |= {f"stages.live.{version}.{name}" for name in ("report", "approver")}
+        decisions = enumerate(values.get("decisions", ()))
+        texts |= {f"stages.live.{version}.{name}": value for name, value in values.items() if name != "decisions"}
+        texts |= {f"stages.live.{version}.decisions.{place}": key for place, key in decisions}
+        int(version)  # versions are ordered by their numbers
+    for name, value in texts.items():
+        if not (isinstance(value, str) or (value is None and name in optional)):
+            raise TypeError(f"{name} is {shorten(value)}, not text")
+    if type(wire["number"]) is not int:
+        raise TypeError(f"number is {shorten(wire['number'])}, not a number")

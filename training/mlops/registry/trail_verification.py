@@ -17,6 +17,8 @@ from mlops.store import Store
 
 _READERS: Final = 16
 _NUMBER: Final = re.compile(r"models/.+/(?:audit|applied|seals)/(\d{12})(?:\.json)?")
+_DECISION: Final = re.compile(r"models/[^/]+/decisions/\d+-[0-9a-f]{32}-\d{1,9}\.json", re.ASCII)
+"""See :func:`mlops.signing.decision.decision_key`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +55,7 @@ class _Stored:
     def entry(self) -> Entry | None:
         try:
             return None if self.data is None else Entry.load(self.data)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except ValueError:
             return None
 
 
@@ -178,6 +180,9 @@ class TrailCheck:
                         yield Finding(number=number, kind=problem[0], text=f"the decision {key} {problem[1]}")
 
     def _decision_problem(self, key: str, version: str) -> tuple[str, str] | None:
+        # Anything else may be no key at all, and then the store fails for all models.
+        if not (_DECISION.fullmatch(key) and key.startswith(f"models/{self.model}/decisions/")):
+            return "forged", f"is no key of a decision about {self.model}"
         data = self._read(key)
         if data is None:
             return "missing", "was removed"

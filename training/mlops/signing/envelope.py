@@ -8,7 +8,6 @@ tools can verify them.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Final, Self
 
 from mlops.contract.refs import canonical_json
-from mlops.signing.keys import SigningKey, key_id, verify
+from mlops.signing.keys import SigningKey, UnusableKeyError, key_id, verify
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -59,9 +58,9 @@ class SignedRecord(ABC):
         :param trusted: public keys
         :raises EnvelopeError: where it is not signed by one of them, or was changed
         """
-        predicate = unseal(envelope, trusted, cls.predicate_type)["predicate"]
+        statement = unseal(envelope, trusted, cls.predicate_type)
         try:
-            return cls.from_predicate(predicate)
+            return cls.from_predicate(statement["predicate"])
         except (TypeError, KeyError) as error:
             raise EnvelopeError(f"it was written by another release ({error!r})") from error
 
@@ -85,15 +84,24 @@ def unseal(envelope: bytes, trusted: Iterable[str], predicate_type: str) -> dict
     if not keys:
         raise EnvelopeError("no public key is given to check it with")
     try:
-        document = json.loads(envelope)
-        payload = base64.b64decode(document["payload"], validate=True)
-        signatures = [
-            (entry["keyid"], base64.b64decode(entry["sig"], validate=True)) for entry in document["signatures"]
-        ]
-        known = [(keys[key], signature) for key, signature in signatures if key in keys]
-        is_ours = document["payloadType"] == PAYLOAD_TYPE
-    except (ValueError, TypeError, KeyError, binascii.Error) as error:
-        raise EnvelopeError(f"it is no DSSE envelope ({error!r})") from error
+        return _statement(envelope, keys, predicate_type)
+    except (EnvelopeError, UnusableKeyError):
+        raise
+    # Whoever may write the store chooses these bytes, and readers catch nothing but EnvelopeError.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise EnvelopeError(f"it is no DSSE envelope ({type(error).__name__}: {error})") from error
+
+
+def _statement(envelope: bytes, keys: Mapping[str, str], predicate_type: str) -> dict[str, Any]:
+    """
+    Check an envelope and return its statement; bytes that are no envelope raise whatever its readers raise.
+
+    :param keys: public keys by their ids
+    """
+    document = json.loads(envelope)
+    payload = base64.b64decode(document["payload"], validate=True)
+    signatures = [(entry["keyid"], base64.b64decode(entry["sig"], validate=True)) for entry in document["signatures"]]
+    known = [(keys[key], signature) for key, signature in signatures if key in keys]
     if not known:
         named = ", ".join(str(key) for key, _ in signatures) or "no key"
         raise EnvelopeError(f"it is signed by {named}, and trusted are {', '.join(keys)}")
@@ -106,6 +114,7 @@ def unseal(envelope: bytes, trusted: Iterable[str], predicate_type: str) -> dict
     if canonical_json({**document, "payload": _encode(payload), "signatures": encoded}) != envelope:
         raise EnvelopeError("it was changed where nothing is signed: it is not in the form that it was written in")
     statement = json.loads(payload)
+    is_ours = document["payloadType"] == PAYLOAD_TYPE
     if not is_ours or statement.get("_type") != STATEMENT_TYPE or statement.get("predicateType") != predicate_type:
         raise EnvelopeError(f"it is a {statement.get('predicateType')!r}, not a {predicate_type!r}")
     return dict(statement)
