@@ -312,20 +312,11 @@ class Client(Connection):
         return ModelVersions(self._run(listing))
 
     def model_version(self, model: str, version: str | int = CHAMPION) -> ModelVersion:
-        """
-        Return a version of a model, and its lineage back to the snapshot.
-
-        :param version: its number or an alias; the one in production, if not given
-        """
+        """Return a version of a model, by number or alias, and its lineage back to the snapshot."""
         return self._do(model_calls.model_version(model, version))
 
     def compare_versions(self, model: str, before: str | int, after: str | int = CHAMPION) -> VersionDifference:
-        """
-        Return in what two versions of a model differ: data, code, environment, parameters, metrics.
-
-        :param before: its number or an alias
-        :param after: likewise; the one in production, if not given
-        """
+        """Return in what two versions differ, by number or alias: data, code, environment, parameters, metrics."""
         return self._do(model_calls.compare_versions(model, before, after))
 
     def register(self, model: str, run: AnyRun, *, training: str | None = None) -> StartedRun:
@@ -383,7 +374,7 @@ class Client(Connection):
 
         :param why: for the audit trail
         :param champion: the version to take back: nothing happens where another one is in production by then; the one
-            that is in production when the run begins, if not given
+            that is in production when you ask, if not given
         :param idempotency_key: your requests with one key are one run; if not given, each call is one
         """
         return self._do(model_calls.rollback(model, why, champion, idempotency_key))
