@@ -1,6 +1,7 @@
 """Which flights will be more than 15 minutes late? The same operators as the YAML pipelines, used from Python."""
 
 import os
+from typing import Any
 
 from airflow.sdk import DAG, Param
 from airflow.timetables.interval import CronDataIntervalTimetable
@@ -29,10 +30,17 @@ TRAIN = {
     "learning_rate": 3e-3,
     "processes": 1,
 }
-APPROVAL = {"approvers": ["admin"], "separation": False, "timeout_hours": 48, "on_timeout": "reject"}
+APPROVAL: dict[str, Any] = {"approvers": ["admin"], "separation": False, "timeout_hours": 48, "on_timeout": "reject"}
 LIVE_METRICS = os.environ.get("FLIGHT_DELAYS_LIVE_METRICS")
 """Where what serves the model says how a version does, an address with ``{version}`` for its number. Where nothing
 serves it, nothing can be learned from a canary, and there is none."""
+CANARY: dict[str, Any] = {
+    "minutes": 30,
+    "source": {"kind": "http", "url": LIVE_METRICS},
+    "passes": ["error_rate <= 0.01"],
+    "fails": ["error_rate > 0.05"],
+    "min_samples": 1000,
+}
 
 with DAG(
     dag_id="flight_delays",
@@ -110,13 +118,11 @@ with DAG(
     register = RegisterOperator(task_id="register", report=evaluate.output, registered_model=MODEL)
     version = ApproveOperator(task_id="approve", version=register.output, **APPROVAL).output
     if LIVE_METRICS:
-        version = CanaryOperator(
-            task_id="canary",
-            version=version,
-            minutes=30,
-            source={"kind": "http", "url": LIVE_METRICS},
-            passes=["error_rate <= 0.01"],
-            fails=["error_rate > 0.05"],
-            min_samples=1000,
-        ).output
-    PromoteOperator(task_id="promote", version=version, registered_model=MODEL, approval=APPROVAL)
+        version = CanaryOperator(task_id="canary", version=version, **CANARY).output
+    PromoteOperator(
+        task_id="promote",
+        version=version,
+        registered_model=MODEL,
+        approval=APPROVAL,
+        canary=CANARY if LIVE_METRICS else None,
+    )

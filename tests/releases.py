@@ -70,7 +70,8 @@ def history(airflow: LiveAirflow) -> list[dict[str, Any]]:
 def register(airflow: LiveAirflow) -> ModelVersionRef:
     """A version of ``events`` in staging, judged against what is in production now."""
     champion = airflow.aliases().get("champion") if history(airflow) else None
-    place = f"tests/releases/{uuid.uuid4().hex[:12]}"
+    key = uuid.uuid4().hex[:12]
+    place = f"tests/releases/{key}"
     dataset = DatasetRef(
         place=f"{place}/ingest", name="events", version="1" * 64, schema_hash="2" * 64, num_rows=1, num_bytes=1,
         interval_start="2024-01-01T00:00:00+00:00", interval_end="2024-01-02T00:00:00+00:00",
@@ -98,7 +99,11 @@ def register(airflow: LiveAirflow) -> ModelVersionRef:
         airflow.stack.environment()["AIRFLOW__MLOPS__RELEASE_KEY"],
     )
     ref = ModelVersionRef(
-        place=f"{place}/register", name="events", version=version, semantic_version="1.0.0", parent=report
+        place=f"pipelines/events/register/{key}",
+        name="events",
+        version=version,
+        semantic_version="1.0.0",
+        parent=report,
     )
     for link in ref.lineage():
         path = airflow.stack.store / link.place / "ref.json"

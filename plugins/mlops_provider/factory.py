@@ -21,7 +21,7 @@ from mlops_provider.incidents import Incident, incident_of
 from mlops_provider.lateness import deadline
 from mlops_provider.messages import action_of, message_of, tell_all
 from mlops_provider.notify_spec import Event, Notify
-from mlops_provider.operator_keys import OPERATIONS_TAG, PIPELINE_TAG
+from mlops_provider.operator_keys import OPERATIONS_TAG, PIPELINE_TAG, ROLLBACK
 from mlops_provider.operators.adopted import PARAM, WEIGHTS
 from mlops_provider.operators.approve import ApproveOperator
 from mlops_provider.operators.base import StepOperator
@@ -31,7 +31,7 @@ from mlops_provider.operators.features import FeaturesOperator
 from mlops_provider.operators.ingest import IngestOperator
 from mlops_provider.operators.promote import PromoteOperator
 from mlops_provider.operators.register import RegisterOperator
-from mlops_provider.operators.rollback import ROLLBACK, RollbackOperator
+from mlops_provider.operators.rollback import RollbackOperator
 from mlops_provider.operators.train import TrainOperator
 from mlops_provider.operators.tune import TuneOperator
 from mlops_provider.operators.validate import ValidateOperator
@@ -102,6 +102,10 @@ def build_dag(pipeline: Pipeline) -> DAG:
         return {**task(step, step), "parameters": asked, **settings[step]}
 
     model = pipeline.register_.registered_model
+
+    def named(task_id: str) -> dict[str, Any]:
+        return {**task(task_id, "promote"), "registered_model": model}
+
     with dag:
         told = pipeline.model_dump(mode="json", by_alias=True, include=set(_FIELDS.values()))
         ingest = IngestOperator(**common("ingest"), sections=told, only_parameters=True)
@@ -120,9 +124,9 @@ def build_dag(pipeline: Pipeline) -> DAG:
         evaluate = EvaluateOperator(checkpoint=train.output, **common("evaluate"))
         version = RegisterOperator(report=evaluate.output, **common("register")).output
         if approval := settings["promote"]["approval"]:
-            version = ApproveOperator(version=version, **task("approve", "promote"), **approval).output
+            version = ApproveOperator(version=version, **named("approve"), **approval).output
         if canary := settings["promote"]["canary"]:
-            version = CanaryOperator(version=version, **task("canary", "promote"), **canary).output
+            version = CanaryOperator(version=version, **named("canary"), **canary).output
         PromoteOperator(version=version, registered_model=model, **common("promote"))
     return dag
 
@@ -181,7 +185,7 @@ def _rollback_dag(team: str | None, names: str, folder: Path) -> DAG:
                 None,
                 type=["null", "string"],
                 description="Version to take back: nothing happens where another one is in production by then; "
-                "the one that is in production when the run begins, if empty",
+                "the one that is in production when the run is asked for, if empty",
             ),
         },
     ) as dag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -35,6 +35,8 @@ class RunOnce:
     """Whether another request may have asked for the same run."""
     mismatch: str = "it was triggered with other parameters"
     """What is wrong where the run has other parameters."""
+    pinned: Collection[str] = ()
+    """Parameters that a run is given with its trigger where they are not asked for, by what holds at that time."""
     request: str | None = None
     """Digest of a request that was translated into these parameters, and might be into others by now."""
 
@@ -75,7 +77,8 @@ class RunOnce:
         Return the run, and whether this request has triggered it.
 
         :param run_after: None: now
-        :param noted: parameters of :data:`mlops_provider.experiments.names.NOTED` beside those that were asked for
+        :param noted: parameters beside those that were asked for: of
+            :data:`mlops_provider.experiments.names.NOTED`, or pinned ones
         :raises Problem: where Airflow refuses
         """
         conf = {**self.conf, **noted}
@@ -96,7 +99,8 @@ class RunOnce:
         found = run["conf"] or {}
         is_same = found.get(REQUEST) == self.request
         if is_same and self.request is None:
-            is_same = {name: value for name, value in found.items() if name not in NOTED} == self.conf
+            unasked = {*NOTED, *self.pinned} - {*self.conf}
+            is_same = {name: value for name, value in found.items() if name not in unasked} == self.conf
         if not is_same:
             raise Problem(422, f"{self.dag_id}@{self.run_id}: {self.mismatch}")
         return run

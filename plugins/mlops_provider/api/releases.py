@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -285,16 +286,21 @@ async def roll_back(name: Name, asked: NewRollback, registry: RegistryDep, askin
     dag_id, airflow = rollback_dag_id(name), asking.airflow
     if (dag := await airflow.found(f"/dags/{dag_id}")) is None:
         raise Problem(409, f"Airflow has no DAG {dag_id!r}, which takes {name} back: deploy dags/rollback.py")
-    once = asking.once(dag_id, _PREFIX, asked.conf(name))
+    once = replace(asking.once(dag_id, _PREFIX, asked.conf(name)), pinned=(CHAMPION,))
     # Not checked again: it may be done by now.
     if (before := await once.before(airflow)) is not None:
         return asking.started(before, False, dag)
-    await _check_champion(name, asked.champion, registry)
-    return asking.started(*await once.trigger(airflow), dag)
+    # The one that is there now: two who ask at once are not to take two champions back, one run after the other.
+    champion = await _champion(name, asked.champion, registry)
+    return asking.started(*await once.trigger(airflow, noted={CHAMPION: champion}), dag)
 
 
-async def _check_champion(name: str, wanted: str | None, registry: Registry) -> None:
-    """:raises Problem: where nothing would be taken back"""
+async def _champion(name: str, wanted: str | None, registry: Registry) -> str:
+    """
+    Return the version that is to be taken back.
+
+    :raises Problem: where nothing would be
+    """
     champion = aliases_of(await registry.model(name)).get(CHAMPION)
     if champion is None:
         raise Problem(409, f"no version of {name!r} is in production: there is nothing to take back")
@@ -306,3 +312,4 @@ async def _check_champion(name: str, wanted: str | None, registry: Registry) -> 
             f"there is no former champion of {name} to go back to, version {champion} is the first: "
             f"mlops models promote {name} VERSION --why ... puts another one there",
         )
+    return champion

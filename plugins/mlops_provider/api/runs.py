@@ -39,8 +39,7 @@ from mlops_provider.experiments.names import STEPS, dag_id_of
 from mlops_provider.experiments.operator import STEPS_KEY
 from mlops_provider.experiments.specs import spec_settings, steps_digest
 from mlops_provider.local.client import run_place
-from mlops_provider.operator_keys import FAILURE_KEY
-from mlops_provider.operators.rollback import ROLLBACK
+from mlops_provider.operator_keys import FAILURE_KEY, ROLLBACK
 from mlops_provider.why import is_lost
 
 router = APIRouter(tags=["runs"], responses=DOCUMENTED)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Param, XComArg
@@ -41,12 +42,16 @@ class ApproveOperator(TransitionOperator):
     Settings: :class:`mlops.contract.sections.release.Approval`. Returns the ModelVersionRef.
 
     :param version: the ModelVersionRef (templated)
+    :param registered_model: its name; that of the DAG's register or promote if not given
     """
 
     step = "promote"
     section = Approval
 
-    def __init__(self, *, version: XComArg | Mapping[str, Any] | str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, version: XComArg | Mapping[str, Any] | str, registered_model: str | None = None, **kwargs: Any
+    ) -> None:
+        self.registered_model = registered_model
         super().__init__(upstream=version, deferrable=False, **kwargs)
         # An answer that comes before the executor has noticed the wait fails the try in Airflow.
         if not self.retries:
@@ -97,12 +102,12 @@ class ApproveOperator(TransitionOperator):
         approval = check_section(Approval, self.settings, f"task {self.task_id!r}")
         assert isinstance(approval, Approval)
         ti = context["ti"]
+        version = verified(ModelVersionRef, self.upstream, self.task_id, self._deployment())
+        self.check_own(version)
         # A clear raises max_tries, a retry does not: a killed try's answer counts, one from before a clear does not.
         instance = f"{self.dag_id}/{context['run_id']}/{self.task_id}/{ti.map_index}/{ti.max_tries}"
         asked = Asked(
-            question=question_about(
-                verified(ModelVersionRef, self.upstream, self.task_id, self._deployment()), approval, instance
-            ),
+            question=question_about(version, approval, instance),
             approval=approval,
             started_by=context["dag_run"].triggering_user_name or "",
             with_names=not everybody_is_admin(),
@@ -125,6 +130,7 @@ class ApproveOperator(TransitionOperator):
         from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
         from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
+        counted = [found for found in decisions if asked.counts(found)]
         answered = {name for found in decisions for name in (found.person_id, found.person_name)}
         people = [person for person in asked.people if person not in answered]
         manager = conf.get("core", "auth_manager", fallback="")
@@ -152,19 +158,21 @@ class ApproveOperator(TransitionOperator):
                 "`mlops`: install it there, or trigger a new run"
             )
         if is_told:  # now that there is something to answer; a killed try may tell people once more
-            so_far = "".join(f"\nApproved by {found.by}; it takes {asked.approval.minimum}." for found in decisions)
+            so_far = "".join(f"\nApproved by {found.by}; it takes {asked.approval.minimum}." for found in counted)
             tell(self.notify, incident_of("approval", context, question.subject + so_far, question.body), self.log)
         raise TaskAwaitingInput(method_name="execute_complete", timeout=timedelta(hours=asked.approval.timeout_hours))
 
     def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:
         approved = asked.verdict(decisions)
-        deciding = [found for found in decisions if found.approved == approved]
+        deciding = [found for found in decisions if found.approved == approved and asked.counts(found)]
         last = deciding[-1]
         nobody = f"nobody within {asked.approval.timeout_hours:g} h"
         people = nobody if last.person_id is None else " and ".join(found.by for found in deciding)
         said = f"{'approved' if approved else 'rejected'} by {people}"
         why = f"{said}: {last.why}" if last.why else said
-        keys = [decision_key(asked.question, number) for number in range(1, len(decisions) + 1)]
+        numbered = [(number, found) for number, found in enumerate(decisions, 1) if asked.counts(found)]
+        keys = [decision_key(asked.question, number) for number, _ in numbered]
+        self.approver = " and ".join(found.by for found in deciding) if approved else None
         self.asked = move(
             "approve" if approved else "archive",
             why=why,
@@ -185,7 +193,7 @@ class ApproveOperator(TransitionOperator):
         trusted = trusted_keys(deployment)
         with store_errors(deployment.store, f"task {self.task_id!r} cannot read the answers"):
             store = store_of(deployment)
-            for number in range(1, asked.approval.minimum + 1):
+            for number in count(1):
                 key = decision_key(asked.question, number)
                 if (envelope := asyncio.run(read_bytes(store, key))) is None:
                     break

@@ -42,19 +42,19 @@ class PromoteOperator(TransitionOperator):
         self.model = model_asset(registered_model)
         self.outlets = [*self.outlets, self.model]
 
-    def models(self) -> list[str]:
-        return [self.registered_model]
-
     def approvers(self) -> list[str]:
         approval = self.settings["approval"]
         return [] if approval is None else list(approval["approvers"])
 
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        approval = settings["approval"]
-        if approval is None:
-            return move("promote")
-        trusted_keys(self._deployment())  # there must be some
-        return move("promote", approvals=approval["minimum"])
+        approval, canary = settings["approval"], settings["canary"]
+        if approval is not None:
+            trusted_keys(self._deployment())  # there must be some
+        return move(
+            "promote",
+            approvals=0 if approval is None else approval["minimum"],
+            canary_minutes=None if canary is None else canary["minutes"],
+        )
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
@@ -70,4 +70,6 @@ class PromoteOperator(TransitionOperator):
 def move(action: str, **settings: Any) -> dict[str, Any]:
     """What the step is told beside its keys, see :class:`mlops.contract.sections.steps.PromoteStep`."""
     asked = PromoteStep.model_validate({"action": action, **settings})
-    return asked.model_dump(mode="json", exclude={"keys"})
+    # Not among the settings where no canary is asked for: what earlier releases promoted keeps its run key.
+    left_out = {"keys"} if asked.canary_minutes is not None else {"keys", "canary_minutes"}
+    return asked.model_dump(mode="json", exclude=left_out)

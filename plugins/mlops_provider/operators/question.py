@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
+from mlops.contract.printable import one_line
 from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ValidationRef
 from mlops.contract.results import of_candidate
 from mlops.contract.sections.release import Approval
@@ -14,6 +17,10 @@ from mlops.signing.decision import Decision, Question, binding
 from mlops_provider.links import report_url
 
 CHANNEL = "Airflow form"
+_MOST_CHARACTERS: Final = 2000
+"""Of a reason, or a name, that the form shows; the report has the whole."""
+_MARKDOWN: Final = re.compile(r"[\\`*\[\]<|&~]|(?<![^\W_])_|_(?![^\W_])|^[-+=#>]")
+"""Characters that begin something in Markdown; not ``_`` between letters, as in names of metrics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +64,12 @@ class Asked:
             return f"{name} has answered already, and {self.approval.minimum} different people must agree"
         return None
 
+    def counts(self, decision: Decision) -> bool:
+        """Whether a recorded answer counts: a rejection stands, an approval as long as its person is an approver."""
+        people = {decision.person_id, decision.person_name}
+        is_anybodys = decision.person_id is None or not self.with_names
+        return not decision.approved or is_anybodys or bool(people & set(self.approval.approvers))
+
     def is_approval(self, event: Mapping[str, Any]) -> bool:
         return list(event["chosen_options"]) == [self.question.options[0]]
 
@@ -68,13 +81,14 @@ class Asked:
             answer=event["chosen_options"][0],
             person_id=str(person["id"]) if person else None,
             person_name=str(person["name"]) if person else None,
-            why=(event.get("params_input") or {}).get("why") or "",
+            why=one_line(str((event.get("params_input") or {}).get("why") or "")),
             channel=CHANNEL,
             at=event["responded_at"].isoformat(),
         )
 
     def verdict(self, decisions: Sequence[Decision]) -> bool | None:
-        """Whether it is approved; None where more people are to be asked."""
+        """Whether it is approved, by the answers that count; None where more people are to be asked."""
+        decisions = [found for found in decisions if self.counts(found)]
         if any(not found.approved for found in decisions):
             return False
         if any(found.person_id is None for found in decisions) or len(decisions) >= self.approval.minimum:
@@ -122,11 +136,26 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
     report = version.parent
     champion = "no model was in production" if report.champion is None else f"version {report.champion} in production"
     measured = sorted(of_candidate(report.metrics))
-    lines = [report.reason, "", f"| on held-out data | version {version.version} | {champion} |", "|---|---|---|"]
+    # The warnings come first: what follows is of the code and the data that were judged, however long it is.
+    lines = _warnings(version)
+    lines += [_text(report.reason), "", f"| on held-out data | version {version.version} | {_text(champion)} |"]
+    lines.append("|---|---|---|")
     for metric in measured:
         cells = [_interval(report.metrics, f"{model}.{metric}") for model in ("candidate", "champion")]
-        lines.append(f"| {metric} | {' | '.join(cells)} |")
+        lines.append(f"| {_text(metric)} | {' | '.join(cells)} |")
     lines.append("")
+    if (page := report.artifacts.get("report")) is not None:
+        address = quote(report_url(page.key), safe="/=")
+        lines.append(f"[The whole report]({address}), SHA-256 {_text(page.sha256)}")
+    lines.append(f"\nLineage of version {version.version}: SHA-256 {report.digest()}")
+    if approval.minimum > 1:
+        lines.append(f"\n{approval.minimum} different people must approve; they are asked one after the other.")
+    return "\n".join(lines)
+
+
+def _warnings(version: ModelVersionRef) -> list[str]:
+    """Return what is unusual about a version, a paragraph each, as Markdown."""
+    lines = []
     if "schema" in version.ancestor(ValidationRef).artifacts:
         lines.append(
             "**Nobody has reviewed what its data must look like**: the schema was proposed from the first data, faults "
@@ -140,20 +169,27 @@ def summary(version: ModelVersionRef, approval: Approval) -> str:
         )
     if (training := checkpoint.place).startswith(f"{EXPERIMENTS}/"):
         lines.append(
-            f"**It is of an experiment of {training.split('/')[1]}**, `{training}`: its code and settings are what was "
-            "tried out, not what the pipeline's file says (the report shows them).\n"
+            f"**It is of an experiment of {_text(training.split('/')[1])}**, {_text(training)}: its code and settings "
+            "are what was tried out, not what the pipeline's file says (the report shows them).\n"
         )
     if version.ancestor(DatasetRef).place.startswith(f"{EXPERIMENTS}/"):
         lines.append(
             "**So are its data**, those that it is judged on included: the snapshot was taken by the experiment, and "
             "not by a run of the pipeline.\n"
         )
-    if (page := report.artifacts.get("report")) is not None:
-        lines.append(f"[The whole report]({report_url(page.key)}), SHA-256 {page.sha256}")
-    lines.append(f"\nLineage of version {version.version}: SHA-256 {report.digest()}")
-    if approval.minimum > 1:
-        lines.append(f"\n{approval.minimum} different people must approve; they are asked one after the other.")
-    return "\n".join(lines)
+    return lines
+
+
+def _text(text: str) -> str:
+    """
+    Return text of others as one line that Markdown shows as it is.
+
+    Airflow's form leaves out HTML: an open comment in a reason would hide all that follows it.
+    """
+    line = one_line(text)
+    if len(line) > _MOST_CHARACTERS:
+        line = f"{line[:_MOST_CHARACTERS]} ..."
+    return _MARKDOWN.sub(r"\\\g<0>", line)
 
 
 def _interval(metrics: Mapping[str, float], name: str) -> str:

@@ -13,8 +13,9 @@ from mlops.signing.envelope import EnvelopeError
 from mlops.signing.packages import PACKAGE, SIGNATURE_TAG, PackageSeal, package_key
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment
+from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
-from mlops_provider.operators.champion import asked
+from mlops_provider.operators.champion import asked, version_of
 from mlops_provider.operators.keys import signed, trusted_keys
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.operators.verified_refs import verified
@@ -47,6 +48,15 @@ class RegisterOperator(TransitionOperator):
             raise self.skipped(f"not registered: {report.reason}", context)
         return super().execute(context)
 
+    def check_made(self, made: ModelVersionRef, deployment: Deployment) -> None:
+        super().check_made(made, deployment)
+        if deployment.release_key is None:
+            return
+        # Which version a report has become MLflow says: nothing in the store may choose another one.
+        known = version_of(made.name, deployment, f"version {made.version} of {made.name}", version=made.version)
+        if known is None or known.parent != made.parent:
+            raise self._not_ours(made, "was not registered in MLflow for this evaluation")
+
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
         self.links[ModelLink.name] = model_url(deployment, version)
@@ -57,11 +67,11 @@ class RegisterOperator(TransitionOperator):
         """Say which files the version is, before anybody serves it."""
         from obstore import put_async
 
-        from mlops_provider.committed import read_bytes, write_new
+        from mlops_provider.committed import read_artifact, read_bytes, write_new
         from mlops_provider.connections import store_of
         from mlops_provider.patience import store_errors
 
-        files = version.artifacts[PACKAGE]
+        files, trusted = version.artifacts[PACKAGE], trusted_keys(deployment)
         seal = PackageSeal(
             model=version.name,
             version=version.version,
@@ -76,14 +86,26 @@ class RegisterOperator(TransitionOperator):
             if await write_new(store, name, envelope):
                 return envelope
             # A version's number is given once: what lies there is of an earlier run or try, or somebody's forgery.
+            # What a trusted key has signed of other files stays: the step may have been told a lie by the store.
             there = await read_bytes(store, name)
-            if there is not None and _says(there, seal, trusted_keys(deployment)):
+            before = None if there is None else _unsealed(there, trusted)
+            is_version = before is not None and (before.model, before.version) == (seal.model, seal.version)
+            if before is not None and is_version and before.sha256 != seal.sha256:
+                raise StepFailedError(
+                    f"task {self.task_id!r} does not sign {files.key}: {name} is a signature of other files for "
+                    f"version {version.version} of {version.name}, with SHA-256 {before.sha256[:12]}..., and this is "
+                    f"{seal.sha256[:12]}.... Where the model was deleted in MLflow and made anew, delete {name}, and "
+                    "clear the task"
+                )
+            if there is not None and before is not None and replace(before, signed_for=seal.signed_for) == seal:
                 return there
             await put_async(store, name, envelope)
             return envelope
 
         with store_errors(deployment.store, f"task {self.task_id!r} cannot sign the version"):
             store = store_of(deployment)
+            if not files.key.startswith(f"{version.place}/") or asyncio.run(read_artifact(store, files)) is None:
+                raise self._not_ours(version, f"names {files.key} as its files, which is not what register wrote")
             signature = asyncio.run(put())
         login = login_of("release", deployment)
         asked(
@@ -92,10 +114,9 @@ class RegisterOperator(TransitionOperator):
         )
 
 
-def _says(envelope: bytes, seal: PackageSeal, trusted: list[str]) -> bool:
-    """Whether it is a trusted signature of the same files, for whichever run it was made."""
+def _unsealed(envelope: bytes, trusted: list[str]) -> PackageSeal | None:
+    """Return what a trusted key has signed; None where none has."""
     try:
-        found = PackageSeal.unsealed(envelope, trusted)
+        return PackageSeal.unsealed(envelope, trusted)
     except EnvelopeError:
-        return False
-    return replace(found, signed_for=seal.signed_for) == seal
+        return None

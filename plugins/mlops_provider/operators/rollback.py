@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import AssetAlias
 
-from mlops.contract.refs import ModelVersionRef, Ref
+from mlops.contract.refs import ModelVersionRef, Ref, RefError
 from mlops.contract.section import Section
+from mlops.contract.stages import PRODUCTION, reason_of
 from mlops.signing.seals import ENTRY
 from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.links import ModelLink, model_url
+from mlops_provider.operator_keys import ROLLBACK
 from mlops_provider.operators.approve import everybody_is_admin
 from mlops_provider.operators.champion import champion_of, why_not_champion
 from mlops_provider.operators.promote import move
@@ -21,11 +26,11 @@ from mlops_provider.telemetry import tell_production
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from obstore.store import ObjectStore
 
-ROLLBACK: Final = "rollback"
-"""The DAG that takes the deployment's own models back, and its task; a team's DAG has the team's prefix before it."""
 TAKEN_BACK = "taken_back"
 """In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
+_ENTRY: Final = re.compile(r".*/\d{12}\.json")
 
 
 class RollbackOperator(TransitionOperator):
@@ -39,7 +44,7 @@ class RollbackOperator(TransitionOperator):
     :param model: registered model (templated)
     :param why: for the audit trail (templated)
     :param champion: number of the version to take back (templated): where another one is in production by then, nothing
-        happens and the task fails. Empty: the one that is in production when the task begins.
+        happens and the task fails. Empty: the one that was in production when the run was asked for; likewise.
     """
 
     step = "promote"
@@ -57,15 +62,46 @@ class RollbackOperator(TransitionOperator):
         self.outlets = [*self.outlets, self.asset]
 
     def execute(self, context: Context) -> dict[str, Any]:
-        if not self.why.strip():
-            raise StepFailedError(f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why= is empty")
+        self._reason()
         self._check_person(context["dag_run"].triggering_user_name or "", self._deployment())
-        self.run_id = context["run_id"]
-        self.upstream = context["task_state_store"].get(TAKEN_BACK)
+        self._go_on(context)
         if self.upstream is None:
             self.upstream = self.patience(context).with_work(lambda: self._champion(self._deployment())).to_wire()
             context["task_state_store"].set(TAKEN_BACK, self.upstream)
+        asked_at = context["dag_run"].run_after
+        self.patience(context).with_work(lambda: self._check_taken_back(asked_at, self._deployment()))
         return super().execute(context)
+
+    def resume(self, context: Context, event: Mapping[str, Any], launcher: str, waited: float = 0.0) -> dict[str, Any]:
+        self._go_on(context)
+        return super().resume(context, event, launcher, waited)
+
+    def _go_on(self, context: Context) -> None:
+        """Take over what an earlier try of the run has found."""
+        self.run_id = context["run_id"]
+        self.upstream = context["task_state_store"].get(TAKEN_BACK)
+
+    def check_own(self, ref: Ref) -> None:
+        # The champion comes from the registry, and has no place: whichever pipeline made it.
+        assert isinstance(ref, ModelVersionRef)
+        if ref.name != self.model:
+            raise StepFailedError(
+                f"task {self.task_id!r}: the champion that its state names is version {ref.version} of {ref.name!r}, "
+                f"and it takes back {self.model!r}: trigger a new run"
+            )
+
+    def check_made(self, made: ModelVersionRef, deployment: Deployment) -> None:
+        if made.name != self.model:
+            raise self._not_ours(made, f"is not about {self.model}")
+
+    def _reason(self) -> str:
+        """:raises StepFailedError: where nobody has given one"""
+        try:
+            return reason_of(self.why)
+        except ValueError as error:
+            raise StepFailedError(
+                f"task {self.task_id!r}: a rollback of {self.model!r} needs a reason, why: {error}"
+            ) from error
 
     def _check_person(self, person: str, deployment: Deployment) -> None:
         """:raises StepFailedError: where the model is another team's, or the person none of the team's approvers"""
@@ -77,7 +113,7 @@ class RollbackOperator(TransitionOperator):
                 raise StepFailedError(f"task {self.task_id!r}: {why}")
 
     def config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return move("rollback", why=self.why, request=self.run_id)
+        return move("rollback", why=self._reason(), request=self.run_id)
 
     def succeeded(self, ref: Ref, context: Context, deployment: Deployment) -> None:
         version = ref.ancestor(ModelVersionRef)
@@ -90,7 +126,7 @@ class RollbackOperator(TransitionOperator):
         tell_production(version)
         person = context["dag_run"].triggering_user_name or "Somebody"
         again = f"Version {version.version} of {version.name} is in production again."
-        self.say(f"{again} {person} says: {self.why}", context)
+        self.say(f"{again} {person} says: {self._reason()}", context)
         context["outlet_events"][self.asset].add(model_asset(version.name), extra=event_extra(ref))
 
     def _champion(self, deployment: Deployment) -> ModelVersionRef:
@@ -104,6 +140,46 @@ class RollbackOperator(TransitionOperator):
             raise self._other(champion)
         return champion
 
+    def _check_taken_back(self, asked_at: datetime, deployment: Deployment) -> None:
+        """
+        Check what is to be taken back, also where it comes from the task's state, which can be edited.
+
+        A run that waited, or was cleared weeks later, must not take back what others have put into production since.
+
+        :param asked_at: when the run was asked for
+        :raises StepFailedError: where it is not what was asked for
+        """
+        from mlops_provider.connections import store_of
+        from mlops_provider.patience import store_errors
+
+        try:
+            found = ModelVersionRef.from_wire(self.upstream)
+        except RefError as error:
+            raise StepFailedError(
+                f"task {self.task_id!r}: {TAKEN_BACK!r} in its state is no version: {error}. Trigger a new run"
+            ) from error
+        self.check_own(found)
+        if self.champion:
+            if found.version != self.champion:
+                raise self._other(found)
+            return
+        with store_errors(deployment.store, f"task {self.task_id!r} cannot read the audit trail"):
+            try:
+                then = asyncio.run(champion_at(store_of(deployment), self.model, asked_at))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise StepFailedError(
+                    f"task {self.task_id!r}: the audit trail of {self.model!r} is damaged ({error!r}): see "
+                    f"mlops audit verify {self.model}"
+                ) from error
+        if found.version != then:
+            was = "none" if then is None else f"version {then}"
+            raise StepFailedError(
+                f"task {self.task_id!r}: version {found.version} of {self.model} was found in production, and {was} "
+                f"was when this rollback was asked for, at {asked_at:%Y-%m-%d %H:%M:%S} UTC: nothing is done. Who "
+                f"changed it, and why: mlops models history {self.model}. To take version {found.version} back, "
+                f"trigger the DAG again with champion {found.version}"
+            )
+
     def _other(self, champion: ModelVersionRef) -> StepFailedError:
         return StepFailedError(f"task {self.task_id!r}: {other_champion(self.model, self.champion, champion.version)}")
 
@@ -114,6 +190,26 @@ def other_champion(model: str, asked: str, champion: str) -> str:
         f"version {champion} of {model} is in production, not version {asked}, which was to be taken back: nothing is "
         f"done. Who changed it, and why: mlops models history {model}"
     )
+
+
+async def champion_at(store: ObjectStore, model: str, moment: datetime) -> str | None:
+    """
+    Return the version that was in production at a moment, by the audit trail; None where none was.
+
+    :raises ValueError: where an entry is damaged; others that reading it raises as well
+    """
+    import obstore
+
+    from mlops_provider.committed import read_json
+
+    paths = [entry["path"] async for page in obstore.list(store, f"models/{model}/audit") for entry in page]
+    for path in sorted(filter(_ENTRY.fullmatch, paths), reverse=True):
+        entry = await read_json(store, path)
+        if entry is not None and datetime.fromisoformat(entry["at"]) <= moment:
+            live = entry["stages"]["live"]
+            found = [version for version, each in live.items() if each["stage"] == PRODUCTION]
+            return max(found, key=int, default=None)
+    return None
 
 
 def rollback_dag_id(model: str) -> str:

@@ -364,6 +364,19 @@ def test_a_rollback_is_one_run_of_the_dag_however_often_it_is_sent(world: World)
     assert [dag_id for dag_id, _ in world.runs] == ["rollback"]
 
 
+def test_a_rollback_takes_back_what_is_in_production_when_it_is_asked_for(world: World) -> None:
+    """Broken: of two who ask at once, the second takes back what the first has just put into production."""
+    world.champion = 3
+    world.trail(former=["1", "2"])
+    key = {"Idempotency-Key": "one"}
+    first = world.ask("POST", ROLLBACK, {"why": "late flights"}, **key)
+    assert (first[0], first[1]["asked"]) == (202, {"model": MODEL, "why": "late flights", "champion": "3"})
+    world.champion = 2
+    assert world.ask("POST", ROLLBACK, {"why": "late flights"}, **key) == (200, first[1]), "it is the same request"
+    assert world.ask("POST", ROLLBACK, {"why": "late flights", "champion": "2"}, **key)[0] == 422
+    assert world.ask("POST", ROLLBACK, {"why": "late flights"})[1]["asked"]["champion"] == "2"
+
+
 def test_a_rollback_that_would_do_nothing_is_refused_before_it_runs(world: World) -> None:
     asked = {"why": "complaints"}
     assert world.ask("POST", ROLLBACK, asked) == (

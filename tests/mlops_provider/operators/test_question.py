@@ -72,6 +72,20 @@ def test_as_many_people_agree_as_are_asked_for(asked: Any) -> None:
     assert both.verdict([both.decision(event(both, None, option=1))]) is False
 
 
+def test_a_yes_counts_as_long_as_its_person_is_an_approver(asked: Any) -> None:
+    """Broken: of two people who must agree, one has left, and the version goes into production by one yes."""
+    before = asked(approvers=["vera", "otto"], minimum=2)
+    left, stays = before.decision(event(before, "3", "vera")), before.decision(event(before, "otto"))
+    today = asked(approvers=["otto", "7"], minimum=2)
+    assert before.verdict([left, stays]) is True
+    assert today.verdict([left, stays]) is None
+    assert today.verdict([left, stays, today.decision(event(today, "7"))]) is True
+    assert today.verdict([before.decision(event(before, "vera", option=1)), stays]) is False, "a rejection stands"
+    everybody = asked(approvers=["otto", "7"], minimum=2, with_names=False)
+    assert everybody.verdict([left, stays]) is True, "where nobody logs in nobody is known by name"
+    assert today.verdict([today.decision(event(today, None))]) is True, "nobody's answer stands for all"
+
+
 def test_where_nobody_logs_in_anybody_may_answer(asked: Any) -> None:
     open_to_all = asked(with_names=False, started_by="Anonymous")
     assert open_to_all.refusal(event(open_to_all, "Anonymous"), []) is None
@@ -106,6 +120,49 @@ def test_the_question_says_where_nobody_has_reviewed_the_schema(version_ref: Mod
     validation["artifacts"]["schema"] = {"key": "schema.pbtxt", "sha256": "5" * 64, "num_bytes": 9}
     proposed = question_about(ModelVersionRef.from_wire(wire), asked().approval, "p/night/approve/-1/2")
     assert "**Nobody has reviewed what its data must look like**" in proposed.body
+
+
+HIDING = "better\n\n<!--\n\x1b[2J| x |\n\n[a](javascript:x) _b_ **c** `d &lt; auc_at_10"
+
+
+def test_text_of_an_evaluation_hides_nothing_in_the_form(version_ref: ModelVersionRef, asked: Any) -> None:
+    """Broken: code that is to be judged, or a value of its data, hides from the approvers what they are warned of."""
+    from markdown_it import MarkdownIt
+
+    wire = version_ref.to_wire()
+    wire["parent"]["reason"] = HIDING
+    wire["parent"]["champion"] = HIDING
+    wire["parent"]["metrics"] = {f"candidate.auc{HIDING}": 0.5}
+    wire["parent"]["metrics"] |= {f"candidate.auc{HIDING}.{limit}": 0.5 for limit in ("low", "high")}
+    wire["parent"]["artifacts"]["report"] = {"key": "a) <!-- b.html", "sha256": "5" * 64, "num_bytes": 9}
+    validation = wire
+    while validation["kind"] != "validation":
+        validation = validation["parent"]
+    validation["artifacts"]["schema"] = {"key": "schema.pbtxt", "sha256": "5" * 64, "num_bytes": 9}
+    ref = ModelVersionRef.from_wire(wire)
+    body = question_about(ref, asked().approval, "p/night/approve/-1/2").body
+    assert body.startswith("**Nobody has reviewed")
+    assert "\x1b" not in body
+
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(body)
+    inline = [child for token in tokens for child in token.children or ()]
+    assert {token.type for token in tokens if "html" in token.type} == set()
+    assert {child.type for child in inline} == {"text", "strong_open", "strong_close", "link_open", "link_close"}
+    assert [child.attrs["href"] for child in inline if child.type == "link_open"] == [
+        "/mlops/reports/a%29%20%3C%21--%20b.html"
+    ]
+    shown = "".join(child.content for child in inline)
+    said = " ".join("".join(letter if letter.isprintable() else " " for letter in HIDING).split())
+    assert shown.count(said) == 3
+    assert "auc_at_10" in body, "plain text stays readable"
+    assert f"SHA-256 {ref.parent.digest()}" in shown
+
+
+def test_the_reason_of_an_answer_is_one_printable_line(asked: Any) -> None:
+    """Broken: an approver's reason rewrites what `mlops models history` shows of other entries."""
+    given = event(asked(), "vera") | {"params_input": {"why": " good\x1b[1A\x1b[2K\n  enough "}}
+    assert asked().decision(given).why == "good [1A [2K enough"
+    assert asked().decision(given | {"params_input": None}).why == ""
 
 
 def test_the_record_is_read_as_it_was_written(asked: Any) -> None:

@@ -17,7 +17,13 @@ from mlops.contract.step import BadConfigError, StepError
 from mlops.registry.audit import AuditError
 from mlops.registry.consent import ApprovalMissingError
 from mlops.registry.promotion import Promotion
-from mlops.registry.stages import CanaryBusyError, ChampionChangedError, TakenBackError
+from mlops.registry.stages import (
+    CanaryBusyError,
+    CanaryMissingError,
+    CanaryNotOverError,
+    ChampionChangedError,
+    TakenBackError,
+)
 from mlops.registry.transitions import AliasMovedError, Author
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
@@ -147,6 +153,20 @@ def test_an_approval_that_is_asked_for_is_needed(promotion: Promotion, new_versi
     version = new_version()
     with pytest.raises(ApprovalMissingError, match="waits for an approval"):
         promotion.promote(version, BY, judged_against=None, consent=consent_to(promotion, version))
+
+
+def test_a_canary_that_is_asked_for_cannot_be_skipped(promotion: Promotion, new_version: NewVersion) -> None:
+    """Broken: who marks the canary's task as success puts a version into production that no request has been sent."""
+    version = new_version()
+    with pytest.raises(CanaryMissingError, match=f"version {version} of .* is in staging, and its pipeline promotes"):
+        promotion.promote(version, BY, judged_against=None, canary_minutes=1)
+    promotion.canary(version, BY)
+    with pytest.raises(CanaryNotOverError, match=r"for 0\.\d of 1 minutes: wait until"):
+        promotion.promote(version, BY, judged_against=None, canary_minutes=1)
+    assert CanaryNotOverError.retryable, "clocks of two machines differ"
+    assert promotion.promote(version, BY, judged_against=None, canary_minutes=1e-6).stages.champion == version
+    again = promotion.promote(version, BY, judged_against=None, canary_minutes=1)
+    assert again.stages.champion == version, "a retry finds it done"
 
 
 def test_one_canary_at_a_time(promotion: Promotion, new_version: NewVersion) -> None:

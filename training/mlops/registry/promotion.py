@@ -17,6 +17,7 @@ from mlops.registry.stages import (
     approved,
     archived,
     canaried,
+    check_canary,
     former_champion,
     promoted,
     retired,
@@ -56,11 +57,12 @@ class Promotion:
         """Put a new version into staging, once: if it has been in a stage before, nothing happens."""
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
-            if version in stages.live or STAGE_TAG in self.registry.tags_of(version):
-                return None
-            return version, staged(stages, version, at=at, report=report)
+            return None if version in stages.live else (version, staged(stages, version, at=at, report=report))
 
-        return self.transitions.move("register", by, decide)
+        def is_done() -> bool:
+            return STAGE_TAG in self.registry.tags_of(version)
+
+        return self.transitions.move("register", by, decide, is_done=is_done)
 
     def approve(self, version: str, by: Author, *, approver: str, decisions: Sequence[str] = ()) -> Entry:
         """
@@ -89,14 +91,25 @@ class Promotion:
 
         return self.transitions.move("canary", by, decide)
 
-    def promote(self, version: str, by: Author, *, judged_against: str | None, consent: Consent | None = None) -> Entry:
+    def promote(
+        self,
+        version: str,
+        by: Author,
+        *,
+        judged_against: str | None,
+        consent: Consent | None = None,
+        canary_minutes: float | None = None,
+    ) -> Entry:
         """
         Put a version into production, if that is still as it was when the version was judged.
 
         :param judged_against: the champion of its evaluation; None where there was none
         :param consent: the approvals that it needs; None: no approval
+        :param canary_minutes: how long it must have been the canary; None: it need not have been
         :raises ChampionChangedError: where another model has been put into production since
         :raises TakenBackError: where somebody archived it
+        :raises CanaryMissingError: where it is not the canary
+        :raises CanaryNotOverError: where it has not been that for long enough
         """
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
@@ -106,6 +119,8 @@ class Promotion:
             self._check_live(stages, version)
             if consent is not None:
                 consent.check(stages.live[version])
+            if canary_minutes is not None:
+                check_canary(self.registry.name, version, stages.live[version], minutes=canary_minutes, at=at)
             return version, promoted(stages, version, at=at)
 
         return self.transitions.move("promote", by, decide)
@@ -171,13 +186,16 @@ class Promotion:
         """
 
         def decide(stages: Stages, at: str) -> tuple[str, Stages] | None:
-            found, applied = ours(self.registry.aliases()), self.trail.last_applied()
+            found, trusted = ours(self.registry.aliases()), self.transitions.trusted
+            applied = self.trail.last_applied(trusted)
             before = applied.stages if applied else Stages()
             # A version of the same number may be another one, where the whole model was deleted and made anew.
             known = [str(version.version) for version in self.registry.versions() if STAGE_TAG in version.tags]
             after = adopted(before, found, known=known, at=at)
             version = after.champion or before.champion or max({**before.live, **after.live}, key=int, default=None)
-            return None if version is None or found == stages.aliases else (version, after)
+            # An entry that nobody has signed says more than which aliases there are.
+            is_recorded = found == stages.aliases and (not trusted or applied == self.trail.last())
+            return None if version is None or is_recorded else (version, after)
 
         return self.transitions.move("adopt", by, decide, settle=self.trail.last)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self
+from datetime import datetime
+from typing import Any, Self
 
-from mlops.contract.stages import ALIASES, ARCHIVED, CANARY, PRODUCTION, STAGING
+from mlops.contract.stages import ALIASES, ARCHIVED, CANARY, MOST_FORMER, PRODUCTION, STAGING
 from mlops.contract.step import BadConfigError, BadDataError, StepError
-
-MOST_FORMER: Final = 20
-"""Former champions that are kept, hence most rollbacks in a row; each entry of the audit trail holds the list."""
 
 
 class ChampionChangedError(BadDataError):
@@ -23,6 +21,14 @@ class TakenBackError(BadDataError):
 
 class CanaryBusyError(StepError):
     """Another version is the canary just now."""
+
+
+class CanaryMissingError(BadConfigError):
+    """The pipeline asks for a canary, and the version is none."""
+
+
+class CanaryNotOverError(StepError):
+    """The version has not been the canary for as long as the pipeline asks for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,27 @@ def canaried(stages: Stages, version: str, *, at: str) -> Stages:
             f"back with `mlops models archive NAME {other} --why ...`"
         )
     return stages.with_(version, replace(stages.live[version], stage=CANARY, since=at))
+
+
+def check_canary(model: str, version: str, live: Live, *, minutes: float, at: str) -> None:
+    """
+    Check that a version has been the canary for so long.
+
+    :param at: time of the check, ISO 8601, UTC
+    :raises CanaryMissingError: if it is in another stage
+    :raises CanaryNotOverError: if it has not been the canary for so many minutes
+    """
+    if live.stage != CANARY:
+        raise CanaryMissingError(
+            f"version {version} of {model} is in {live.stage}, and its pipeline promotes only what was its canary for "
+            f"{minutes:g} minutes: clear the task that makes it the canary, and wire promote to its output"
+        )
+    been = (datetime.fromisoformat(at) - datetime.fromisoformat(live.since)).total_seconds() / 60
+    if been < minutes:
+        raise CanaryNotOverError(
+            f"version {version} of {model} is the canary since {live.since}, for {max(been, 0):.1f} of {minutes:g} "
+            "minutes: wait until the task that watches it has judged it"
+        )
 
 
 def promoted(stages: Stages, version: str, *, at: str, report: str | None = None) -> Stages:

@@ -17,13 +17,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG
-from mlops.contract.step import BadConfigError, BadDataError
-from mlops.registry.audit import AuditTrail, Entry
+from mlops.contract.step import BadConfigError, BadDataError, StepError
+from mlops.registry.audit import AuditError, AuditTrail, Entry, UnsignedEntryError
 from mlops.registry.stages import Stages
 from mlops.tracking.model_registry import ModelRegistry
 
 GRACE_SECONDS: Final = 2.0
 """Seconds that a process has to apply an entry that it has just written, before another one does it in its place."""
+SIGNING_SECONDS: Final = 30.0
+"""
+Seconds to wait for the signature of an entry. Whoever made it signs it after the step has ended: in pods, once a worker
+has heard of that.
+"""
 
 ALL: Final = tuple(ALIASES.values())
 
@@ -53,17 +58,21 @@ class Transitions:
     registry: ModelRegistry
     trail: AuditTrail
     trusted: Sequence[str] = ()
-    """Public keys. If there are some, an entry of somebody else is carried out only if one of them signed it."""
+    """
+    Public keys. If there are some, an entry of somebody else is carried out, and decided on, only if one of them signed
+    it: who may write the store may write an entry, and the mark that it was applied.
+    """
 
     def settled(
         self, watched: Collection[str] = ALL, is_ours: Callable[[Entry], bool] = lambda _: False
     ) -> Entry | None:
         """
-        Return the newest entry, applied.
+        Return the newest entry, applied and signed.
 
         :param is_ours: function that says if an earlier try of this very transition wrote an entry
         :raises AliasMovedError: where one of these aliases does not fit it
-        :raises AuditError: if no trusted key has signed it
+        :raises UnsignedEntryError: if nobody has signed it within :data:`SIGNING_SECONDS`
+        :raises AuditError: if its signature does not hold
         """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
@@ -71,12 +80,13 @@ class Transitions:
             waited = time.monotonic() > deadline
             if entry is not None and not self.trail.is_applied(entry.number):
                 if waited:
-                    if self.trusted and not is_ours(entry):
-                        self.trail.check_signed(entry, self.trusted)
+                    self._wait_until_signed(entry, is_ours)
                     logger.info("completing entry %d of %s, which nobody has", entry.number, self.registry.name)
-                    entry = self._apply(entry)
+                    entry = self._apply(entry, is_ours=is_ours)
                     deadline = time.monotonic() + GRACE_SECONDS
             else:
+                if entry is not None:
+                    self._wait_until_signed(entry, is_ours)
                 found, wanted = self.registry.aliases(), entry.stages.aliases if entry else {}
                 if all(found.get(alias) == wanted.get(alias) for alias in watched):
                     return entry
@@ -92,25 +102,30 @@ class Transitions:
         *,
         settle: Callable[[], Entry | None] | None = None,
         watched: Collection[str] = ALL,
+        is_done: Callable[[], bool] = lambda: False,
     ) -> Entry:
         """
         Make a transition: write its entry, and move the aliases.
 
         :param settle: returns the entry to decide on, in place of the newest entry once it is applied
         :param watched: the aliases that have to be where the newest entry says, and are moved
+        :param is_done: function that says, from the registry as it is now, that nothing is to be done any more
         """
 
         def is_ours(entry: Entry) -> bool:
             if (entry.who, entry.action) != (by.who, action):
                 return False
             before = self.trail.read(entry.number - 1).stages if entry.number > 1 else Stages()
-            return decide(before, entry.at) == (entry.version, entry.stages)
+            try:
+                return decide(before, entry.at) == (entry.version, entry.stages)
+            except StepError:  # what is decided on now was not to be done then: the entry is about another version
+                return False
 
         while True:
             last = settle() if settle else self.settled(watched, is_ours)
             stages = last.stages if last else Stages()
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            decision = decide(stages, at)
+            decision = None if is_done() else decide(stages, at)
             if decision is None:
                 if last is None:
                     raise BadConfigError(f"model {self.registry.name!r} has no versions in any stage, and no aliases")
@@ -139,10 +154,34 @@ class Transitions:
                 logger.info(
                     "%s version %s: %s -> %s (%s)", entry.model, version, entry.from_stage, entry.to_stage, by.why
                 )
-                return self._apply(entry, watched)
+                return self._apply(entry, watched, is_ours)
 
-    def _apply(self, entry: Entry, aliases: Collection[str] = ALL) -> Entry:
-        """Set aliases and tags as an entry says, or as a newer one does by now."""
+    def _wait_until_signed(self, entry: Entry, is_ours: Callable[[Entry], bool]) -> None:
+        """
+        Wait until a trusted key has signed an entry, or the one before it where it is ours: what an earlier try has
+        written is signed once this one ends.
+
+        :raises UnsignedEntryError: if nobody has within :data:`SIGNING_SECONDS`
+        :raises AuditError: if a signature does not hold
+        """
+        deadline = time.monotonic() + SIGNING_SECONDS
+        while self.trusted:
+            try:
+                return self.trail.check_signed(entry, self.trusted)
+            except AuditError as error:
+                if is_ours(entry):
+                    if entry.number == 1:
+                        return
+                    entry = self.trail.read(entry.number - 1)
+                    continue
+                if not isinstance(error, UnsignedEntryError) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+
+    def _apply(
+        self, entry: Entry, aliases: Collection[str] = ALL, is_ours: Callable[[Entry], bool] = lambda _: False
+    ) -> Entry:
+        """Set aliases and tags as an entry says, or as a newer one that is signed does by now."""
         first = entry.number
         while True:
             found, wanted = self.registry.aliases(), entry.stages.aliases
@@ -165,6 +204,7 @@ class Transitions:
             if newest.number == entry.number:
                 return newest
             # Another process went on meanwhile: what was just set may be older than what it has set.
+            self._wait_until_signed(newest, is_ours)
             entry, aliases = newest, ALL
 
     def _set(self, alias: str, version: str) -> bool:

@@ -35,7 +35,11 @@ def run(context: StepContext) -> ModelVersionRef:
         case "promote":
             try:
                 promotion.promote(
-                    ref.version, by, judged_against=ref.parent.champion, consent=consent if config.approvals else None
+                    ref.version,
+                    by,
+                    judged_against=ref.parent.champion,
+                    consent=consent if config.approvals else None,
+                    canary_minutes=config.canary_minutes,
                 )
             except ChampionChangedError as error:
                 # A canary that cannot become the champion would be sent requests for ever.
