@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 WHY = {"why": Param("", type=["string", "null"], description="For the audit trail")}
+
+
+ASKED_AT = "asked_at"
+"""In the task's state: when the question was asked that waits for an answer."""
 
 
 class ApproveOperator(TransitionOperator):
@@ -160,7 +164,21 @@ class ApproveOperator(TransitionOperator):
         if is_told:  # now that there is something to answer; a killed try may tell people once more
             so_far = "".join(f"\nApproved by {found.by}; it takes {asked.approval.minimum}." for found in counted)
             tell(self.notify, incident_of("approval", context, question.subject + so_far, question.body), self.log)
-        raise TaskAwaitingInput(method_name="execute_complete", timeout=timedelta(hours=asked.approval.timeout_hours))
+        raise TaskAwaitingInput(method_name="execute_complete", timeout=self._time_left(asked, context, is_new=is_told))
+
+    def _time_left(self, asked: Asked, context: Context, *, is_new: bool) -> timedelta:
+        """
+        Return how long an answer is waited for.
+
+        :param is_new: False where an answer did not count: the question that is asked again ends when it would have
+        """
+        limit, now = timedelta(hours=asked.approval.timeout_hours), datetime.now(UTC)
+        begun = context["task_state_store"].get(ASKED_AT)
+        if is_new or begun is None:
+            context["task_state_store"].set(ASKED_AT, now.isoformat())
+            return limit
+        # Airflow takes no time that is over.
+        return max(datetime.fromisoformat(str(begun)) + limit - now, timedelta(seconds=1))
 
     def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:
         approved = asked.verdict(decisions)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +26,10 @@ from mlops_provider.exceptions import StepFailedError
 from mlops_provider.launchers.base import Outcome
 from mlops_provider.operators import register as register_module
 from mlops_provider.operators import transition
-from mlops_provider.operators.approve import ApproveOperator
+from mlops_provider.operators.approve import ASKED_AT, ApproveOperator
 from mlops_provider.operators.canary import CanaryOperator
 from mlops_provider.operators.promote import PromoteOperator
+from mlops_provider.operators.question import Asked as AskedApproval
 from mlops_provider.operators.question import question_about
 from mlops_provider.operators.register import RegisterOperator
 from mlops_provider.operators.rollback import RollbackOperator
@@ -335,3 +336,28 @@ def test_a_yes_of_somebody_who_is_no_approver_any_more_is_not_handed_on(
     assert approve.asked["why"] == "approved by otto and greta: good"
     assert [key.rpartition("-")[2] for key in approve.asked["decisions"]] == ["2.json", "3.json"]
     assert approve.approver == "otto and greta"
+
+
+class State(dict[str, Any]):
+    """As Airflow's state of a task."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def test_an_answer_that_does_not_count_gives_no_more_time(
+    operators: dict[str, TransitionOperator], version_ref: ModelVersionRef
+) -> None:
+    """Broken: who may not answer keeps a version waiting for ever, by answering once a day."""
+    operator, approval = operators["approve"], Approval(approvers=["vera"], timeout_hours=24)
+    assert isinstance(operator, ApproveOperator)
+    question = question_about(version_ref, approval, "p/night/approve/-1/1")
+    asked = AskedApproval(question=question, approval=approval, started_by="", with_names=True)
+    told = context() | {"task_state_store": State()}
+    assert operator._time_left(asked, told, is_new=True) == timedelta(hours=24)
+    begun = datetime.fromisoformat(told["task_state_store"][ASKED_AT])
+    told["task_state_store"][ASKED_AT] = (begun - timedelta(hours=23)).isoformat()
+    assert timedelta(minutes=59) < operator._time_left(asked, told, is_new=False) <= timedelta(hours=1)
+    told["task_state_store"][ASKED_AT] = (begun - timedelta(hours=25)).isoformat()
+    assert operator._time_left(asked, told, is_new=False) == timedelta(seconds=1)
+    assert operator._time_left(asked, told, is_new=True) == timedelta(hours=24), "another approver is asked"
