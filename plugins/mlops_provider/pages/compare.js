@@ -19,7 +19,7 @@ function Differences({ model, before, after }) {
       Box,
       { key: name, marginTop: 2 },
       h(Text, { fontWeight: "bold" }, name, isEqual && h(Text, { as: "span", fontWeight: "normal" }, `: equal, ${said}`)),
-      rows.length > 0 && h(Rows, { head: [`${name}: ${head[0]}`, ...head.slice(1)], rows }),
+      rows.length > 0 && h(Rows, { head, rows }),
       left > 0 && h(Text, null, `and ${left} more: mlops diff ${model}/${before} ${model}/${after}`),
       patch && h(Wide, { label: "Files of the recipe" }, h(Box, { as: "pre", fontSize: "xs" }, patch)),
     );

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from mlflow import MlflowClient
+
+from mlops.contract.rest import DifferencePart, TrainingDifference
+
+
+def parts_of(document: str) -> dict[str, DifferencePart]:
+    return {part.name: part for part in TrainingDifference.model_validate_json(document).parts}
 
 
 def test_each_part_that_differs_is_shown_and_the_others_are_said_to_be_equal(recipe: Any) -> None:
@@ -22,21 +27,22 @@ def test_each_part_that_differs_is_shown_and_the_others_are_said_to_be_equal(rec
     assert "data        equal: snapshot toy@" in done.stdout
     assert "environment equal: " in done.stdout
 
-    document = json.loads(recipe.mlops("diff", version, second.tracking_run, "--json").stdout)
-    assert [name for name, part in document.items() if name not in "ab" and part["equal"]] == ["data", "environment"]
-    assert document["parameters"]["differences"] == [{"what": "train.learning_rate", "a": "0.01", "b": "0.02"}]
-    assert {"commit", "patch of it", "files patched"} == {item["what"] for item in document["code"]["differences"]}
-    assert "validation ndcg@10" in {item["what"] for item in document["metrics"]["differences"]}
+    parts = parts_of(recipe.mlops("diff", version, second.tracking_run, "--json").stdout)
+    assert [name for name, part in parts.items() if part.is_equal] == ["data", "environment"]
+    (rate,) = parts["parameters"].differences
+    assert (rate.what, rate.before, rate.after) == ("train.learning_rate", "0.01", "0.02")
+    assert {"commit", "patch of it", "files patched"} == {each.what for each in parts["code"].differences}
+    assert "validation ndcg@10" in {each.what for each in parts["metrics"].differences}
 
 
 def test_other_data_is_told_by_days_and_rows(registered: Any) -> None:
     recipe, version = registered
     other = recipe.train(recipe.features("other", seed=1), key="other")
-    document = json.loads(recipe.mlops("diff", version, other.tracking_run, "--json").stdout)
-    whats = {item["what"] for item in document["data"]["differences"]}
+    parts = parts_of(recipe.mlops("diff", version, other.tracking_run, "--json").stdout)
+    whats = {each.what for each in parts["data"].differences}
     assert {"snapshot", "rows", "rows of 2013-01-09", "rows of 2013-01-16", "fitted state"} <= whats
-    assert document["parameters"]["equal"]
-    assert document["code"]["equal"]
+    assert parts["parameters"].is_equal
+    assert parts["code"].is_equal
 
 
 def test_a_model_does_not_differ_from_itself(registered: Any) -> None:

@@ -12,6 +12,7 @@ import toy_model
 from turns import by_turns, on_turn
 
 from mlops.contract.refs import CheckpointRef
+from mlops.contract.rest import TrainingDifference
 from mlops.contract.sections.train import Train
 from mlops.contract.step import connection_variable
 from mlops.store import Store
@@ -59,13 +60,14 @@ def test_a_tuned_model_is_identical_without_its_study(
         f"trial 0 of {studies[1].name} found learning_rate {studies[1].parameters['learning_rate']:.4g}" in done.stdout
     )
 
-    document = json.loads(there.mlops("diff", first, second, "--json").stdout)
-    found = {item["what"]: (item["a"], item["b"]) for item in document["parameters"]["differences"]}
+    document = TrainingDifference.model_validate_json(there.mlops("diff", first, second, "--json").stdout)
+    parts = {part.name: part for part in document.parts}
+    found = {each.what: (each.before, each.after) for each in parts["parameters"].differences}
     for name in ("learning_rate", "model_args.hidden"):
         values = tuple(str(study.parameters[name]) for study in studies)
         assert values[0] != values[1], "the studies found different settings"
         assert found[f"train.{name}"] == values
-    assert document["data"]["equal"]
+    assert parts["data"].is_equal
 
 
 @pytest.mark.parametrize(
