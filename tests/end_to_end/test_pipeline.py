@@ -25,7 +25,7 @@ from releases import answer, form
 from told_people import People, add_notify, people
 
 from mlops.client import Client, RefusedError
-from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef
+from mlops.contract.refs import CheckpointRef, DatasetRef, ModelVersionRef, ReportRef
 from mlops_provider.links import report_url
 from mlops_provider.local.stack import StackError, stack_settings
 from mlops_provider.why import explain
@@ -381,7 +381,7 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         assert airflow.client.wait("judging", run_id, NIGHT_SECONDS) == "success"
         assert client.ask_stage("judging", version.version).is_done
         assert "vera's last word" in airflow.client.run("judging", run_id)["note"], "a person's note stays"
-        _judge_weights(client, airflow, elsewhere, version)
+        _compare(client, airflow, _judge_weights(client, airflow, elsewhere, version))
     finally:
         client.close()
         path.unlink()
@@ -469,8 +469,41 @@ def _see_night(airflow: LiveAirflow, run_id: str, reason: str) -> None:
         keep(page, "model_1400_light")
 
 
-def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champion: ModelVersionRef) -> None:
-    """Those of the champion, as if they had been trained elsewhere: they are no better, and measured to be as good."""
+def _compare(client: Client, airflow: LiveAirflow, report: ReportRef) -> None:
+    """
+    The champion beside what was judged after it, by programs and on the page.
+
+    :param report: becomes version 2, as a night would have registered it whose gate lets it pass
+    """
+    (first,) = airflow.model_versions("judging")
+    tags = {tag["key"]: tag["value"] for tag in first["tags"]} | {"mlops.ref": json.dumps(report.to_wire())}
+    tags.pop("mlops.stage")
+    version = {
+        "name": "judging", "source": f"runs:/{first['run_id']}/model", "run_id": first["run_id"],
+        "tags": [{"key": key, "value": value} for key, value in tags.items()],
+    }  # fmt: skip
+    api = f"{airflow.stack.mlflow_url}/api/2.0/mlflow"
+    httpx.post(f"{api}/model-versions/create", json=version, auth=airflow.stack.mlflow_admin).raise_for_status()
+    found = client.compare_versions("judging", 2)
+    assert (found.before, found.after) == ("2", "1")
+    parts = {part.name: part for part in found.parts}
+    assert [name for name, part in parts.items() if part.is_equal] == ["data", "code", "environment"]
+    told = {each.what: (each.before, each.after) for each in parts["parameters"].differences}
+    assert told["train.epochs"] == ("0", "2")
+    with page_at(airflow, "/dags/judging/plugin/mlops-model") as page:
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("row", name=re.compile(r"^train\.epochs")).wait_for()
+        assert page.get_by_text("code: equal, commit").is_visible()
+        assert page.get_by_role("columnheader", name="version 1").first.is_visible()
+        keep(page, "compare_1400_light")
+
+
+def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champion: ModelVersionRef) -> ReportRef:
+    """
+    Those of the champion, as if they had been trained elsewhere: they are no better, and measured to be as good.
+
+    :return: how they were judged
+    """
     data = (airflow.stack.store / champion.ancestor(CheckpointRef).artifacts["weights"].key).read_bytes()
     (elsewhere / "weights.pt").write_bytes(data)
     with pytest.raises(
@@ -494,6 +527,7 @@ def _judge_weights(client: Client, airflow: LiveAirflow, elsewhere: Path, champi
     assert training.metrics["candidate.ndcg@10"] == training.metrics["champion.ndcg@10"], "it is the same model"
     taken = CheckpointRef.from_wire(airflow.client.xcom("judging", judged.id.partition("@")[2], "train"))
     assert taken.artifacts["weights"].sha256 == hashlib.sha256(data).hexdigest()
+    return ReportRef.from_wire(airflow.client.xcom("judging", judged.id.partition("@")[2], "evaluate"))
 
 
 def test_a_pipeline_without_approval_takes_no_experiment(airflow: LiveAirflow, first_night: str) -> None:
