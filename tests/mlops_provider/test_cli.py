@@ -255,13 +255,19 @@ def test_lint_tells_sound_pipelines_from_broken_ones(tmp_path: Path, capsys: pyt
     assert "train.epochs must be >= 0, got -1" in capsys.readouterr().out
 
 
-def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Broken: a recipe would rely on a module that the next release moves, and hear of it on the night after."""
-    home = tmp_path / "project"
-    for folder in ("dags", "include/flight_ranking"):
-        shutil.copytree(CHECKOUT / folder, home / folder)
+def project_of_one(folder: Path) -> Path:
+    """A project with the pipeline of :data:`PIPELINE` and its recipe."""
+    home = folder / "project"
+    for part in ("dags", "include/flight_ranking"):
+        shutil.copytree(CHECKOUT / part, home / part)
     for other in ("stdlib_lm", "flight_arrival", "digits"):
         (home / f"dags/{other}.pipeline.yaml").unlink()
+    return home
+
+
+def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: a recipe would rely on a module that the next release moves, and hear of it on the night after."""
+    home = project_of_one(tmp_path)
     assert main(["lint", "--home", str(home)]) == 0
     features = home / "include/flight_ranking/features.py"
     features.write_text(
@@ -282,11 +288,7 @@ def test_lint_names_imports_of_what_may_change(tmp_path: Path, capsys: pytest.Ca
 
 def test_lint_names_code_that_no_run_key_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Broken: a changed helper beside the recipe would change nothing that was made with the old one."""
-    home = tmp_path / "project"
-    for folder in ("dags", "include/flight_ranking"):
-        shutil.copytree(CHECKOUT / folder, home / folder)
-    for other in ("stdlib_lm", "flight_arrival", "digits"):
-        (home / f"dags/{other}.pipeline.yaml").unlink()
+    home = project_of_one(tmp_path)
     dataset = home / "include/flight_ranking/dataset.py"
     dataset.write_text(f"from ..common.helpers import K\n{dataset.read_text()}")
     assert main(["lint", "--home", str(home)]) == 1

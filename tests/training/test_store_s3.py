@@ -42,7 +42,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from mlops.registry.audit import AuditTrail, Entry
-from mlops.registry.stages import Stages
+from mlops.contract.stage_moves import Stages
 from mlops.store import Store
 from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.generation import Generation

@@ -29,9 +29,9 @@ from mlops.contract.rest import (
 from mlops.contract.section import NAME_PATTERN
 from mlops.contract.step import deprecation_key
 from mlops_provider.api.airflow import AirflowDep, readable_dags
-from mlops_provider.api.deployments import found_by_team, of_name
+from mlops_provider.api.deployments import found_by_team, of_name, stored
 from mlops_provider.api.problems import DOCUMENTED, Problem
-from mlops_provider.committed import DAMAGED, Committed, committed_below, read_artifact, read_committed, read_json
+from mlops_provider.committed import DAMAGED, Committed, committed_below, read_committed, read_json
 from mlops_provider.connections import store_of
 from mlops_provider.deployment import tenant_of_name
 from mlops_provider.gathering import gather
@@ -132,9 +132,7 @@ class Shelf:
 
     async def _manifest(self, place: str) -> Manifest:
         artifact = (await self._ref(place)).artifacts[MANIFEST]
-        data = await read_artifact(self.store, artifact)
-        if data is None:
-            raise Problem(500, f"{artifact.key} is damaged or gone: mlops store verify says what it affects")
+        data = await stored(self.store, artifact)
         try:
             return Manifest.from_json(data)
         except ValueError as error:  # of another release

@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
 
-from mlops_provider.api.problems import outage
+from mlops.contract.refs import Artifact
+from mlops_provider.api.problems import Problem, outage
+from mlops_provider.committed import read_artifact
 from mlops_provider.connections import login_of
 from mlops_provider.deployment import Deployment, tenant_of_name
 from mlops_provider.exceptions import StepFailedError
@@ -42,6 +45,18 @@ async def of_name(name: str, take: Callable[[Deployment], T]) -> T:
     :param take: in a thread, for it may read Airflow's connections
     """
     return await asyncio.to_thread(lambda: take(Deployment.load(tenant_of_name(name))))
+
+
+async def stored(store: ObjectStore, artifact: Artifact) -> bytes:
+    """
+    Read what a step has written.
+
+    :raises Problem: where it is gone, or is not what was written
+    """
+    data = await read_artifact(store, artifact)
+    if data is None:
+        raise Problem(500, f"{artifact.key} is damaged or gone: mlops store verify says what it affects")
+    return data
 
 
 async def found_by_team(

@@ -10,15 +10,14 @@ from fastapi import APIRouter, Query
 from obstore.store import ObjectStore
 from starlette.concurrency import run_in_threadpool
 
-from mlops.contract.refs import Artifact, CheckpointRef, RefError, ReportRef
+from mlops.contract.refs import CheckpointRef, RefError, ReportRef
 from mlops.contract.rest import TrainingDifference
 from mlops.contract.step import BadConfigError
 from mlops.contract.training_difference import ComparedTraining, differences, what_to_read
-from mlops_provider.api.deployments import of_name
+from mlops_provider.api.deployments import of_name, stored
 from mlops_provider.api.models import Name, RegistryDep, find_version, report_of, tags_of
 from mlops_provider.api.problems import DOCUMENTED, Problem
 from mlops_provider.api.rights import rights
-from mlops_provider.committed import read_artifact
 from mlops_provider.connections import store_of
 from mlops_provider.gathering import gather
 from mlops_provider.registry import PIPELINE_TAG
@@ -45,7 +44,7 @@ async def difference(
     reports = [report_of(each) for each in versions]
     store = await of_name(name, store_of)
     try:
-        one, other = [await _read(store, report) for report in reports]
+        one, other = await gather(lambda report: _read(store, report), reports)
     except (BadConfigError, RefError) as error:
         raise Problem(409, str(error)) from None
     # In a thread: files may be long.
@@ -58,11 +57,8 @@ async def difference(
 
 
 async def _read(store: ObjectStore, report: ReportRef) -> ComparedTraining:
-    async def read(artifact: Artifact) -> tuple[str, bytes]:
-        data = await read_artifact(store, artifact)
-        if data is None:
-            raise Problem(500, f"{artifact.key} is damaged or gone: mlops store verify says what it affects")
-        return artifact.key, data
-
     checkpoint = report.ancestor(CheckpointRef)
-    return ComparedTraining.of(checkpoint, report, dict(await gather(read, what_to_read(checkpoint))))
+    artifacts = what_to_read(checkpoint)
+    contents = await gather(lambda artifact: stored(store, artifact), artifacts)
+    keys = [artifact.key for artifact in artifacts]
+    return ComparedTraining.of(checkpoint, report, dict(zip(keys, contents, strict=True)))

@@ -182,14 +182,14 @@ class ApproveOperator(TransitionOperator):
 
     def _act_on(self, asked: Asked, decisions: list[Decision], context: Context) -> dict[str, Any]:
         approved = asked.verdict(decisions)
-        deciding = [found for found in decisions if found.approved == approved and asked.counts(found)]
+        counted = [(number, found) for number, found in enumerate(decisions, 1) if asked.counts(found)]
+        deciding = [found for _, found in counted if found.approved == approved]
         last = deciding[-1]
         nobody = f"nobody within {asked.approval.timeout_hours:g} h"
         people = nobody if last.person_id is None else " and ".join(found.by for found in deciding)
         said = f"{'approved' if approved else 'rejected'} by {people}"
         why = f"{said}: {last.why}" if last.why else said
-        numbered = [(number, found) for number, found in enumerate(decisions, 1) if asked.counts(found)]
-        keys = [decision_key(asked.question, number) for number, _ in numbered]
+        keys = [decision_key(asked.question, number) for number, _ in counted]
         self.approver = " and ".join(found.by for found in deciding) if approved else None
         self.asked = move(
             "approve" if approved else "archive",

@@ -10,7 +10,8 @@ from airflow.sdk import AssetAlias
 
 from mlops.contract.refs import ModelVersionRef, Ref, RefError
 from mlops.contract.section import Section
-from mlops.contract.stages import PRODUCTION, reason_of
+from mlops.contract.stage_moves import Stages
+from mlops.contract.stages import reason_of
 from mlops.signing.seals import ENTRY
 from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
@@ -206,9 +207,7 @@ async def champion_at(store: ObjectStore, model: str, moment: datetime) -> str |
     for path in sorted(filter(_ENTRY.fullmatch, paths), reverse=True):
         entry = await read_json(store, path)
         if entry is not None and datetime.fromisoformat(entry["at"]) <= moment:
-            live = entry["stages"]["live"]
-            found = [version for version, each in live.items() if each["stage"] == PRODUCTION]
-            return max(found, key=int, default=None)
+            return Stages.from_wire(entry["stages"]).champion
     return None
 
 

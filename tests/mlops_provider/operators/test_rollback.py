@@ -34,7 +34,8 @@ class World:
     def promoted(self, version: str, at: datetime) -> None:
         self.numbers += 1
         self.champion = dataclasses.replace(self.version, version=version)
-        live = {version: {"stage": "production"}, "99": {"stage": "staging"}}
+        since = at.isoformat()
+        live = {version: {"stage": "production", "since": since}, "99": {"stage": "staging", "since": since}}
         path = self.folder / entry_key(self.version.name, self.numbers)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"at": at.isoformat(), "stages": {"live": live, "former": []}}))

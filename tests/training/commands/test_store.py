@@ -24,9 +24,9 @@ from mlops.contract.refs import (
     ValidationRef,
     canonical_json,
 )
+from mlops.contract.stage_moves import Live, Stages
 from mlops.contract.step import python_path
 from mlops.registry.audit import AuditTrail, Entry
-from mlops.registry.stages import Live, Stages
 from mlops.store import Store
 
 CHECKOUT = Path(__file__).parents[3]

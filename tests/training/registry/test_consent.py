@@ -13,8 +13,8 @@ from committed_refs import chain
 from signed_decisions import FOREIGN, KEY, TRUSTED, decision, flipped, record
 
 from mlops.contract.refs import ModelVersionRef
+from mlops.contract.stage_moves import Live
 from mlops.registry.consent import ApprovalMissingError, Consent, ForgedDecisionError
-from mlops.registry.stages import Live
 from mlops.store import Store
 
 VERSION = chain()[ModelVersionRef]

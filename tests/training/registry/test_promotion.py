@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import requests
 
-from mlops.contract.step import BadConfigError, StepError
-from mlops.registry.audit import AuditError
-from mlops.registry.consent import ApprovalMissingError
-from mlops.registry.promotion import Promotion
-from mlops.registry.stages import (
+from mlops.contract.stage_moves import (
     CanaryBusyError,
     CanaryMissingError,
     CanaryNotOverError,
     ChampionChangedError,
     TakenBackError,
 )
+from mlops.contract.step import BadConfigError, StepError
+from mlops.registry.audit import AuditError
+from mlops.registry.consent import ApprovalMissingError
+from mlops.registry.promotion import Promotion
 from mlops.registry.transitions import AliasMovedError, Author
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry

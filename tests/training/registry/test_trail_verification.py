@@ -16,10 +16,10 @@ import pytest
 from signed_decisions import FOREIGN, KEY, TRUSTED, flipped
 
 from mlops.commands.signing import sign_entry
+from mlops.contract.stage_moves import archived, promoted, rolled_back
 from mlops.registry import transitions
 from mlops.registry.audit import AuditError, AuditTrail, Entry, UnsignedEntryError
 from mlops.registry.promotion import Promotion
-from mlops.registry.stages import archived, promoted, rolled_back
 from mlops.registry.trail_verification import Anchor, Finding, TrailCheck
 from mlops.registry.transitions import Author
 from mlops.signing.seals import Seal, entry_key, seal_key

@@ -178,6 +178,17 @@ def test_a_recipe_brings_its_own(project: Any, toy_checkpoint: Any, judged: Any,
     assert judged(checkpoint, "first", "rmse").metrics["rmse"] > 0
 
 
+def failed(project: Any, features: FeaturesRef, run_step: Any, before: str, after: str) -> Failure:
+    """The failure of a training by somebody's own learner, with another text in place of one in its code."""
+    own = OWN.replace(before, after)
+    assert own != OWN
+    (project.home / "include/toy/learner.py").write_text(own)
+    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", CASES["mse"])
+    failure = run_step(project, project.step_input("train", train, features))
+    assert isinstance(failure, Failure), failure
+    return failure
+
+
 @pytest.mark.parametrize(
     ("loss", "shown"), [("float('nan')", "nan"), ("float('inf')", "inf")], ids=["not a number", "infinite"]
 )
@@ -185,12 +196,7 @@ def test_a_loss_that_is_not_finite_names_learner_and_objective(
     project: Any, toy_features: FeaturesRef, run_step: Any, loss: str, shown: str
 ) -> None:
     """Broken: the training died as it was saved, of a message about JSON, and each retry learnt it all again."""
-    own = OWN.replace("abs(mean - model.value)", loss)
-    assert own != OWN
-    (project.home / "include/toy/learner.py").write_text(own)
-    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", CASES["mse"])
-    failure = run_step(project, project.step_input("train", train, toy_features))
-    assert isinstance(failure, Failure), failure
+    failure = failed(project, toy_features, run_step, "abs(mean - model.value)", loss)
     assert f"learner 'include.toy.learner:TOWARDS_THE_MEAN' returned the loss {shown} in epoch 1" in failure.message
     assert "objective 'regression'" in failure.message
     assert not failure.retryable
@@ -217,12 +223,7 @@ def test_predictions_of_another_shape_name_the_learner(
     project: Any, toy_features: FeaturesRef, run_step: Any, predicted: str, shape: str
 ) -> None:
     """Broken: the largest of one column is always the first, and accuracy would measure a model that says class 0."""
-    own = OWN.replace("np.full(table.num_rows, self.value, np.float32)", predicted)
-    assert own != OWN
-    (project.home / "include/toy/learner.py").write_text(own)
-    train = toy_model.train_by("include.toy.learner:TOWARDS_THE_MEAN", CASES["mse"])
-    failure = run_step(project, project.step_input("train", train, toy_features))
-    assert isinstance(failure, Failure), failure
+    failure = failed(project, toy_features, run_step, "np.full(table.num_rows, self.value, np.float32)", predicted)
     told = "learner 'include.toy.learner:TOWARDS_THE_MEAN' predicted an array of shape"
     assert told in failure.message
     assert "one number per row is needed" in failure.message

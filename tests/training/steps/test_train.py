@@ -273,6 +273,46 @@ def test_what_a_recipe_brings_of_its_own_is_used(
     assert run.data.metrics["validation_mean_score"] == history[0]["further_metrics"]["mean_score"]
 
 
+NORMED = """
+
+def build_normed(config):
+    hidden = nn.Linear(config.num_features, config.hidden)
+    return nn.Sequential(hidden, nn.BatchNorm1d(config.hidden), nn.Linear(config.hidden, 1), nn.Flatten(-2))
+"""
+
+
+@pytest.mark.parametrize(("processes", "left"), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.gang
+def test_a_batch_norm_trains_whatever_is_left_for_the_last_step(
+    project: Any, binary_features: FeaturesRef, config: Any, processes: int, left: int
+) -> None:
+    """Broken: on one night in 32 the training ends in the last step of its first epoch."""
+    num_rows = binary_features.num_samples["train"]
+    global_batch = next(size for size in range(64, num_rows) if num_rows % size == left)
+    started = project.start(normed(project, binary_features, config, processes, global_batch), processes=processes)
+    assert isinstance(started.result(), CheckpointRef), started.log
+
+
+@pytest.mark.gang
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_batch_norm_over_single_rows_is_refused(
+    project: Any, binary_features: FeaturesRef, config: Any, processes: int
+) -> None:
+    document = normed(project, binary_features, config, processes, global_batch=processes)
+    failure = project.start(document, processes=processes).result()
+    assert isinstance(failure, Failure), failure
+    assert not failure.retryable
+    assert "a batch norm cannot learn from a forward pass over one sample: give each process two" in failure.message
+
+
+def normed(project: Any, features: FeaturesRef, config: Any, processes: int, global_batch: int) -> Any:
+    model = project.home / "include/toy/model.py"
+    model.write_text(model.read_text() + NORMED)
+    settings = {"model": "include.toy.model:build_normed", "objective": "binary", "metric": "auc", "epochs": 1}
+    section = config(**settings, processes=processes, global_batch=global_batch)
+    return project.step_input("train", section, features)
+
+
 def test_the_epoch_of_the_lowest_loss_is_the_best(
     project: Any, binary_features: FeaturesRef, run_step: Any, config: Any
 ) -> None:

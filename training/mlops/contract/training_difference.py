@@ -36,7 +36,7 @@ def what_to_read(checkpoint: CheckpointRef) -> list[Artifact]:
 
     :raises BadConfigError: where a release made it that did not keep all of them
     """
-    return [_artifact(ref, name) for ref, name in _needed(checkpoint)]
+    return [kept_artifact(ref, name) for ref, name in _needed(checkpoint)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class ComparedTraining:
         :param objects: bytes of :func:`what_to_read`, by key
         :raises BadConfigError: where another release made its snapshot
         """
-        content = {(type(ref), name): objects[_artifact(ref, name).key] for ref, name in _needed(checkpoint)}
+        content = {(type(ref), name): objects[kept_artifact(ref, name).key] for ref, name in _needed(checkpoint)}
         trained, featured = (
             StepInput.load(content[kind, INPUT].decode()).config for kind in (CheckpointRef, FeaturesRef)
         )
@@ -104,7 +104,12 @@ def _needed(checkpoint: CheckpointRef) -> Iterator[tuple[Ref, str]]:
         yield from ((ref, name) for name in names)
 
 
-def _artifact(ref: Ref, name: str) -> Artifact:
+def kept_artifact(ref: Ref, name: str) -> Artifact:
+    """
+    Return an artifact that it takes to make a result again.
+
+    :raises BadConfigError: where an earlier release made the result, which did not keep it
+    """
     if name not in ref.artifacts:
         raise BadConfigError(
             f"{ref.place} holds no {name}: an earlier release made it, which did not keep what it takes to make it "

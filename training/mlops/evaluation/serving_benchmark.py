@@ -19,8 +19,6 @@ from mlops.predictor.predictor import Predictor
 from mlops.predictor.scored import Scored
 
 NUM_REQUESTS: Final = 300
-NUM_WARM_UP: Final = 20
-"""Number of requests that are not measured: the first ones load and compile."""
 NUM_ALONE: Final = 64
 """Number of requests whose answers are compared with those of evaluation."""
 NUM_ODD: Final = 8
@@ -85,12 +83,12 @@ def measure_serving(model: Predictor, rows: pl.DataFrame, scored: Scored) -> Ser
     picked = np.linspace(0, len(offsets) - 2, min(NUM_REQUESTS, len(offsets) - 1), dtype=np.int64)
     bounds = list(pairwise(offsets.tolist()))
     requests = [known[slice(*bounds[index])].to_dicts() for index in picked]
-    for request in requests[:NUM_WARM_UP]:
-        model.serve(request)
+    # Not measured: the first ones load and compile.
+    some, predicted = slice(None, None, max(1, len(requests) // NUM_ALONE)), scored.predictions.predicted
     _check_alone(
-        [model.serve(request) for request in requests[:: max(1, len(requests) // NUM_ALONE)]],
-        [scored.predictions.predicted[slice(*bounds[index])] for index in picked[:: max(1, len(picked) // NUM_ALONE)]],
-        spread=float(np.std(scored.predictions.predicted)),
+        [model.serve(request) for request in requests[some]],
+        [predicted[slice(*bounds[index])] for index in picked[some]],
+        spread=float(np.std(predicted)),
     )
     milliseconds = 1000 * own_seconds([partial(model.serve, request) for request in requests])
     return ServingBenchmark(

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 from mlops.contract.refs import Artifact, shorten
+from mlops.contract.stage_moves import Stages
 from mlops.contract.step import BadDataError
-from mlops.registry.stages import Stages
 from mlops.signing.envelope import EnvelopeError
 from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
 from mlops.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlops.contract.refs import ModelVersionRef
+from mlops.contract.stage_moves import Live
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.registry.stages import Live
 from mlops.signing.decision import Decision, consents
 from mlops.signing.envelope import EnvelopeError
 from mlops.store import Store

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
-from mlops.contract.step import BadConfigError
-from mlops.registry.audit import AuditTrail, Entry
-from mlops.registry.consent import Consent
-from mlops.registry.stages import (
+from mlops.contract.stage_moves import (
     ChampionChangedError,
     Stages,
     TakenBackError,
@@ -24,6 +20,10 @@ from mlops.registry.stages import (
     rolled_back,
     staged,
 )
+from mlops.contract.stages import ARCHIVED, CANARY, CHAMPION, PRODUCTION, STAGE_TAG
+from mlops.contract.step import BadConfigError
+from mlops.registry.audit import AuditTrail, Entry
+from mlops.registry.consent import Consent
 from mlops.registry.transitions import Author, Transitions, named, ours
 from mlops.registry.versions import report_of
 from mlops.store import Store

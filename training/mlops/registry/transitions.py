@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from mlops.contract.stage_moves import Stages
 from mlops.contract.stages import ALIASES, CHAMPION, STAGE_TAG
 from mlops.contract.step import BadConfigError, BadDataError, StepError
 from mlops.registry.audit import AuditError, AuditTrail, Entry, UnsignedEntryError
-from mlops.registry.stages import Stages
 from mlops.tracking.model_registry import ModelRegistry
 
 GRACE_SECONDS: Final = 2.0

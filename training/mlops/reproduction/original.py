@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, Ref
-from mlops.contract.step import BadConfigError, StepInput
+from mlops.contract.step import StepInput
+from mlops.contract.training_difference import kept_artifact
 from mlops.store import Store
 
 
@@ -71,9 +72,4 @@ def _input(store: Store, ref: Ref) -> StepInput:
 
 
 def _read(store: Store, ref: Ref, name: str) -> bytes:
-    if name not in ref.artifacts:
-        raise BadConfigError(
-            f"{ref.place} holds no {name}: an earlier release made it, which did not keep what it takes to make it "
-            "again. Run the pipeline once more; the model of that run can be reproduced"
-        )
-    return store.read(ref.artifacts[name])
+    return store.read(kept_artifact(ref, name))

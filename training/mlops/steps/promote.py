@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 
 from mlops.contract.refs import ModelVersionRef, ReportRef
 from mlops.contract.sections.steps import PromoteStep
+from mlops.contract.stage_moves import ChampionChangedError
 from mlops.contract.step import BadConfigError
 from mlops.registry.consent import Consent
 from mlops.registry.promotion import Promotion
 from mlops.registry.semantic_version import VERSION_TAG
-from mlops.registry.stages import ChampionChangedError
 from mlops.registry.transitions import Author
 from mlops.steps import StepContext
 from mlops.tracking.connection import connect

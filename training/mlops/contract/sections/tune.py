@@ -195,26 +195,32 @@ def fitted(tune: TuneT, train: TunedSection) -> TuneT:
     space: dict[str, Dimension] = {}
     problems: list[InitErrorDetails] = []
     for name, dimension in tune.space.items():
-
-        def taken(dimension: Dimension, name: str = name) -> list[Any]:
-            return [
-                flat_settings(type(train).model_validate(replaced_settings(given, {name: value})).model_dump())[name]
-                for value in dimension.values()
-            ]
-
         try:
             _check_name(name, base, train)
-            fit = dimension.of(taken(dimension))
-            if tune.sampler == GRID and isinstance(dimension, Range) and isinstance(fit, Range) and not fit.whole:
+            space[name] = _taken(dimension, name, train, given)
+            if tune.sampler == GRID and isinstance(dimension, Range) and not _is_grid(space[name]):
                 # A grid over fractions has no end, and the file means the whole numbers.
-                choices = _each_of(dimension)
-                fit = choices.of(taken(choices))
-            space[name] = fit
+                space[name] = _taken(_each_of(dimension), name, train, given)
         except ValueError as error:
             problems.append(_problem(name, error))
     if problems:
         raise ValidationError.from_exception_data("tune", problems)
     return tune.model_copy(update={"space": space, "trials": tune.num_trials})
+
+
+def _taken(dimension: Dimension, name: str, train: TunedSection, given: Mapping[str, Any]) -> Dimension:
+    """
+    Return a dimension with its values as the training takes them.
+
+    :param given: the training's settings, as JSON
+    :raises ValueError: where it refuses one
+    """
+    taken = (type(train).model_validate(replaced_settings(given, {name: value})) for value in dimension.values())
+    return dimension.of([flat_settings(section.model_dump())[name] for section in taken])
+
+
+def _is_grid(dimension: Dimension) -> bool:
+    return isinstance(dimension, Choices) or dimension.whole
 
 
 def _each_of(whole: Range) -> Choices:
