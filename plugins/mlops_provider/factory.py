@@ -131,9 +131,9 @@ def build_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-def _deadline(pipeline: Pipeline) -> DeadlineAlert | None:
-    if pipeline.deadline_hours is None:
-        return None
+def _deadline(pipeline: Pipeline) -> list[DeadlineAlert]:
+    if all(entry.hours_until_late(pipeline.deadline_hours) is None for entry in pipeline.notify):
+        return []
     return deadline(pipeline.deadline_hours, pipeline.notify, pipeline.pipeline)
 
 

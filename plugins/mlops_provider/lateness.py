@@ -19,32 +19,41 @@ from mlops_provider.notify_spec import MOST_HOURS, Notify, notified
 log = logging.getLogger(__name__)
 
 
-def deadline(hours: float, notify: Sequence[Mapping[str, Any] | Notify], pipeline: str) -> DeadlineAlert:
+def deadline(
+    hours: float | None, notify: Sequence[Mapping[str, Any] | Notify], pipeline: str
+) -> list[DeadlineAlert]:
     """
     Return a DAG's ``deadline``: whoever wants to know of ``late`` runs is told of one that has not succeeded in time.
 
     It counts from when the run is queued, which is when it is due, or when somebody asks for it: a run of an old
     night is not late from its first second. Airflow's scheduler watches it, and has the message sent by a worker.
 
-    :param hours: by when a run must have succeeded
+    :param hours: by when a run must have succeeded, for entries without ``late_hours``; None if each has its own
     :param notify: whom to tell, see :class:`mlops_provider.notify_spec.Notify`
     :param pipeline: its name, for the message
+    :return: one for each number of hours, the earliest first
     :raises SpecError: where nobody would be told
     """
     place = f"the deadline of {pipeline!r}"
-    entries = notified(notify, place)
-    if not any("late" in entry.events for entry in entries):
-        raise SpecError(f"{place}: no entry of notify is told of late")
-    if not 0 < hours <= MOST_HOURS:
+    if hours is not None and not 0 < hours <= MOST_HOURS:
         raise SpecError(f"{place}: hours must be more than 0, and {MOST_HOURS} at most, got {hours!r}")
+    entries = notified(notify, place)
+    told: dict[float, list[dict[str, Any]]] = {}
+    for entry in entries:
+        if (until := entry.hours_until_late(hours)) is not None:
+            told.setdefault(until, []).append(entry.model_dump(mode="json"))
+    if not told:
+        raise SpecError(f"{place}: no entry of notify is told of late")
     check_notifiers(entries, notify, place)
-    told = [entry.model_dump(mode="json") for entry in entries if "late" in entry.events]
-    return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=timedelta(hours=hours),
-        callback=SyncCallback(tell_late, kwargs={"pipeline": pipeline, "hours": hours, "notify": told}),
-        name=f"{pipeline} is late",
-    )
+    return [
+        DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=timedelta(hours=until),
+            callback=SyncCallback(tell_late, kwargs={"pipeline": pipeline, "hours": until, "notify": told[until]}),
+            name=f"{pipeline} is late by {until:g} h",
+        )
+        for until in sorted(told)
+    ]
 
 
 def tell_late(pipeline: str, hours: float, notify: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from mlops.contract.section import Json, Section, SpecError, check_section, leaves
 from mlops_provider.notifier_names import NOTIFIERS
@@ -28,10 +28,32 @@ class Notify(Section):
     """
     What to tell of: a task ``failed`` for good; a run ``stopped`` without putting anything into production, though
     nothing failed; somebody's ``approval`` is asked for; a version was ``promoted``; the one before was put into
-    production again, ``rolled_back`` by Airflow's DAG; a run is ``late``, by the pipeline's ``deadline_hours``.
+    production again, ``rolled_back`` by Airflow's DAG; a run is ``late``, by ``late_hours`` or ``deadline_hours``.
+    """
+    late_hours: float | None = Field(default=None, gt=0, le=MOST_HOURS)
+    """
+    When a run is ``late`` for this entry: hours from when it is due, by which it must have succeeded. With more hours
+    than others it is told where nobody has done anything. None: the pipeline's ``deadline_hours``.
     """
     settings: dict[str, Json] = {}
     """The notifier's own; of one of Airflow's its arguments, whose texts may be templates of ``incident``."""
+
+    @field_validator("late_hours")
+    @classmethod
+    def _told_of_what_is_late(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and "late" not in info.data.get("events", EVENTS):
+            raise ValueError("given with late among the events; this entry is told of others only")
+        return value
+
+    def hours_until_late(self, deadline_hours: float | None) -> float | None:
+        """
+        Return when a run is late for this entry, in hours; None where it is never told of one.
+
+        :param deadline_hours: for entries that have no hours of their own
+        """
+        if "late" not in self.events:
+            return None
+        return deadline_hours if self.late_hours is None else self.late_hours
 
 
 def notified(given: Any, place: str) -> list[Notify]:

@@ -74,7 +74,10 @@ class Pipeline(Section):
     notify: list[Notify] = []
     """Whom to tell of what happens to its runs, and how."""
     deadline_hours: float | None = Field(default=None, gt=0, le=MOST_HOURS, validate_default=True)
-    """When a run is ``late``: hours from when it is due, by which it must have succeeded. None: never."""
+    """
+    When a run is ``late``: hours from when it is due, by which it must have succeeded. None: never, but for entries of
+    ``notify`` with ``late_hours``.
+    """
 
     ingest: Ingest
     # pydantic's BaseModel has a deprecated method of that name.
@@ -120,9 +123,10 @@ class Pipeline(Section):
     @classmethod
     def _told_of_what_is_late(cls, value: float | None, info: ValidationInfo) -> float | None:
         notify: list[Notify] = info.data.get("notify", [])
-        if value is not None and not any("late" in entry.events for entry in notify):
+        told = [entry for entry in notify if "late" in entry.events and entry.late_hours is None]
+        if value is not None and not told:
             raise ValueError("given with an entry of notify that is told of late; nobody would hear of it")
-        if value is None and any("late" in entry.events and {*entry.events} != {*EVENTS} for entry in notify):
+        if value is None and any({*entry.events} != {*EVENTS} for entry in told):
             raise ValueError("a number of hours: notify names late, and without it no run is")
         return value
 

@@ -285,6 +285,8 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
     spec = yaml.safe_load((airflow.home / "dags/events.pipeline.yaml").read_text())
     spec |= {"pipeline": "judging", "promote": {"approval": {"approvers": ["vera"]}}, "schedule": None}
     spec["deadline_hours"] = 0.001
+    later = {"by": "webhook", "events": ["late"], "late_hours": 0.002}
+    spec["notify"].append(later | {"settings": {"connection": "hook", "endpoint": "escalated"}})
     for step in ("evaluate", "register"):
         spec[step] = spec[step] | {"registered_model": "judging"}
     path = airflow.home / "dags/judging.pipeline.yaml"
@@ -351,6 +353,8 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
         assert asked_for.partition("](")[0] in posted["question"]
         late = told.hook.wait_for(lambda each: each["event"] == "late" and each["run_id"] == run_id)
         assert late["message"].endswith("UTC, and is running."), "it waits for an approver"
+        told.hook.wait_for(lambda each: each["run_id"] == run_id and " 0.002 h after" in each["message"])
+        assert "/escalated" in told.hook.paths
         first, *_ = client.tonight()
         (question,) = first.questions
         assert (first.name, first.standing) == ("judging", "asked")

@@ -320,9 +320,12 @@ def test_a_run_that_is_late_says_since_when_and_how_it_stands(hook: Hook) -> Non
         (7, [{"by": "webhook", "events": ["failed"]}], "no entry of notify is told of late"),
         (7, [{"by": "smtp"}], "notify.0.settings: the key 'to' is missing"),
         (7, [{"by": "smpt"}], "notify.0: by must be one of smtp"),
+        (None, [{"by": "webhook"}], "no entry of notify is told of late"),
+        (7, [{"by": "webhook", "events": ["failed"], "late_hours": 9}], "late_hours must be given with late among"),
+        (7, [{"by": "webhook", "late_hours": 1e12}], "late_hours must be <= 8760"),
     ],
 )
-def test_a_deadline_of_which_nobody_would_hear_is_refused(hours: float, notify: Any, message: str) -> None:
+def test_a_deadline_of_which_nobody_would_hear_is_refused(hours: float | None, notify: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         deadline(hours, notify, "flights")
 
@@ -343,9 +346,30 @@ def test_a_pipeline_has_a_deadline_where_somebody_is_told(tmp_path: Path) -> Non
     for named in ("[late]", "[late, failed, approval, stopped, promoted, failed]"):
         with pytest.raises(SpecError, match="deadline_hours must be a number of hours: notify names late"):
             load(f"notify: [{{by: webhook, events: {named}}}]")
+    # Whoever has hours of their own needs none of the pipeline, and hears nothing by these.
+    own = load("notify: [{by: webhook, events: [late], late_hours: 2}]").deadline or []
+    assert [alert.interval for alert in own] == [timedelta(hours=2)]
+    with pytest.raises(SpecError, match="deadline_hours must be given with an entry of notify that is told of late"):
+        load("notify: [{by: webhook, late_hours: 2}]\ndeadline_hours: 7")
     # Airflow adds it to dates: a larger one would take all DAGs of the folder out of service.
     with pytest.raises(SpecError, match=r"deadline_hours must be <= 8760, got 1000000000000.0"):
         load("notify: [{by: webhook}]\ndeadline_hours: 1.0e+12")
+
+
+def test_others_are_asked_where_nobody_has_done_anything(hook: Hook) -> None:
+    """Broken: the pager goes off with the mail, or nobody but the mail's reader ever hears of it."""
+    mail = {"by": "webhook", "events": ["failed", "late"], "settings": {"connection": "hook", "endpoint": "mail"}}
+    pager = {"by": "webhook", "late_hours": 9, "settings": {"connection": "hook", "endpoint": "pager"}}
+    silent = {"by": "webhook", "events": ["failed"], "settings": {"connection": "hook", "endpoint": "silent"}}
+    first, second = deadline(7, [pager, mail, silent], "flights")
+    assert (first.interval, second.interval) == (timedelta(hours=7), timedelta(hours=9))
+    run = {"dag_id": "flights", "dag_run_id": "r", "state": "failed", "queued_at": "2026-01-11T00:00:03Z"}
+    for alert in (first, second):
+        tell_late(**alert.callback.kwargs, context={"dag_run": run})
+    assert hook.paths == ["/mail", "/pager"]
+    assert [each["message"] for each in hook.posted] == [
+        f"The run was to have succeeded {hours} h after it was due, 2026-01-11 00:00 UTC, and is failed." for hours in (7, 9)
+    ]
 
 
 def test_a_team_tells_by_what_it_may_use_only(tmp_path: Path) -> None:
