@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add_arguments(command("run", _run, text, as_json=True))
     text = "try one step out, again and again, on what an earlier run has made"
     add_spin_arguments(command("spin", _spin, text, as_json=True))
-    text = "have a running Airflow try a pipeline out, by the code that is deployed there"
+    text = "have a running Airflow try a pipeline out, by the code that is deployed there or yours"
     submit = command("submit", _submit, text, as_json=True)
     add_submit_arguments(submit)
     _add_airflow(submit)

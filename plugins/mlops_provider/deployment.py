@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 from airflow.sdk.configuration import conf
 
@@ -20,7 +21,16 @@ from mlops.contract.section import SpecError
 from mlops.signing.keys import UnusableKeyError, is_in_service, public_file
 from mlops_provider.launcher_names import LAUNCHERS
 from mlops_provider.team_spec import LOGINS as LOGIN_KEYS
-from mlops_provider.team_spec import Team, Tenant, TenantError, inside, owner_of_name, read_teams, tenant_named
+from mlops_provider.team_spec import (
+    ExperimentCode,
+    Team,
+    Tenant,
+    TenantError,
+    inside,
+    owner_of_name,
+    read_teams,
+    tenant_named,
+)
 
 SECTION = "mlops"
 RUNTIMES = ("training", "validation")
@@ -75,6 +85,9 @@ class Deployment:
     experiment_sources: Sequence[str] = ()
     """Folders and prefixes that an experiment in Airflow may read in place of its pipeline's own: whoever may start one
     names them, and they are read with the rights of the deployment."""
+    experiment_code: ExperimentCode = "never"
+    """Whether whoever may start an experiment in Airflow may send code with it, and where that may run: in ``pods``; or
+    ``always``, also as a user of Airflow's machine, who can read what steps that promote are given there."""
     infrastructure_patience: timedelta = timedelta(hours=6)
     """How long a try of a task waits for MLflow, the store or the Kubernetes API, in all; 0 turns it off."""
 
@@ -94,6 +107,30 @@ class Deployment:
             return self.release_public_keys
         key = self.release_key
         return None if key is None or is_in_service(key) else public_file(Path(key))
+
+    def why_not_code(self, launcher: str | None) -> str | None:
+        """
+        Return why no code may be sent with an experiment, and what would do; None where it may.
+
+        :param launcher: of the pipeline's steps; None: the deployment's
+        """
+        of_whom = (
+            "[mlops] experiment_code" if self.tenant.team is None else f"experiment_code of team {self.tenant.name!r}"
+        )
+        match self.experiment_code:
+            case "always":
+                return None
+            case "never":
+                return (
+                    f"no code may be sent with experiments here ({of_whom} is never); leave it out, or run it on your "
+                    "machine by mlops run"
+                )
+        if (name := launcher or self.launcher) == "pod":
+            return None
+        return (
+            f"code that is sent runs in pods only ({of_whom} is pods), and this pipeline's steps run by the launcher "
+            f"{name!r}; on your machine mlops run runs it"
+        )
 
     @classmethod
     def load(cls, team: str | None = None, file: str | Path | None = None) -> Deployment:
@@ -147,6 +184,7 @@ class Deployment:
             },
             pod_defaults=home / defaults if defaults else None,
             experiment_sources=conf.get(SECTION, "experiment_sources", fallback="").split(),
+            experiment_code=_experiment_code(conf.get(SECTION, "experiment_code", fallback="never")),
             infrastructure_patience=_duration(conf.get(SECTION, "infrastructure_patience", fallback="6h")),
             warm_runtimes=conf.getboolean(SECTION, "warm_runtimes", fallback=True),
             warm_idle_seconds=conf.getfloat(SECTION, "warm_idle_seconds", fallback=600.0),
@@ -178,6 +216,7 @@ class Deployment:
             release_public_keys=self.home / team.release_public_keys if team.release_public_keys else None,
             run_as_user=team.run_as_user,
             experiment_sources=team.experiment_sources,
+            experiment_code=team.experiment_code,
         )
 
 
@@ -278,6 +317,14 @@ def _key(home: Path, named: str | None) -> str | None:
         return named if is_in_service(named) else str(home / named)
     except UnusableKeyError as error:
         raise SpecError(f"[{SECTION}] release_key: {error}") from error
+
+
+def _experiment_code(text: str) -> ExperimentCode:
+    known: tuple[ExperimentCode, ...] = get_args(ExperimentCode)
+    for each in known:
+        if text.strip() == each:
+            return each
+    raise SpecError(f"[{SECTION}] experiment_code is {text!r}; it must be {', '.join(known[:-1])} or {known[-1]}")
 
 
 def _duration(text: str) -> timedelta:

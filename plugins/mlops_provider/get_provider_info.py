@@ -84,6 +84,12 @@ def get_provider_info() -> dict[str, Any]:
                         "reads, between spaces; none by default",
                         "s3://data/fraud/ /srv/deliveries",
                     ),
+                    "experiment_code": _option(
+                        "Whether experiments in Airflow may be sent with code: never; pods: where the steps run as "
+                        "pods; always",
+                        "pods",
+                        "never",
+                    ),
                     "infrastructure_patience": _option(
                         "How long a try of a task waits for MLflow, the store or the Kubernetes API", "90m", "6h"
                     ),

@@ -19,9 +19,7 @@ from mlops_provider.notify_spec import MOST_HOURS, Notify, notified
 log = logging.getLogger(__name__)
 
 
-def deadline(
-    hours: float | None, notify: Sequence[Mapping[str, Any] | Notify], pipeline: str
-) -> list[DeadlineAlert]:
+def deadline(hours: float | None, notify: Sequence[Mapping[str, Any] | Notify], pipeline: str) -> list[DeadlineAlert]:
     """
     Return a DAG's ``deadline``: whoever wants to know of ``late`` runs is told of one that has not succeeded in time.
 

@@ -13,8 +13,10 @@ from rich.console import Console
 
 from mlops.client import Client, Run, RunSummary
 from mlops.client.following import CUTS, Looks
+from mlops.contract.extensions import recipe_folders
 from mlops.contract.rest import FINISHED
-from mlops.contract.section import SpecError
+from mlops.contract.section import SpecError, leaves
+from mlops_provider.experiments.asked import file_of
 from mlops_provider.experiments.request import changes_of
 from mlops_provider.handed_over import aside, client_of, find_stack, print_json
 from mlops_provider.section_file import read_document, value_of
@@ -45,6 +47,7 @@ def submit(options: argparse.Namespace, console: Console) -> int:
             sample=None if options.sample is None else _number(options.sample),
             name=options.name,
             priority=options.priority,
+            recipes=_recipes(options) if options.code else (),
         )
         console.print(f"run {run.id} is {run.state}: {run.airflow}", markup=False, soft_wrap=True)
         if options.follow:
@@ -54,6 +57,25 @@ def submit(options: argparse.Namespace, console: Console) -> int:
     if out is not None:
         print_json(run.model_dump(mode="json"), out)
     return int(run.state == "failed")
+
+
+def _recipes(options: argparse.Namespace) -> list[Path]:
+    """
+    Return the folders of the code that the pipeline runs, with the settings that are asked for.
+
+    :raises SpecError: where it runs none
+    """
+    # Not checked here: Airflow may have teams and packages that this machine has not.
+    own = read_document(Pipeline, file_of(options.pipeline, options.home / "dags"), "a pipeline")
+    changes = {".".join(keys): value_of(text, "--set") for keys, text in changes_of(options.set).items()}
+    named = {".".join(map(str, keys)): value for keys, value in leaves(own)}
+    left = {
+        name: value for name, value in named.items() if not any(f"{name}.".startswith(f"{each}.") for each in changes)
+    }
+    found = recipe_folders({**left, **changes})
+    if not found:
+        raise SpecError(f"--code: {options.pipeline} runs no code of a recipe; leave it out")
+    return [options.home / each for each in found]
 
 
 def logs(options: argparse.Namespace, console: Console) -> int:

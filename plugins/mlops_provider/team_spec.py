@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, StringConstraints
@@ -41,6 +41,7 @@ Prefix = Annotated[str, StringConstraints(pattern=PREFIX_PATTERN)]
 StoreUri = Annotated[str, StringConstraints(pattern=STORE_PATTERN)]
 Url = Annotated[str, StringConstraints(pattern=URL_PATTERN)]
 User = Annotated[str, StringConstraints(pattern=USER_PATTERN)]
+ExperimentCode = Literal["never", "pods", "always"]
 
 LOGINS = ("steps_login", "release_login", "reader_login")
 RESERVED_LABELS = ("mlops/", "kueue.x-k8s.io/", "batch.kubernetes.io/", "app.kubernetes.io/")
@@ -80,6 +81,8 @@ class Team(Section):
     experiment_sources: list[Text] = []
     """Folders and prefixes that experiments in Airflow may read in place of what its pipelines read, such as
     ``s3://data/search/``."""
+    experiment_code: ExperimentCode = "never"
+    """Whether experiments in Airflow may be sent with code, and where it may run; as ``[mlops] experiment_code``."""
     kubernetes_namespace: ObjectName | None = None
     """Namespace of the team's pods, and of nobody else's. None: it has no pods."""
     service_account: ObjectName | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ from strikes import step_processes
 from turns import SEED
 
 from mlops.client import AsyncClient, Client, Curve, Curves, RefusedError, Value
+from mlops.contract.code_files import code_digest
+from mlops.contract.recipe_bundles import pack
 from mlops_provider.api.app import app
 from mlops_provider.handed_over import PASSWORD_VARIABLE
 from mlops_provider.links import report_url
@@ -39,7 +43,7 @@ SHORT = {"pipeline": "events", "as_of": "2024-01-10", "settings": {"train.epochs
 def airflow(new_airflow: Callable[..., LiveAirflow]) -> LiveAirflow:
     found = new_airflow(
         with_login=True, users=["ana", "vera"], roles={"vera": "viewer"},
-        settings={"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": DELIVERIES},
+        settings={"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": DELIVERIES, "AIRFLOW__MLOPS__EXPERIMENT_CODE": "always"},
     )  # fmt: skip
     found.client.wait_for_dag("events.experiments")
     return found
@@ -279,12 +283,49 @@ def test_a_terminal_submits_follows_and_cancels(airflow: LiveAirflow, tried: dic
         airflow.hold("features", 0)
 
 
-def mlops(airflow: LiveAirflow, word: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def test_code_that_only_she_has_runs_in_airflow(airflow: LiveAirflow, tried: dict[str, Any], tmp_path: Path) -> None:
+    """Broken: each idea would cost a deployment, or the result would say that it is of the deployed code."""
+    deployed = airflow.home / "include/events"
+    mine = tmp_path / "include/events"
+    shutil.copytree(deployed, mine, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(airflow.home / "dags", tmp_path / "dags")
+    model = (mine / "model.py").read_text().replace("return Scorer(", 'print("the idea of ana")\n    return Scorer(')
+    (mine / "model.py").write_text(model)
+    before = code_digest([deployed])
+    asked = ["events", "--as-of", "2024-01-10", "--set", "train.epochs=1", "--code", "--follow", "--json"]
+    done = mlops(airflow, "submit", *asked, home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads(done.stdout)
+    assert "the idea of ana" in done.stderr
+    sha256 = hashlib.sha256(pack(mine)).hexdigest()
+    assert run["asked"] == tried["asked"] | {"recipes": {"include/events": sha256}}
+    places = [each["place"] for each in run["steps"]]
+    assert all(place.startswith("experiments/ana/events/") for place in places)
+    assert not set(places) & {each["place"] for each in tried["steps"]}, "other code makes other work"
+    for place in places:
+        ref = json.loads((airflow.stack.store / place / "ref.json").read_text())
+        assert ref["artifacts"]["recipe_events"]["sha256"] == sha256
+    assert code_digest([deployed]) == before
+    again = mlops(airflow, "submit", *asked, home=tmp_path)
+    assert [each["place"] for each in json.loads(again.stdout)["steps"]] == places, "it is found"
+    assert "the idea of ana" not in again.stderr
+    vera = Client(airflow.stack.airflow_url, "vera", "the-password-of-vera")
+    with vera, pytest.raises(RefusedError, match="you may not trigger events.experiments"):
+        vera.submit("events", as_of="2024-01-10", recipes=[mine])
+    assert not (airflow.stack.store / "experiments/vera").exists()
+    (mine / "model.py").write_text("from ..other import x\n")
+    wrong = mlops(airflow, "submit", *asked, home=tmp_path)
+    assert (wrong.returncode, "model.py:1: imports ..other" in wrong.stdout + wrong.stderr) == (1, True)
+
+
+def mlops(
+    airflow: LiveAirflow, word: str, *arguments: str, home: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a terminal that knows Airflow's address only."""
     return subprocess.run(
         [
             *(sys.executable, "-m", "mlops_provider.cli", word, *arguments),
-            *("--airflow-url", airflow.stack.airflow_url, "--user", "ana", "--home", str(airflow.home)),
+            *("--airflow-url", airflow.stack.airflow_url, "--user", "ana", "--home", str(home or airflow.home)),
         ],
         env={
             **os.environ,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ def told() -> Iterator[People]:
 def airflow(new_airflow: Callable[..., LiveAirflow], elsewhere: Path, told: People) -> LiveAirflow:
     """With a login, unlike `make up` on one's own machine; MLflow has one too, as under `make up`."""
     settings = {"AIRFLOW__MLOPS__EXPERIMENT_SOURCES": str(elsewhere), **told.connections}
+    settings["AIRFLOW__MLOPS__EXPERIMENT_CODE"] = "always"
     return new_airflow(with_login=True, mlflow_login=True, users=["vera"], settings=settings, prepare=add_notify)
 
 
@@ -277,7 +279,9 @@ def test_an_experiment_takes_what_the_night_has_made(airflow: LiveAirflow, first
     assert len(airflow.model_versions()) == versions
 
 
-def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: People, elsewhere: Path) -> None:
+def test_a_pipeline_judges_what_somebody_tried_out(
+    airflow: LiveAirflow, told: People, elsewhere: Path, tmp_path: Path
+) -> None:
     """The very training is registered, by the pipeline's own gate, and goes live by an approver's yes, not before."""
     assert airflow.login is not None
     user, password = airflow.login
@@ -293,7 +297,10 @@ def test_a_pipeline_judges_what_somebody_tried_out(airflow: LiveAirflow, told: P
     path.write_text(yaml.safe_dump(spec, sort_keys=False))
     try:
         airflow.client.wait_for_dag("judging.experiments")
-        tried = client.submit("judging", as_of="2024-01-10", settings={"train.epochs": 2}, seeds=2)
+        mine = tmp_path / "include/events"  # a model that is not deployed
+        shutil.copytree(airflow.home / "include/events", mine, ignore=shutil.ignore_patterns("__pycache__"))
+        (mine / "model.py").write_text((mine / "model.py").read_text().replace(").squeeze(", ").mul(2).squeeze("))
+        tried = client.submit("judging", as_of="2024-01-10", settings={"train.epochs": 2}, seeds=2, recipes=[mine])
         done = client.wait(tried, NIGHT_SECONDS)
         assert done.result is not None, done.failure
         training, other = (each.checkpoint for each in done.result.trainings)
@@ -491,13 +498,14 @@ def _compare(client: Client, airflow: LiveAirflow, report: ReportRef) -> None:
     found = client.compare_versions("judging", 2)
     assert (found.before, found.after) == ("2", "1")
     parts = {part.name: part for part in found.parts}
-    assert [name for name, part in parts.items() if part.is_equal] == ["data", "code"]
+    assert [each.what for each in parts["data"].differences] == ["features"], "by other code, of the same snapshot"
+    assert "layer(features).squeeze(-1)\n+        return self.layer(features).mul(2)" in parts["code"].patch
     told = {each.what: (each.before, each.after) for each in parts["parameters"].differences}
     assert told["train.epochs"] == ("0", "2")
     with page_at(airflow, "/dags/judging/plugin/mlops-model") as page:
         page.get_by_role("button", name="Compare").click()
         page.get_by_role("row", name=re.compile(r"^train\.epochs")).wait_for()
-        assert page.get_by_text("code: equal, commit").is_visible()
+        assert page.get_by_label("Files of the recipe").get_by_text("mul(2)").is_visible()
         assert page.get_by_role("columnheader", name="version 1").first.is_visible()
         keep(page, "compare_1400_light")
 

@@ -368,7 +368,8 @@ def test_others_are_asked_where_nobody_has_done_anything(hook: Hook) -> None:
         tell_late(**alert.callback.kwargs, context={"dag_run": run})
     assert hook.paths == ["/mail", "/pager"]
     assert [each["message"] for each in hook.posted] == [
-        f"The run was to have succeeded {hours} h after it was due, 2026-01-11 00:00 UTC, and is failed." for hours in (7, 9)
+        f"The run was to have succeeded {hours} h after it was due, 2026-01-11 00:00 UTC, and is failed."
+        for hours in (7, 9)
     ]
 
 

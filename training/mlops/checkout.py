@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mlops.contract.code_files import CODE_SUFFIXES
+from mlops.contract.recipe_bundles import deployed
 from mlops.contract.step import BadConfigError
 
 CODE_FOLDERS: Final = ("include", "plugins", "training")
@@ -34,10 +35,12 @@ class Changes:
 
 def uncommitted(home: Path) -> Changes:
     """
-    Return the project's code that is not in its commit; files that git ignores are left out.
+    Return the project's code that is not in its commit; files that git ignores are left out, and so are recipes that
+    were sent with the run, which are kept themselves.
 
     :param home: project folder, the root of its repository or a folder in it
     """
+    home = deployed(home)
     top = _top(home)
     folders = [name for name in CODE_FOLDERS if (home / name).is_dir()]
     if top is None or not folders or git(home, "rev-parse", "HEAD") is None:

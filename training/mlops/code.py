@@ -29,10 +29,9 @@ from typing import Any, Final, TypeVar
 from mlops.contract.code_files import code_files
 from mlops.contract.extensions import RECIPES, ExtensionPoint, is_of_recipe, recipe_of
 from mlops.contract.recipe_bounds import ways_out
+from mlops.contract.recipe_bundles import pack
 from mlops.contract.step import BadConfigError, StepError
 
-# The oldest date a zip can hold: with it, equal files give equal bytes.
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 SpecT = TypeVar("SpecT")
 BUNDLE: Final = "_bundle_"
 """Begins the name of the package that stored code is imported as."""
@@ -100,14 +99,10 @@ def bundle(folder: Path) -> bytes:
         code with whatever the checkout then holds; or where something leads out of the folder
     """
     _check_bounds(folder, stored=True)
-    buffer = io.BytesIO()
-    # Stored, not deflated: the bytes must not depend on the version of zlib.
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for file in code_files(folder):
-            if file.suffix == ".py":
-                _check_syntax(file)
-            archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix(), ZIP_DATE), file.read_bytes())
-    return buffer.getvalue()
+    for file in code_files(folder):
+        if file.suffix == ".py":
+            _check_syntax(file)
+    return pack(folder)
 
 
 def load_bundled(data: bytes, import_path: str, scratch: Path) -> object:

@@ -113,6 +113,7 @@ class Asking:
         self, airflow: AirflowDep, user: GetUserDep, response: Response, idempotency_key: IdempotencyKey = None
     ) -> None:
         self.airflow = airflow
+        self._asker = user
         self._user = user.get_name()
         self._response = response
         self._key = idempotency_key

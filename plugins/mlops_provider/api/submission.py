@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from mlops.contract.refs import digest_of
 from mlops.contract.rest import NewRun, RunSummary
@@ -21,12 +22,14 @@ from mlops_provider.api.deployments import of_name
 from mlops_provider.api.fair_order import Waiting, run_after
 from mlops_provider.api.idempotency import Asking
 from mlops_provider.api.problems import Problem, sentence
+from mlops_provider.api.rights import rights
 from mlops_provider.api.summaries import summary_of
 from mlops_provider.connections import store_of
 from mlops_provider.experiments.dags import TASK, text_of
 from mlops_provider.experiments.inputs import snapshot
-from mlops_provider.experiments.names import ASKED_AT, dag_id_of, person_of, tried_out
+from mlops_provider.experiments.names import ASKED_AT, dag_id_of, person_of, place_of, tried_out
 from mlops_provider.experiments.request import Request
+from mlops_provider.experiments.sent_recipes import keep
 from mlops_provider.spec import Pipeline
 from mlops_provider.spec_file import changed_pipeline
 
@@ -59,6 +62,7 @@ class Submission(Asking):
         check: Callable[[Pipeline], None] = lambda pipeline: None,
         request: str | None = None,
         noted: Mapping[str, Any] = MappingProxyType({}),
+        code: Mapping[str, bytes] = MappingProxyType({}),
     ) -> RunSummary:
         """
         :param place: where its address lies, seen from the request's
@@ -67,6 +71,7 @@ class Submission(Asking):
         :param check: raises SpecError where what is tried out, the pipeline with these settings, cannot be
         :param request: digest of the request that was translated into this one
         :param noted: parameters of :data:`mlops_provider.experiments.names.NOTED`
+        :param code: zips of recipes, by their folders, whose digests are in ``asked``
         :raises SpecError: naming the setting and the fix, before anything costs time
         """
         dag_id = dag_id_of(asked.pipeline)
@@ -80,6 +85,8 @@ class Submission(Asking):
             if asked.dataset is not None:
                 store = await of_name(asked.pipeline, store_of)
                 await asyncio.to_thread(snapshot, store, asked.pipeline, person_of(self._user), asked.dataset)
+            if code:
+                await self._keep(code, asked, dag_id)
             queued = await self.airflow.every(
                 f"/dags/{dag_id}/dagRuns", "dag_runs", state="queued", order_by="run_after"
             )
@@ -99,14 +106,19 @@ class Submission(Asking):
         return self._answered(found, is_new, place)
 
     async def start_translated(
-        self, pipeline: str, asked: BaseModel, translate: Callable[[str], Translated], place: str = "runs"
+        self,
+        pipeline: str,
+        asked: BaseModel,
+        translate: Callable[[str], Translated],
+        place: str = "runs",
+        code: Mapping[str, bytes] = MappingProxyType({}),
     ) -> RunSummary:
         """
         Start what a request of another form asks for.
 
         :param asked: the request
         :param translate: makes a request of this form by the text of the pipeline's file
-        :param place: see :meth:`start`
+        :param place: see :meth:`start`, as for code
         """
         request = digest_of({"form": type(asked).__name__, "body": asked.model_dump(mode="json")})
         once = replace(self.once(dag_id_of(pipeline), _PREFIX, {}), request=request)
@@ -115,7 +127,15 @@ class Submission(Asking):
             return self._answered(found, False, place)
         text = await text_of_pipeline(pipeline, self.airflow)
         run = await asyncio.to_thread(translate, text)
-        return await self.start(run.asked, place, text, run.fields, request=request, noted=run.noted)
+        return await self.start(run.asked, place, text, run.fields, request=request, noted=run.noted, code=code)
+
+    async def _keep(self, code: Mapping[str, bytes], asked: NewRun, dag_id: str) -> None:
+        # Before the run that looks for it; Airflow says whether there may be one only then.
+        may = await run_in_threadpool(rights, [dag_id], self._asker, "POST")
+        if not may(dag_id, "RUN"):
+            raise Problem(403, f"you may not trigger {dag_id}: whoever looks after Airflow's rights can let you")
+        store = await of_name(asked.pipeline, store_of)
+        await keep(store, place_of(self._user, asked.pipeline, {"name": asked.name}), code)
 
     def _answered(self, run: Mapping[str, Any], is_new: bool, place: str) -> RunSummary:
         if not is_new:

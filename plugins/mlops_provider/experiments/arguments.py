@@ -36,6 +36,12 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Priority),
         help="where more runs of the pipeline wait than may run: low ones begin last (default: normal)",
     )
+    parser.add_argument(
+        "--code",
+        action="store_true",
+        help="send the recipe of your project along, committed or not: its code counts in place of that in Airflow, "
+        "whose deployment must take it ([mlops] experiment_code)",
+    )
     parser.add_argument("--follow", action="store_true", help="print its log as it comes, and wait for the end")
 
 

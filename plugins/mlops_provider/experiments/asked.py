@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import getpass
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Experiment:
     """The last step, of :data:`mlops_provider.experiments.arguments.STEPS`."""
     seeds: Sequence[int]
     """Of the trainings, one after the other; none: the one of the settings."""
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    """Digests of code that was sent with it, by the recipe's folder."""
     dataset: str | None = None
     """Version of the snapshot to start from, or its beginning, as it was asked for."""
     snapshot: Ref | None = None
@@ -76,6 +78,7 @@ class Experiment:
             name=experiment_name(person, pipeline.pipeline, request.name),
             interval=request.interval(pipeline, now),
             dataset=request.dataset,
+            recipes=request.recipes,
             until=request.until,
             seeds=range(first, first + number) if number > 1 else [],
         )

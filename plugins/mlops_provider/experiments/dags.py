@@ -10,15 +10,16 @@ from airflow.sdk import DAG, Param
 
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest import MOST_SEEDS, Priority
-from mlops.contract.section import EXPERIMENT_NAME_PATTERN
+from mlops.contract.section import DIGEST_PATTERN, EXPERIMENT_NAME_PATTERN
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import tenant_of
-from mlops_provider.experiments.names import NOTED, dag_id_of
+from mlops_provider.experiments.names import NOTED, RECIPES, dag_id_of
 from mlops_provider.experiments.operator import ExperimentOperator
 from mlops_provider.operator_keys import PIPELINE_TAG
 from mlops_provider.spec import Pipeline
 
 TASK: Final = "experiment"
+_BY_REST: Final = "Of requests by REST: leave them empty"
 _FENCE: Final = "```"
 
 
@@ -84,10 +85,15 @@ def parameters(pipeline: Pipeline) -> Mapping[str, Any]:
         "priority": Param(
             "normal", enum=list(get_args(Priority)), description="Where more wait than may run: low ones begin last"
         ),
+        RECIPES: Param(
+            {},
+            type="object",
+            additionalProperties={"type": "string", "pattern": DIGEST_PATTERN},
+            description="Digests of code that was sent, by the recipe",
+            section=_BY_REST,
+        ),
         **{
-            name: Param(
-                None, type=["null", "string"], description=said, section="Of requests by REST: leave them empty"
-            )
+            name: Param(None, type=["null", "string"], description=said, section=_BY_REST)
             for name, said in NOTED.items()
         },
     }

@@ -29,7 +29,7 @@ from mlops_provider.launchers.base import Launch, Launcher, Outcome
 from mlops_provider.launchers.kubernetes.api import ApiError, UnreachableError
 from mlops_provider.launchers.named import launcher_class
 from mlops_provider.operators.base import StepOperator
-from mlops_provider.operators.runs import TERMINAL, Asked
+from mlops_provider.operators.runs import TERMINAL, Asked, SentRecipes
 from mlops_provider.operators.tune import BUDGET_SPENT
 from mlops_provider.patience import store_errors
 
@@ -65,6 +65,8 @@ class Line:
     """Of the run, where Airflow has one; empty: the pipeline's."""
     user: str = ""
     """Who started it, as Airflow knows them; empty in a terminal."""
+    sent: SentRecipes | None = None
+    """Recipes in place of those of the project."""
     _running: set[Launcher] = field(default_factory=set)
     _stopped: bool = False
 
@@ -281,6 +283,7 @@ class Line:
             dag_id=self.dag_id,
             user=self.user,
             experiment=self.experiment.name,
+            sent=self.sent,
             params=params,
         )
         try:

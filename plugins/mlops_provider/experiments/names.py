@@ -13,6 +13,7 @@ from mlops.contract.step import EXPERIMENTS
 _SUFFIX: Final = ".experiments"
 """Of the DAG's id, after the pipeline's name, which has no dot."""
 ASKED_AT: Final = "asked_at"
+RECIPES: Final = "recipes"
 REQUEST: Final = "request"
 STEPS: Final = "steps_sha256"
 NOTED: Final[Mapping[str, str]] = {
@@ -21,6 +22,16 @@ NOTED: Final[Mapping[str, str]] = {
     STEPS: "Digest of the pipeline's steps with which a whole pipeline was compared",
 }
 """Parameters of a run of Airflow that nobody asks for by their names, with what they are."""
+
+
+def bundle_key(place: str, sha256: str) -> str:
+    """
+    Return the key, in the store, of a recipe that was sent with an experiment.
+
+    :param place: of the experiment
+    :param sha256: of the zip
+    """
+    return f"{place}/{RECIPES}/{sha256}.zip"
 
 
 def person_of(login: str | None) -> str:

@@ -56,6 +56,7 @@ class ExperimentOperator(BaseOperator):
         from mlops_provider.experiments.asked import Experiment
         from mlops_provider.experiments.line import Line
         from mlops_provider.experiments.request import Request, past_instant
+        from mlops_provider.experiments.sent_recipes import sent_recipes
         from mlops_provider.experiments.specs import refuse_changed
         from mlops_provider.patience import Patience
 
@@ -79,17 +80,19 @@ class ExperimentOperator(BaseOperator):
                     settled = experiment.with_snapshot(deployment)
                 except SpecError as error:
                     raise StepFailedError(str(error)) from error
-                self._line = Line(
-                    experiment=settled,
-                    deployment=deployment,
-                    listener=_Told(self, context),
-                    run_id=context["run_id"],
-                    dag_id=self.dag_id,
-                    user=user,
-                )
-                if self._is_killed:  # before there was a line to stop
-                    self._line.stop()
-                return settled, self._line.run()
+                with sent_recipes(settled.place, settled.recipes, deployment) as sent:
+                    self._line = Line(
+                        experiment=settled,
+                        deployment=deployment,
+                        listener=_Told(self, context),
+                        run_id=context["run_id"],
+                        dag_id=self.dag_id,
+                        user=user,
+                        sent=sent,
+                    )
+                    if self._is_killed:  # before there was a line to stop
+                        self._line.stop()
+                    return settled, self._line.run()
 
             settled, results = Patience(deployment, self.log.warning, waiting_shown(context)).with_work(work)
         except (StepFailedError, StepRetryableError, StepLostError) as error:

@@ -21,6 +21,7 @@ from mlops.contract.section import SpecError, leaves
 from mlops.contract.step import EXPERIMENT_STEPS
 from mlops_provider.deployment import Deployment
 from mlops_provider.experiments.arguments import SPIN
+from mlops_provider.experiments.names import RECIPES
 from mlops_provider.operators.runs import interval_before
 from mlops_provider.pod_spec import ALL
 from mlops_provider.section_file import KeyPath
@@ -64,6 +65,8 @@ class Request:
     """None: the pipeline's own."""
     fields: Mapping[KeyPath, str] = field(default_factory=dict)
     """Of a request by REST, those by which some changes were given, and not by ``settings``."""
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    """Digests of code that is sent with it, by the recipe's folder ``include/<name>``."""
     is_remote: bool = False
     """Whether the deployment does it, with its own rights, and not the person's machine."""
 
@@ -102,6 +105,7 @@ class Request:
             seeds=params["seeds"],
             name=params["name"],
             fields={tuple(name.split(".")): given_as for name, given_as in fields.items()},
+            recipes=params.get(RECIPES) or {},
             is_remote=True,
         )
 
@@ -127,7 +131,9 @@ class Request:
         """
         pipeline = read(self.changes)
         if self.is_remote:
-            self._refuse_reach(read({}), pipeline, Deployment.load(pipeline.team).experiment_sources)
+            deployment = Deployment.load(pipeline.team)
+            self._refuse_reach(read({}), pipeline, deployment.experiment_sources)
+            self._refuse_code(pipeline, deployment)
         self._refuse_templates(pipeline)
         if self.is_remote and self.name == SPIN:
             raise SpecError(f"{self.option('name')} {SPIN}: there mlops spin puts what it makes; take another name")
@@ -193,6 +199,18 @@ class Request:
                 raise SpecError(
                     f"{self.setting(keys)}={value}: in Airflow an experiment runs code of recipes only; "
                     "name code of include/, change the pipeline's file, or try it out by mlops run"
+                )
+
+    def _refuse_code(self, pipeline: Pipeline, deployment: Deployment) -> None:
+        """:raises SpecError: where code was sent that may not run, or of which none would"""
+        known = pipeline.recipes()
+        for name in self.recipes:
+            if (why := deployment.why_not_code(pipeline.launcher)) is not None:
+                raise SpecError(f"recipes.{name}: {why}")
+            if name not in known:
+                raise SpecError(
+                    f"recipes.{name}: {pipeline.pipeline} runs code of {', '.join(known) or 'no recipe'}; send that, "
+                    "or leave it out"
                 )
 
     def _refuse_elsewhere(self, name: str, value: str, readable: Sequence[str]) -> None:

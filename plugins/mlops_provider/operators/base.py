@@ -327,7 +327,7 @@ class StepOperator(BaseOperator):
         ref = ref_of(kinds, asked.upstream) if (kinds := STEPS[self.step].consumes) else None
         end = asked.interval[1]
         code_paths = self.code_paths(config)
-        code = code_digest([deployment.home / path for path in code_paths])
+        code = code_digest([asked.project(deployment.home) / path for path in code_paths])
         key = run_key(
             self.step,
             end.isoformat(),
@@ -346,6 +346,7 @@ class StepOperator(BaseOperator):
             sections=self.sections,
             code_paths=tuple(code_paths),
             code=code,
+            recipes=asked.sent.recipes if asked.sent else {},
         )
 
     def step_task(

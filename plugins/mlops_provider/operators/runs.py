@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlops.contract.grain import Grain, Periods
+from mlops.contract.refs import Artifact
 from mlops.contract.section import SpecError
 from mlops.contract.step import RunIdentity
 from mlops_provider.operators.adopted import asked_to_judge, weights_to_judge
@@ -23,6 +24,16 @@ TERMINAL: Final = "terminal__"
 """Begins the id of a run that Airflow does not know, for it is one of ``mlops run``."""
 WAITING_FOR: Final = "waiting_for"
 """In a task's state, which Airflow shows: the service that it waits for just now, and what was wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SentRecipes:
+    """Recipes that somebody has sent with an experiment, in place of those of the project."""
+
+    home: Path
+    """The project with them, for as long as the run goes on."""
+    recipes: Mapping[str, Artifact]
+    """As they lie in the store, by the recipe's folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +60,8 @@ class Asked:
     """Of the run: those of the DAG, and what the run was triggered with instead."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """What the run was triggered with."""
+    sent: SentRecipes | None = None
+    """None: the project's recipes count."""
     state: TaskStateStoreAccessor | None = None
     """Of the task, kept over its tries; None outside of Airflow."""
 
@@ -68,6 +81,10 @@ class Asked:
             given=run.conf or {},
             state=context["task_state_store"],
         )
+
+    def project(self, home: Path) -> Path:
+        """Return the project whose recipes count: the deployment's, or the one with those that were sent."""
+        return home if self.sent is None else self.sent.home
 
     def identity(self, pipeline: str, key: str, timezone: str, dag_id: str, task_id: str) -> RunIdentity:
         """Return which run a step belongs to. For the parameters see :class:`mlops.contract.step.RunIdentity`."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pod_cluster import PodCluster, pod_cluster, visible_folder
 from project import make_project
 from terminal import Terminal
+
+from mlops.contract.recipe_bundles import pack
+from mlops_provider.connections import store_of
+from mlops_provider.deployment import Deployment
+from mlops_provider.experiments.asked import Experiment
+from mlops_provider.experiments.dags import parameters
+from mlops_provider.experiments.line import Line
+from mlops_provider.experiments.request import Request
+from mlops_provider.experiments.sent_recipes import keep, sent_recipes
+from mlops_provider.spec_file import load_pipeline
 
 pytestmark = pytest.mark.server
 ARGUMENTS = ("run", "events", "--as-of", "2024-01-10", "--until", "features")
@@ -81,6 +97,38 @@ def test_a_killed_terminal_finds_its_job_again(terminal: Terminal) -> None:
     made, expected = (json.loads(done.stdout)["last"] for done in (again, here))
     assert made["version"] == expected["version"]
     assert made["parent"]["parent"]["version"] == expected["parent"]["parent"]["version"]
+
+
+def test_code_that_was_sent_runs_in_pods(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: the pods, whose image has the deployed recipe, would run that."""
+    for name, value in terminal.command("run")[1].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW__MLOPS__LAUNCHER", "pod")
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_CODE", "pods")
+    mine = tmp_path / "include/events"
+    shutil.copytree(terminal.home / "include/events", mine, ignore=shutil.ignore_patterns("__pycache__"))
+    with (mine / "features.py").open("a") as file:
+        file.write("\nprint('the features that were sent')\n")
+    data, deployment = pack(mine), Deployment.load()
+    file = terminal.home / "dags/events.pipeline.yaml"
+    asked: dict[str, Any] = {name: param.value for name, param in parameters(load_pipeline(file)).items()}
+    asked |= {"as_of": "2024-01-10", "until": "features", "name": "sent"}
+    asked |= {"recipes": {"include/events": hashlib.sha256(data).hexdigest()}}
+    experiment = Experiment.of(file, Request.of_params(asked), "ana", datetime.now(UTC))
+    asyncio.run(keep(store_of(deployment), experiment.place, {"include/events": data}))
+    lines: list[str] = []
+    listener = SimpleNamespace(
+        begins=lines.append,
+        line=lambda what, line: lines.append(line),
+        ended=lambda what, ref: None,
+        failed=lines.append,
+    )
+    with sent_recipes(experiment.place, experiment.recipes, deployment) as sent:
+        made = Line(experiment=experiment, deployment=deployment, listener=listener, sent=sent).run().prepared
+    assert sum("[kubernetes] started Job" in line for line in lines) == 3, lines
+    assert any("the features that were sent" in line for line in lines), lines
+    for ref in made.lineage():
+        assert ref.artifacts["recipe_events"].sha256 == asked["recipes"]["include/events"]
 
 
 def test_ctrl_c_removes_the_job(terminal: Terminal, cluster: PodCluster) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import date
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -87,11 +88,13 @@ class AsyncClient:
         name: str | None = None,
         priority: str | None = None,
         spec: Mapping[str, Any] | None = None,
+        recipes: Sequence[str | Path] = (),
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """See :meth:`Client.submit`."""
         asked = {"until": until, "seeds": seeds, "sample": sample, "name": name, "priority": priority}
-        return await self._do(calls.submit(pipeline, settings, spec, as_of, dataset, idempotency_key, **asked))
+        called = calls.submit(pipeline, settings, spec, recipes, as_of, dataset, idempotency_key, **asked)
+        return await self._do(called)
 
     async def search(
         self,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import date
+from pathlib import Path
 from typing import Any, TypeVar
 
 from httpx_sse import EventSource
@@ -68,6 +69,7 @@ class Client(Connection):
         name: str | None = None,
         priority: str | None = None,
         spec: Mapping[str, Any] | None = None,
+        recipes: Sequence[str | Path] = (),
         idempotency_key: str | None = None,
     ) -> RunSummary:
         """
@@ -86,10 +88,12 @@ class Client(Connection):
         :param priority: ``low``: where more runs of the pipeline wait than may run, it begins when no other one waits
         :param spec: a whole pipeline, as a file has it, whose steps count in place of those that Airflow has;
             ``settings`` count on top
+        :param recipes: folders ``include/NAME`` whose code counts in place of that in Airflow, if that takes any
         :param idempotency_key: your requests of a pipeline with one key are one run; if not given, each call is one
         """
         asked = {"until": until, "seeds": seeds, "sample": sample, "name": name, "priority": priority}
-        return self._do(calls.submit(pipeline, settings, spec, as_of, dataset, idempotency_key, **asked))
+        called = calls.submit(pipeline, settings, spec, recipes, as_of, dataset, idempotency_key, **asked)
+        return self._do(called)
 
     def search(
         self,
@@ -373,8 +377,7 @@ class Client(Connection):
         Have Airflow put the former champion of a model into production again, and archive the present one.
 
         :param why: for the audit trail
-        :param champion: the version to take back: nothing happens where another one is in production by then; the one
-            that is in production when you ask, if not given
+        :param champion: the version to take back, if it is in production then; the one that is now, if not given
         :param idempotency_key: your requests with one key are one run; if not given, each call is one
         """
         return self._do(model_calls.rollback(model, why, champion, idempotency_key))
@@ -392,7 +395,6 @@ class Client(Connection):
 
     def _seen(self, run: AnyRun) -> Run | None:
         """A run, where it can be seen; what cannot be is told by its stream."""
-        try:
+        with suppress(*CUTS):
             return self.run(run)
-        except CUTS:
-            return None
+        return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -29,6 +31,9 @@ from mlops.client.answers import (
 from mlops.client.errors import ClientError
 from mlops.client.reading import document, misread, with_address
 from mlops.contract import rest
+from mlops.contract.extensions import RECIPES
+from mlops.contract.recipe_bounds import ways_out
+from mlops.contract.recipe_bundles import pack
 
 T = TypeVar("T")
 AnyRun = str | rest.RunSummary | rest.Study
@@ -70,14 +75,18 @@ def submit(
     pipeline: str,
     settings: Mapping[str, Any] | None,
     spec: Mapping[str, Any] | None,
+    recipes: Sequence[str | Path],
     as_of: str | date | None,
     dataset: AnySnapshot | None,
     idempotency_key: str | None,
     **asked: Any,
 ) -> Call[RunSummary]:
-    """:param asked: as ``POST /runs`` has them; what is None is left out"""
+    """
+    :param recipes: folders of code that is sent
+    :param asked: as ``POST /runs`` has them; what is None is left out
+    """
     _check_mapping("spec", spec, 'give a whole pipeline, such as {"pipeline": "flight_ranking", "ingest": ...}')
-    asked = {"spec": spec, **_data(as_of, dataset), **asked}
+    asked = {"spec": spec, "recipes": _packed(recipes), **_data(as_of, dataset), **asked}
     return _start("/runs", pipeline, settings, asked, idempotency_key)
 
 
@@ -94,6 +103,19 @@ def search(
     _check_mapping("space", space, 'give it by settings, such as {"learning_rate": {"low": 0.001, "high": 0.1}}')
     asked = {"space": dict(space), **_data(as_of, dataset), **asked}
     return _start("/studies", pipeline, settings, asked, idempotency_key)
+
+
+def _packed(recipes: Sequence[str | Path]) -> dict[str, str] | None:
+    """:raises ClientError: where one is no folder of a recipe, or its code leads out of it"""
+    found = {}
+    for given in (recipes,) if isinstance(recipes, str | Path) else recipes:
+        folder = Path(given).absolute()
+        if folder.parent.name != RECIPES or not folder.is_dir():
+            raise ClientError(f"recipes: {given} is no folder {RECIPES}/NAME")
+        if (problem := next(ways_out(folder), None)) is not None:
+            raise ClientError(f"recipes: {problem}")
+        found[f"{RECIPES}/{folder.name}"] = base64.b64encode(pack(folder)).decode()
+    return found or None
 
 
 def _data(as_of: str | date | None, dataset: AnySnapshot | None) -> dict[str, str | None]:

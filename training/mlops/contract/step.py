@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlops.contract.refs import (
+    Artifact,
     CheckpointRef,
     DatasetRef,
     FeaturesRef,
@@ -228,6 +229,9 @@ class StepInput:
     Digest of these files where the run key was made, see :func:`mlops.contract.code_files.code_digest`. An image may
     hold others.
     """
+    recipes: Mapping[str, Artifact] = field(default_factory=dict)
+    """Recipes that somebody has sent with the run, by their folders ``include/<name>``: they stand in for those of the
+    project. Zips, see :mod:`mlops.contract.recipe_bundles`."""
     reproduces: str = ""
     """``MODEL/VERSION`` where its work is only done again, to be compared: nothing new is made from the result."""
     v: int = field(default=DOCUMENT_VERSION)
@@ -254,6 +258,8 @@ class StepInput:
             "code": self.code,
             "reproduces": self.reproduces,
         }
+        if self.recipes:
+            document["recipes"] = {name: asdict(artifact) for name, artifact in self.recipes.items()}
         return json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -274,6 +280,7 @@ class StepInput:
             sections=document.get("sections", {}),
             code_paths=tuple(document.get("code_paths", ())),
             code=document.get("code", ""),
+            recipes={name: Artifact(**wire) for name, wire in document.get("recipes", {}).items()},
             reproduces=document.get("reproduces", ""),
         )
 

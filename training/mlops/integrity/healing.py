@@ -154,6 +154,11 @@ class Healer:
 
         :raises BadConfigError: if it is not known any more
         """
+        if document.recipes:  # which may be anybody's
+            raise BadConfigError(
+                f"{document.step} ran code that was sent with an experiment, which healing does not run: send it again "
+                "(mlops submit --code), and the experiment puts back what is gone"
+            )
         here = Workplace(home=self.home, library=LIBRARY_ROOT, said="the project as it is")
         if _holds_code(self.home, document):
             return here

@@ -80,8 +80,10 @@ def parallelise(original: Original, home: Path, scratch: Path) -> Workplace:
             f", without its {len(files)} files that were not committed: they were more than "
             f"{MAX_PATCH_BYTES >> 20} MB, no patch was kept"
         )
-    elif original.environment["git_commit"] != commit:
+    elif original.environment["git_commit"] != commit and not original.train_input.recipes:
         said += ", which had no changes in code"
+    if sent := original.train_input.recipes:
+        said += f", and what was sent with the run as {', '.join(sent)}"
     project = check_out(home, commit, scratch / "project", original.patch)
     has_library = (project / "training/mlops").is_dir()
     return Workplace(home=project, library=project if has_library else LIBRARY_ROOT, said=said)

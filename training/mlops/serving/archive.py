@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from mlops.code import ZIP_DATE
+from mlops.contract.recipe_bundles import ZIP_DATE
 from mlops.contract.refs import CheckpointRef, ReportRef
 from mlops.contract.step import BadConfigError
 from mlops.store import Store

@@ -16,8 +16,8 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from mlops.code import ZIP_DATE
 from mlops.contract.public_names import MODULE_OF
+from mlops.contract.recipe_bundles import ZIP_DATE
 from mlops.contract.step import BadConfigError
 from mlops.process import lock_file
 

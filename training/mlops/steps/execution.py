@@ -7,11 +7,11 @@ import logging
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mlops.contract.refs import INPUT, Ref
+from mlops.contract.refs import INPUT, Artifact, Ref
 from mlops.contract.step import (
     EXPERIMENTS,
     INTERRUPTED,
@@ -29,6 +29,7 @@ from mlops.steps import StepContext
 from mlops.steps.mistakes import failure_of
 from mlops.steps.ref_verification import verify_inputs
 from mlops.steps.renewal import ONCE, as_told, check_whole, gone_from, input_bytes, put_back, work_of
+from mlops.steps.sent_recipes import keep, with_sent_recipes
 from mlops.store import Store
 
 logger = logging.getLogger("mlops")
@@ -92,11 +93,12 @@ def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
         _note_use(store, document.ref, done)
     if done is not None:
         return done
-    work = work_of(document) if document.run.experiment else document
+    deployment = with_sent_recipes(document, deployment)
+    work, sent = work_of(document) if document.run.experiment else document, document.recipes
     if (committed := store.committed(document.place)) is not None:
         document = as_told(store, committed, document)
         if document.step in ONCE:
-            return put_back(store, committed, document, deployment.tracking_uri)
+            return put_back(store, committed, document, deployment.tracking_uri, sent)
         work = work_of(document)
     step = importlib.import_module(f"mlops.steps.{document.step}")
     with tempfile.TemporaryDirectory(prefix=f"{document.step}-", dir=scratch_parent()) as scratch:
@@ -107,7 +109,7 @@ def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
         assert deployment.rank != 0, f"step {document.step} returned no ref"
         return None
     assert isinstance(ref, STEPS[document.step].produces), f"step {document.step} returned a {type(ref).__name__}"
-    made = _with_input(store, document, ref)
+    made = _with_input(store, document, ref, sent)
     found = store.commit(made)
     if found != made:
         check_whole(store, found, made)
@@ -121,10 +123,15 @@ def _note_use(store: Store, *refs: Ref | None) -> None:
             store.put(used_key(ref.place), b"", durable=False)
 
 
-def _with_input(store: Store, document: StepInput, ref: Ref) -> Ref:
-    """Add the step's input to its ref: with it, and its parents, the work can be done again."""
+def _with_input(store: Store, document: StepInput, ref: Ref, sent: Mapping[str, Artifact]) -> Ref:
+    """
+    Add the input to a step's ref, and code that was sent: with them, and its parents, the work can be done again.
+
+    :param sent: where that is: a copy that was kept may be what is gone
+    """
+    recipes = keep(store, document, sent)
     artifact = store.put_artifact(document.place, f"{INPUT}.json", input_bytes(document))
-    return replace(ref, artifacts={**ref.artifacts, INPUT: artifact})
+    return replace(ref, artifacts={**ref.artifacts, **recipes, INPUT: artifact})
 
 
 class ExitedError(StepError):
@@ -158,7 +165,8 @@ def report(work: Callable[[StepInput, ProcessSettings], Ref | None]) -> Ref | Fa
         # The launcher says the message; where the cause may be ours or the user's code, the way there helps too.
         if not isinstance(error, StepError):
             traceback.print_exc(file=sys.stdout)
-        outcome = failure_of(error, document, deployment.home)
+        # Where recipes were sent, it is another one by now.
+        outcome = failure_of(error, document, ProcessSettings.from_environment().home)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             raise

@@ -15,6 +15,7 @@ from typing import Final
 
 from mlops.contract.refs import INPUT, Artifact, Ref, ReportRef, canonical_json
 from mlops.contract.step import BadDataError, StepInput
+from mlops.steps.sent_recipes import artifact_name, kept_with
 from mlops.store import REF_FILE, Store
 
 ONCE: Final = frozenset({"evaluate", "register", "promote"})
@@ -31,7 +32,7 @@ class LostObjectsError(BadDataError):
 
 def input_bytes(document: StepInput) -> bytes:
     """Return the bytes of the artifact :data:`~mlops.contract.refs.INPUT`: all that the work follows from."""
-    return canonical_json(json.loads(replace(document, sections={}).dump()))
+    return canonical_json(json.loads(replace(kept_with(document), sections={}).dump()))
 
 
 def as_told(store: Store, committed: Ref, document: StepInput) -> StepInput:
@@ -57,15 +58,22 @@ def work_of(document: StepInput) -> StepInput:
     return replace(document, config={**document.config, **_IN_USE.get(document.step, {})})
 
 
-def put_back(store: Store, committed: Ref, document: StepInput, tracking_uri: str) -> Ref:
+def put_back(store: Store, committed: Ref, document: StepInput, tracking_uri: str, sent: Mapping[str, Artifact]) -> Ref:
     """
     Restore missing objects that have a copy: the step's input is known, and MLflow has an evaluation's files.
 
+    :param sent: recipes that were sent with this attempt
     :raises LostObjectsError: if something is still gone
     """
+    recipes = {artifact_name(recipe): artifact for recipe, artifact in sent.items()}
     for artifact in store.lacking(committed):
         name = next(name for name, other in committed.artifacts.items() if other == artifact)
-        data = input_bytes(document) if name == INPUT else _copy_in_tracking(committed, name, tracking_uri)
+        if name == INPUT:
+            data: bytes | None = input_bytes(document)
+        elif name in recipes:
+            data = store.read(recipes[name])
+        else:
+            data = _copy_in_tracking(committed, name, tracking_uri)
         if data is not None and hashlib.sha256(data).hexdigest() == artifact.sha256:
             store.put(artifact.key, data)
     check_whole(store, committed, None)

@@ -37,6 +37,7 @@ from mlops.contract.step import (
 from mlops.elastic.workers import PRELOAD, prepare
 from mlops.process import ProcessSettings, allow_open_files, die_with_parent, open_files_of
 from mlops.steps.execution import find_committed, report
+from mlops.steps.sent_recipes import with_sent_recipes
 from mlops.store import Store
 from mlops.store_errors import StoreError
 
@@ -88,7 +89,10 @@ def _begin(document: StepInput, deployment: ProcessSettings, arguments: argparse
     allow_open_files(open_files_of(world_size), f"a training of {world_size} processes")
     if here and PRELOAD in sys.modules:  # forked with them: it forks in its turn, while it has one thread only
         prepare()
-    return find_committed(document, deployment)
+    done = find_committed(document, deployment)
+    if done is None:  # the workers inherit it
+        with_sent_recipes(document, deployment)
+    return done
 
 
 def _seat(arguments: argparse.Namespace, grace_seconds: float, scratch: Path) -> tuple[Node, Meeting]:

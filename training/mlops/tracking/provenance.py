@@ -14,6 +14,7 @@ import psutil
 
 from mlops.checkout import git
 from mlops.contract.code_files import code_digest
+from mlops.contract.recipe_bundles import deployed
 from mlops.contract.refs import CheckpointRef, DatasetRef, FeaturesRef, Ref, StudyRef
 from mlops.contract.step import RunIdentity
 from mlops.process import lock_file
@@ -32,13 +33,19 @@ def git_commit(folder: Path) -> str:
     """
     Return the commit of the checkout, with ``-dirty`` if files differ or are not in it; ``unknown`` outside of one.
     """
-    if commit := os.environ.get(COMMIT_VARIABLE):
+    project = deployed(folder)
+    commit = os.environ.get(COMMIT_VARIABLE) or _commit_of(project)
+    if project == folder or commit == UNKNOWN:
         return commit
-    head = git(folder, "rev-parse", "HEAD")
+    return f"{commit.removesuffix(DIRTY)}{DIRTY}"  # it has not the recipes that were sent
+
+
+def _commit_of(project: Path) -> str:
+    head = git(project, "rev-parse", "HEAD")
     if head is None:
         return UNKNOWN
     commit = head.decode().strip()
-    return f"{commit}{DIRTY}" if git(folder, "status", "--porcelain") else commit
+    return f"{commit}{DIRTY}" if git(project, "status", "--porcelain") else commit
 
 
 def lock_hashes(folder: Path) -> dict[str, str]:

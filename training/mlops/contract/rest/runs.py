@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -9,12 +11,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
+from mlops.contract.extensions import RECIPES
+from mlops.contract.recipe_bundles import MOST_BYTES, unpack
 from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest.asked import Asked
 from mlops.contract.results import ExperimentResult
-from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN
+from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN, Digest
 from mlops.contract.step import EXPERIMENT_STEPS
 
 MOST_RUNS: Final = 100
@@ -68,6 +72,20 @@ def _fitting(settings: dict[str, Any]) -> dict[str, Any]:
 Settings = Annotated[dict[str, Any], AfterValidator(_fitting)]
 
 
+RecipeFolder = Annotated[str, StringConstraints(pattern=rf"^{RECIPES}/[A-Za-z_]\w*$")]
+
+
+def _recipes(given: dict[str, str]) -> dict[str, str]:
+    if sum(map(len, given.values())) > MOST_BYTES * 4 // 3:
+        raise ValueError(f"more than {MOST_BYTES >> 20} MB of code: what is data is read as a source")
+    for folder, text in given.items():
+        try:
+            unpack(base64.b64decode(text, validate=True))
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}; mlops submit --code packs a recipe") from None
+    return given
+
+
 Priority = Literal["normal", "low"]
 """Of a run that waits: low ones begin when no normal one waits."""
 
@@ -107,6 +125,7 @@ class NewRun(RunOptions):
     """An experiment that is asked for."""
 
     pipeline: str = Field(pattern=NAME_PATTERN, examples=["flight_ranking"])
+    recipes: dict[RecipeFolder, Digest] = Field(default={}, description="Digests of code that was sent")
 
     def conf(self) -> dict[str, Any]:
         """What is not as usual, with which the run of Airflow is triggered."""
@@ -123,6 +142,12 @@ class SubmittedRun(RunOptions):
         default=None,
         description="A whole pipeline, as a file has it, whose steps count in place of those that Airflow has; "
         "`settings` count on top",
+    )
+
+    recipes: Annotated[dict[RecipeFolder, str], AfterValidator(_recipes)] = Field(
+        default={},
+        description="Code in place of that of recipes in Airflow, where its deployment takes some: by the recipe's "
+        "folder a zip of it in base64, as `mlops.contract.recipe_bundles` packs it",
     )
 
     @model_validator(mode="after")
@@ -143,12 +168,17 @@ class SubmittedRun(RunOptions):
         :param settings: what the spec says otherwise than the pipeline's file
         """
         name = self.pipeline or (self.spec or {})["pipeline"]
-        options = self.model_dump(exclude={"pipeline", "spec", "settings"})
+        options = self.model_dump(exclude={"pipeline", "spec", "settings", "recipes"})
         given = [*self.settings, *(["features.sample"] if self.sample is not None else [])]
         left = {
             key: value for key, value in settings.items() if not any(f"{key}.".startswith(f"{each}.") for each in given)
         }
-        return {**options, "pipeline": name, "settings": {**left, **self.settings}}
+        sent = {folder: hashlib.sha256(data).hexdigest() for folder, data in self.code().items()}
+        return {**options, "pipeline": name, "settings": {**left, **self.settings}, "recipes": sent}
+
+    def code(self) -> dict[str, bytes]:
+        """Return the zips that were sent, by the recipe's folder."""
+        return {folder: base64.b64decode(text) for folder, text in self.recipes.items()}
 
 
 class Task(BaseModel):
