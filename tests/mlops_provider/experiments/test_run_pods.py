@@ -99,8 +99,12 @@ def test_a_killed_terminal_finds_its_job_again(terminal: Terminal) -> None:
     assert made["parent"]["parent"]["version"] == expected["parent"]["parent"]["version"]
 
 
-def test_code_that_was_sent_runs_in_pods(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_was_sent_runs_in_pods(
+    terminal: Terminal, cluster: PodCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Broken: the pods, whose image has the deployed recipe, would run that."""
+    # Its client reads that once, which another test may have had it do.
+    monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
     for name, value in terminal.command("run")[1].items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW__MLOPS__LAUNCHER", "pod")
