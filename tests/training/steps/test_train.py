@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -271,6 +272,25 @@ def test_what_a_recipe_brings_of_its_own_is_used(
     assert {"mean_score"} == set(history[0]["further_metrics"])
     run = MlflowClient(tracking_uri=project.tracking_uri).get_run(ref.tracking_run)
     assert run.data.metrics["validation_mean_score"] == history[0]["further_metrics"]["mean_score"]
+
+
+@pytest.mark.gang
+def test_another_machine_goes_on_with_as_many_threads(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: after an eviction the training would go on by other sums on a node with more cores, and say otherwise."""
+    section = config(loss="include.toy.model:slow_loss", processes=1)
+    document = project.step_input("train", section, toy_features, "threads")
+    two, one = {"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "1"}
+    first = project.start(document, name="threads", environment=two)
+    first.wait_until(lambda: project.steps_saved("threads"))
+    first.kill()
+    second = project.start(document, name="threads", environment=one)
+    ref = second.result()
+    assert isinstance(ref, CheckpointRef), second.log
+    assert "the training has had 2 threads, and goes on so: here it would be 1" in second.log
+    assert json.loads(project.store.read(ref.artifacts["environment"]))["num_threads"] == 2
+    calm = replace(document, run=replace(document.run, run_key="calm"))
+    undisturbed = project.start(calm, name="calm", environment=two).result()
+    assert undisturbed.artifacts["weights"].sha256 == ref.artifacts["weights"].sha256
 
 
 NORMED = """

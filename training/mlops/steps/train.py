@@ -10,6 +10,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
@@ -27,6 +29,7 @@ from mlops.tracking.run import TrackedRun
 from mlops.trainer.assembly import build_job
 from mlops.trainer.checkpoint.resumption import kept_start
 from mlops.trainer.determinism import watched
+from mlops.trainer.environment import NUM_THREADS
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.job import TrainingJob
 from mlops.trainer.loop import ShouldPrune, Trainer
@@ -60,6 +63,8 @@ def run(context: StepContext) -> CheckpointRef | None:
     with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):
         best = best_of(job, state, place=context.place, rank=ranks.rank)
         if best and origin and tracked:
+            # Where it went on from a checkpoint, they are that one's.
+            origin = origin.noting(**{NUM_THREADS: torch.get_num_threads()})
             if job.nondeterministic:
                 origin = origin.noting(nondeterministic=sorted(job.nondeterministic))
             if config.resume_from:

@@ -29,6 +29,7 @@ from mlops.store import Store
 from mlops.store_errors import DamagedObjectError, StoreError
 from mlops.tracking.run import Point, TrackedRun
 from mlops.trainer.checkpoint.planning import CheckpointError
+from mlops.trainer.environment import NUM_THREADS, keep_num_threads
 from mlops.trainer.parallel import Ranks
 from mlops.trainer.progress import Spent
 from mlops.trainer.run_logging import epoch_point
@@ -57,6 +58,8 @@ def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]
             world_size=1,
             lost_best=None if best is state.best else asdict(state.ranking[0]),
         )
+        # Where it went on from an earlier epoch, they are that one's.
+        origin = origin.noting(**{NUM_THREADS: torch.get_num_threads()})
         return publish(context, config, trained, origin, tracked, manifest)
 
 
@@ -148,6 +151,7 @@ class Saves:
                 "history": [asdict(epoch) for epoch in state.history],
                 "pruned": state.pruned,
                 SPENT: spent,
+                NUM_THREADS: torch.get_num_threads(),
             }
             self.store.put(self._key(number), canonical_json(document))
         except StoreError:
@@ -194,6 +198,9 @@ class _Training:
         store, features = context.store, context.features
         objective = load_objective(config.objective, config.objective_settings, context.own)
         learner = load_learner(config.learner, config.learner_settings, context.own)
+        saves = Saves(store=store, place=context.place)
+        if (found := saves.newest()) is not None:
+            keep_num_threads(found[1][NUM_THREADS])
         lesson = open_lesson(
             store,
             features,
@@ -205,10 +212,9 @@ class _Training:
             scratch=context.scratch,
         )
         metric = load_metric(config.metric, context.own)
-        saves = Saves(store=store, place=context.place)
         state, model = TrainingState(steps_per_epoch=1, direction=metric.direction), learner.begin(lesson)
         spent = Spent()
-        if (found := saves.newest()) is not None:
+        if found is not None:
             data, document = found
             model, state.pruned = learner.load(data, objective), document["pruned"]
             spent = Spent(document[SPENT])

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from mlops.tracking.provenance import hardware, software
 from mlops.trainer.parallel import Ranks
+
+NUM_THREADS: Final = "num_threads"
+"""In the environment of a training, and in the documents of its checkpoints."""
+
+logger = logging.getLogger(__name__)
+
+
+def keep_num_threads(count: int, *, leads: bool = True) -> None:
+    """
+    Compute with as many threads as a training has so far, also on a machine with other cores: more of them cut a sum
+    into more parts, whose last bits are others.
+
+    :param leads: whether this is the process that says so
+    """
+    if (own := torch.get_num_threads()) == count:
+        return
+    torch.set_num_threads(count)
+    if leads:
+        cores = len(os.sched_getaffinity(0))
+        slow = f"; they share {cores} cores, which is slow: give it as many as it began with" if count > cores else ""
+        logger.info("the training has had %d threads, and goes on so: here it would be %d%s", count, own, slow)
 
 
 def hardware_class(device: torch.device) -> dict[str, str]:
@@ -35,7 +58,7 @@ def environment(home: Path, device: torch.device) -> dict[str, Any]:
         "torch": f"{torch.__version__} ({torch.version.git_version[:12]})",
         "hardware": hardware_class(device),
         # More threads cut a sum into more parts.
-        "num_threads": torch.get_num_threads(),
+        NUM_THREADS: torch.get_num_threads(),
     }
 
 

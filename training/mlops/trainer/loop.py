@@ -21,6 +21,7 @@ from mlops.store_errors import StoreError
 from mlops.trainer.checkpoint.listing import read_listing
 from mlops.trainer.checkpoint.planning import CheckpointError
 from mlops.trainer.checkpoint.tree import Contents
+from mlops.trainer.environment import NUM_THREADS, keep_num_threads
 from mlops.trainer.flops import flops_per_sample
 from mlops.trainer.health import DATA, REST, TALK, VALIDATION, use
 from mlops.trainer.interval import SaveInterval
@@ -263,7 +264,7 @@ class Trainer:
         best_step = None if state.kept is None else state.kept.step
         document = state.document(loss_units, seconds)
         document["interval"] = self._interval.document(announced=announced)
-        document[SPENT] = self._spent.seconds
+        document[SPENT], document[NUM_THREADS] = self._spent.seconds, torch.get_num_threads()
         document[FACTS] = dict(job.facts)
         begun = job.checkpoints.save(state.step, self._tensors(), document, best_step=best_step, wait=wait)
         self._interval.saved(time.monotonic(), begun=begun)
@@ -278,7 +279,7 @@ class Trainer:
         if len(document["history"]) > self._epochs_ended:
             document |= {"history": document["history"][: self._epochs_ended], "pruned": False}
         document["interval"] = self._interval.document(announced=False)
-        document[SPENT] = self._spent.seconds
+        document[SPENT], document[NUM_THREADS] = self._spent.seconds, torch.get_num_threads()
         return self._tensors(), document
 
     def _room(self, contents: Contents) -> dict[str, Any]:
@@ -296,6 +297,7 @@ class Trainer:
             job.checkpoints.load(saved, tensors)
         else:
             return 0.0
+        keep_num_threads(document[NUM_THREADS], leads=ranks.leads)
         load_training_state(job.strategy, job.optimizer, tensors)
         # Rank 0's, which a checkpoint always has.
         self._interval.resume((document if saved is None else saved.meta)["interval"])
