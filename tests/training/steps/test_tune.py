@@ -14,9 +14,18 @@ import toy_model
 from committed_refs import commit_lineage
 from mlflow import MlflowClient
 
-from mlops.contract.refs import CheckpointRef, FeaturesRef, ModelVersionRef, ReportRef, StudyRef, TrialRef
+from mlops.contract.refs import (
+    CheckpointRef,
+    FeaturesRef,
+    ModelVersionRef,
+    ReportRef,
+    StudyRef,
+    TrialRef,
+    canonical_json,
+)
 from mlops.contract.sections.steps import TrialStep, TuneStep
 from mlops.contract.step import Failure
+from mlops.steps.trial import PARAMETERS
 from mlops.testing import no_recipe
 from mlops.tuning.study import Study
 
@@ -179,6 +188,22 @@ def test_a_killed_trial_goes_on_as_the_same_one(project: Any, run_step: Any, sea
     assert not list(project.store.list(checkpoints)), "kept for nothing"
     [run] = [run for name, run in runs_of(project).items() if name.startswith("trial")]
     assert run.info.run_id == ref.tracking_run
+
+
+def test_a_trial_keeps_the_settings_that_it_has_begun_with(project: Any, run_step: Any, search: Any) -> None:
+    """Broken: a database that was lost or set back would have a checkpoint go on with settings drawn anew."""
+    first = run_step(project, search(0))
+    kept = f"{first.place}/{PARAMETERS}"
+    assert json.loads(project.store.get(kept)) == first.parameters
+    begun = {"learning_rate": 0.125, "model_args.hidden": 4}
+    project.store.put(f"{first.place.replace('trial_0', 'trial_1')}/{PARAMETERS}", canonical_json(begun))
+    assert run_step(project, search(1)).parameters == begun
+    # The database may say otherwise, where it was set back to a backup.
+    study_of(project, search(2)).begin(2)
+    project.store.put(f"{first.place.replace('trial_0', 'trial_2')}/{PARAMETERS}", canonical_json(begun))
+    refused = run_step(project, search(2))
+    assert isinstance(refused, Failure)
+    assert "trial 2 has begun to train with other settings than the study's database says" in refused.message
 
 
 @pytest.mark.parametrize(

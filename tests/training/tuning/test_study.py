@@ -201,6 +201,36 @@ def test_tpe_is_reproducible_one_at_a_time(tmp_path: Path, pruner: str) -> None:
     assert best.value == max(trial.value or 0 for trial in found[0].trials().values())
 
 
+@pytest.mark.parametrize("pruner", ["median", "successive_halving", "hyperband"])
+def test_an_epoch_that_is_done_again_is_answered_as_before(tmp_path: Path, pruner: str) -> None:
+    """Broken: a kill between answer and checkpoint would save a trial that is to be pruned."""
+    place, changes = Place(f"file://{tmp_path}", None), {"pruner": pruner, "trials": 12}
+    calm = undisturbed(place, "halved", range(12), **changes)
+    struck = Place(f"file://{tmp_path}/struck", None)
+    for number in range(12):
+        params = struck.study("halved", **changes).begin(number).params
+        for epoch in range(1, EPOCHS + 1):
+            value = quality(params, epoch)
+            answers = [struck.study("halved", **changes).report(number, epoch, value, 0.0) for _ in range(3)]
+            assert len({*answers}) == 1, "it is asked again by a process that knows nothing"
+            if answers[0]:
+                break
+        struck.study("halved", **changes).end(number, None if answers[0] else value, "run")
+    ended = struck.study("halved", **changes)
+    assert [trial.state for trial in ended.trials().values()] == [trial.state for trial in calm.trials().values()]
+    assert TrialState.PRUNED in [trial.state for trial in calm.trials().values()]
+
+
+def test_half_a_trial_goes_on_with_its_own_settings(tmp_path: Path) -> None:
+    """Broken: where the database was lost, a checkpoint goes on with settings that are drawn anew, and counts as theirs."""
+    changes = {"sampler": "tpe", "trials": 20}
+    study = undisturbed(Place(f"file://{tmp_path}", None), "lost", range(12), **changes)
+    drawn = study.begin(12).params
+    anew = Place(f"file://{tmp_path}/anew", None).study("lost", **changes)
+    assert anew.begin(12, drawn).params == drawn
+    assert anew.begin(13).params != drawn
+
+
 def test_tpe_learns_from_the_trials_before(tmp_path: Path) -> None:
     """Broken: it would be no better than chance."""
     place = Place(f"file://{tmp_path}", None)

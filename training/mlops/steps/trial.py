@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -12,11 +13,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mlops.contract.learners import TORCH
 from mlops.contract.metrics import short_name
-from mlops.contract.refs import TrialRef
+from mlops.contract.refs import TrialRef, canonical_json
 from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep
 from mlops.contract.sections.train import Train
 from mlops.contract.settings import replaced_settings, settings_text
+from mlops.contract.step import StepError
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model
@@ -28,6 +30,8 @@ from mlops.tuning.study import RUN, Study
 from mlops.tuning.study_logging import STATES, trial_tags
 
 SECONDS_PER_HOUR: Final = 3600
+PARAMETERS: Final = "parameters.json"
+"""Settings of a trial, at its place: what half of it was trained with goes on with nothing else."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ def run(context: StepContext) -> TrialRef | None:
     alone = seat() if program else Ranks()
     ranks = join_ranks(config.train) if config.train.learner == TORCH and not program else alone
     study = Study.open(context.input, context.store.uri, config, context.own) if ranks.leads else None
-    begun = study.begin(number) if study else None
+    begun = _begin(study, number, context) if study else None
     timeout = timedelta(seconds=config.train.collective_timeout_seconds)
     trial = from_leader_alone(begun, timeout) if program else ranks.from_leader(begun)
     assert trial is not None, "rank 0 has it"
@@ -64,6 +68,23 @@ def run(context: StepContext) -> TrialRef | None:
         tracking_run=trial.user_attrs[RUN],
         parent=context.features,
     )
+
+
+def _begin(study: Study, number: int, context: StepContext) -> FrozenTrial:
+    """
+    Begin a trial, or go on with it, with the settings that its checkpoints are of.
+
+    :raises StepError: where two attempts have drawn other settings
+    """
+    key = f"{context.place}/{PARAMETERS}"
+    kept = json.loads(context.store.get(key)) if context.store.exists(key) else None
+    trial = study.begin(number, kept)
+    if trial.state is TrialState.RUNNING and not context.store.put_new(key, canonical_json(trial.params)):
+        raise StepError(
+            f"trial {number} has begun to train with other settings than the study's database says, "
+            f"{settings_text(trial.params)}: to begin it anew, delete {context.place} in the store"
+        )
+    return trial
 
 
 def _train(

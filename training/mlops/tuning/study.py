@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import optuna
-from optuna.storages import RDBStorage
+from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -23,6 +23,8 @@ from mlops.tuning.space import NUMBER, distributions, draw, loaded
 from mlops.tuning.storage import database_url, open_storage, reachable
 
 BEGUN, GPU_HOURS, RUN = "begun", "gpu_hours", "tracking_run"
+_ANSWER = "answer_{}"
+"""Attribute of a trial: what the pruner has said after an epoch, and what it has noted at the trial with that."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +85,11 @@ class Study:
                 found[number] = trial
         return {number: found[number] for number in sorted(found) if number < self._config.num_trials}
 
-    def begin(self, number: int) -> FrozenTrial:
+    def begin(self, number: int, kept: Mapping[str, Any] | None = None) -> FrozenTrial:
         """
         The trial of a number: a new one, or what an earlier attempt left of it, with the same settings.
 
+        :param kept: settings of that attempt, where it has begun to train: the database may have been lost since
         :raises BudgetSpentError: where it is not begun yet, and the time for that is over
         """
         earlier = self.trials().get(number)
@@ -95,7 +98,10 @@ class Study:
         with reachable():
             if earlier is None:
                 self._check_budget(number)
-            parameters = earlier.params if earlier else draw(self._study, self._config, number, self._own)
+            if earlier is not None:
+                parameters = earlier.params
+            else:
+                parameters = dict(kept or draw(self._study, self._config, number, self._own))
             # Settings and number in one transaction: no kill leaves a trial that nobody would find again.
             self._study.add_trial(
                 create_trial(
@@ -110,17 +116,42 @@ class Study:
 
     def report(self, number: int, epoch: int, value: float, gpu_hours: float) -> bool:
         """
-        Note the metric after an epoch.
+        Note the metric after an epoch. An epoch that is done again after a kill is answered as it was before.
 
         :param gpu_hours: that the trial took so far
         :return: whether the trial is to be pruned
         """
+        name = _ANSWER.format(epoch)
         with reachable():
             trial_id = self._id(number)
             self._storage.set_trial_intermediate_value(trial_id, epoch, value)
             self._storage.set_trial_user_attr(trial_id, GPU_HOURS, gpu_hours)
-            # Optuna's own may return a bool of numpy, which a checkpoint's JSON does not take.
-            return bool(self._study.pruner.prune(self._study, self._storage.get_trial(trial_id)))
+            trial = self._storage.get_trial(trial_id)
+            answer = trial.user_attrs.get(name)
+            if answer is None:
+                answer = self._asked(trial)
+                self._storage.set_trial_user_attr(trial_id, name, answer)
+            for key, noted in answer["noted"].items():
+                self._storage.set_trial_system_attr(trial_id, key, noted)
+            return bool(answer["prune"])
+
+    def _asked(self, trial: FrozenTrial) -> dict[str, Any]:
+        """
+        Ask the pruner on a copy of the study.
+
+        Optuna's successive halving notes a trial's rung before it has answered, and says no where it is asked again:
+        the answer and that note are to be stored together.
+        """
+        storage = InMemoryStorage()
+        # Hyperband's brackets go by the study's name and the trial's place in it.
+        copy = optuna.create_study(study_name=self.name, storage=storage, direction=self._study.direction)
+        copy.add_trials(self._study.get_trials(deepcopy=False))
+        study_id = storage.get_study_id_from_name(self.name)
+        trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        # Optuna's own may return a bool of numpy, which JSON does not take.
+        prune = bool(self._study.pruner.prune(copy, storage.get_trial(trial_id)))
+        noted = storage.get_trial(trial_id).system_attrs
+        return {"prune": prune, "noted": {k: v for k, v in noted.items() if trial.system_attrs.get(k) != v}}
 
     def end(self, number: int, value: float | None, run_id: str) -> FrozenTrial:
         """
