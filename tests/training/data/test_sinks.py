@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +121,119 @@ def test_pipelines_leave_each_others_rows_alone(table: tuple[Sink, Read]) -> Non
     ]  # fmt: skip
 
 
-def test_two_intervals_at_once_leave_the_rows_of_one(table: tuple[Sink, Read]) -> None:
-    """Broken: each would delete what was there before, and both put theirs."""
+THERE = pytest.mark.parametrize("there", [True, False], ids=["a table", "no table yet"])
+
+
+@THERE
+def test_intervals_at_once_leave_the_rows_of_the_latest(table: tuple[Sink, Read], there: bool) -> None:
+    """Broken: each would delete what was there before, and all put theirs, or use up the tries of their tasks."""
     sink, read = table
-    sink.put("2024-01-01", predictions(0.0), night(1))
+    if there:
+        sink.put("2024-01-01", predictions(0.0), night(1))
+    # Delta refuses whoever comes second; databases let them wait.
+    num_tries = 20 if sink.place.endswith("lake/answers") else 1
 
     def put(day: int) -> None:
-        for _ in range(20):
+        for num_left in reversed(range(num_tries)):
             try:
                 sink.put("2024-01-01", predictions(day / 10), night(day))
             except SinkError:
+                if not num_left:
+                    raise
                 continue
             return
-        pytest.fail("it never came to its turn")
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(put, [2, 3, 4, 5]))
-    assert read()["score"].to_list() == [0.5] * 3
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(put, [2, 3, 4]))
+    assert read()["score"].to_list() == [0.4] * 3
+
+
+@pytest.mark.server
+@THERE
+def test_writers_of_a_postgres_table_take_turns(postgres: str, connect: Any, tmp_path: Path, there: bool) -> None:
+    """Broken: each would hold a lock that the others wait for, or make the table, too, and only one would not fail."""
+    connect("warehouse", "postgres", postgres)
+    sinks = [
+        open_sink(settings(kind="sql", connection="warehouse", table=name), tmp_path)
+        for name in ("turns", "public.turns", "turns")
+    ]
+    with postgresql.connect(postgres) as session, session.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS turns")
+        session.commit()
+        if there:
+            sinks[0].put("2024-01-01", predictions(0.0), night(1))
+        # All of them wait for this transaction, and go on at one instant.
+        cursor.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE" if there else "CREATE TABLE turns (x int)")
+        with ThreadPoolExecutor(len(sinks)) as threads:
+            puts = [
+                threads.submit(sink.put, "2024-01-01", predictions(day / 10), night(day))
+                for day, sink in enumerate(sinks, start=2)
+            ]
+            try:
+                wait_for_waiting(cursor, len(sinks))
+            finally:
+                session.rollback()
+            for each in puts:
+                each.result()
+        cursor.execute("SELECT score FROM turns")
+        assert cursor.fetchall() == [(0.4,)] * 3
+
+
+def wait_for_waiting(cursor: Any, number: int) -> None:
+    """Wait until so many transactions wait for a lock."""
+    deadline, found = time.monotonic() + 30, -1
+    while found != number:
+        assert time.monotonic() < deadline, f"{found} of {number} wait for a lock"
+        time.sleep(0.02)
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        (found,) = cursor.fetchone()
+
+
+def test_whole_numbers_without_a_sign_keep_their_values(table: tuple[Sink, Read]) -> None:
+    """Broken: a table would refuse the larger ones, or hold nulls in their place."""
+    sink, read = table
+    largest = {
+        "bytes": (pl.UInt8, 2**8 - 1),
+        "ports": (pl.UInt16, 2**16 - 1),
+        "ids": (pl.UInt32, 2**32 - 1),
+        "hashes": (pl.UInt64, 2**63 - 1),
+    }
+    columns = {name: pl.lit(value, dtype=kind) for name, (kind, value) in largest.items()}
+    assert sink.put("2024-01-01", predictions(0.1, rows=1, **columns), night(2))
+    assert read().select(*largest).row(0) == tuple(value for _, value in largest.values())
+
+
+def test_a_number_beyond_those_of_tables_is_named(table: tuple[Sink, Read]) -> None:
+    """Broken: the task would be tried again and again, and nobody would know which column it is."""
+    sink, _ = table
+    message = (
+        r"column 'hash' is UInt64.* 9223372036854775808.*cast it in the transform.*leave it out by predict.columns"
+    )
+    with pytest.raises(BadConfigError, match=message):
+        sink.put("2024-01-01", predictions(0.1, hash=pl.lit(2**63, dtype=pl.UInt64)), night(2))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [pl.List(pl.UInt8), pl.Array(pl.UInt8, 2), pl.Struct({"a": pl.UInt8, "b": pl.List(pl.UInt8)})],
+    ids=["list", "array", "struct"],
+)
+def test_numbers_within_a_column_keep_their_values_in_delta(tmp_path: Path, dtype: pl.DataType) -> None:
+    sink = open_sink(settings(kind="delta", path="answers"), tmp_path)
+    value = {"a": 200, "b": [201, None]} if isinstance(dtype, pl.Struct) else [200, None]
+    assert sink.put("2024-01-01", predictions(0.1, rows=1, parts=pl.Series([value], dtype=dtype)), night(2))
+    assert pl.read_delta(str(tmp_path / "answers"))["parts"].to_list() == [value]
+
+
+def test_instants_are_of_utc_in_sqlite(tmp_path: Path, connect: Any) -> None:
+    """Broken: texts would not sort as the instants do, where a time zone has a summer time."""
+    connect("shop", "sqlite", host=str(tmp_path / "shop.db"))
+    sink = open_sink(settings(kind="sql", connection="shop", table="answers"), tmp_path)
+    sink.put("2024-01-01", predictions(0.1, at=pl.col("at").dt.convert_time_zone("America/New_York")), night(2))
+    with sqlite3.connect(tmp_path / "shop.db") as session:
+        texts = [text for (text,) in session.execute("SELECT at FROM answers ORDER BY at")]
+    assert [text[:19] for text in texts] == [f"2024-01-01 0{hour}:00:00" for hour in range(3)]
+    assert {datetime.fromisoformat(text).utcoffset() for text in texts} == {timedelta()}
 
 
 def test_what_cannot_be_put_leaves_what_was_there(table: tuple[Sink, Read]) -> None:

@@ -83,9 +83,10 @@ class Predict(Section):
     """Columns of the snapshot that stand beside the answers; None: all. Rows of a group that lie in several periods are
     answered together: so many periods are in memory."""
     output: AnyOutput | None = None
-    """Where the answers go beside the store, period by period; a text is the path of ``kind: files``. A period takes
-    the place of what an earlier interval said of it. Tables have the columns ``prediction_pipeline``,
-    ``prediction_period``, ``prediction_interval_end`` and ``prediction_model``, too."""
+    """Where the answers go beside the store, period by period; a text is the path of ``kind: files``. A period with
+    rows takes the place of what an earlier interval said of it; of one that has none any more, that stays. Tables have
+    the columns ``prediction_pipeline``, ``prediction_period``, ``prediction_interval_end`` and ``prediction_model``,
+    too."""
 
     @field_validator("columns")
     @classmethod

@@ -53,11 +53,15 @@ class _Postgres:
         schema, _, name = self._table.rpartition(".")
         where: dict[str, Any] = {"db_schema_name": schema} if schema else {}
         table = ".".join(map(_quoted, self._table.split(".")))
+        # A table may be named with its schema by one pipeline, and without by another.
+        whole = "$1" if schema else "current_schema() || '.' || $1"
         of_period, key = f"{_quoted(PIPELINE)} = $1 AND {_quoted(PERIOD)} = $2", (origin.pipeline, period)
         with self._session() as cursor:
+            # First of all: whoever comes second sees the table and the rows that the first one has put. A lock of the
+            # table could be had only once it is made, by several at once, who would then wait for each other.
+            cursor.execute(f"SELECT count(*) FROM pg_advisory_xact_lock(hashtextextended({whole}, 0))", (self._table,))
+            cursor.fetchone()
             cursor.adbc_ingest(name, rows.schema.empty_table(), mode="create_append", **where)
-            # What another interval puts there waits: whoever comes second sees what the first one put.
-            cursor.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
             cursor.execute(f"SELECT max({_quoted(INTERVAL_END)}) FROM {table} WHERE {of_period}", key)
             (latest,) = cursor.fetchone()
             if latest is not None and latest > origin.interval_end:
@@ -93,10 +97,10 @@ class _Sqlite:
             raise BadConfigError(f"{_SETTING}.table: SQLite has no schemas; name the table alone, got {table!r}")
 
     def put(self, period: str, data: bytes, origin: Origin) -> bool:
-        rows = _flat(with_origin(data, period, origin)).with_columns(
-            # SQLite has no instants: text in UTC, which sorts as they do.
-            pl.selectors.temporal().cast(pl.String)
-        )
+        rows = _flat(with_origin(data, period, origin))
+        # SQLite has no instants: text in UTC, which sorts as they do.
+        rows = rows.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
+        rows = rows.with_columns(pl.selectors.temporal().cast(pl.String))
         table, columns = _quoted(self._table), [_quoted(name) for name in rows.columns]
         of_period = f"{_quoted(PIPELINE)} = ? AND {_quoted(PERIOD)} = ?"
         kinds = ", ".join(f"{column} {_affinity(dtype)}" for column, dtype in zip(columns, rows.dtypes, strict=True))
@@ -138,16 +142,12 @@ def _flat(rows: pl.DataFrame) -> pl.DataFrame:
                 f"{_SETTING}: column {name!r} is {dtype}, which no column of {_SETTING}.table is; leave it out by "
                 "predict.columns"
             )
-    smaller = {pl.UInt8: pl.Int16, pl.Int8: pl.Int16, pl.UInt16: pl.Int32, pl.UInt32: pl.Int64, pl.UInt64: pl.Int64}
-    casts = [
-        pl.col(name).cast(smaller[kind]) for name, dtype in rows.schema.items() if (kind := type(dtype)) in smaller
-    ]
     texts = [
         pl.col(name).cast(pl.String)
         for name, dtype in rows.schema.items()
         if dtype in (pl.Categorical, pl.Enum, pl.Duration) or dtype.is_decimal()
     ]
-    return rows.with_columns(*casts, *texts)
+    return rows.with_columns(pl.selectors.by_dtype(pl.Int8).cast(pl.Int16), *texts)
 
 
 def _affinity(dtype: pl.DataType) -> str:
