@@ -70,6 +70,16 @@ def test_nothing_is_guessed(dtype: pl.DataType, given: list[Any], said: str) -> 
         rows_of(pd.DataFrame({"x": given}), pl.Schema({"x": dtype}))
 
 
+def test_a_long_number_beside_an_unknown_one_is_no_other_number() -> None:
+    """Broken: a customer would be scored as another one, where pandas has made a fraction of their id."""
+    schema = pl.Schema({"x": pl.Int64})
+    for given in ([2**53 + 1, None], [-(2**60), None]):
+        with pytest.raises(BadDataError, match=r"the request's 'x' has -?\d{16,} beside a value that is not known"):
+            rows_of(pd.DataFrame({"x": given}), schema)
+    assert rows_of(pd.DataFrame({"x": [2**53 + 1]}), schema)["x"].to_list() == [2**53 + 1]
+    assert rows_of(pd.DataFrame({"x": [2**53 - 1, None]}), schema)["x"].to_list() == [2**53 - 1, None]
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(BadDataError, match="the request has no y; give null"):
         rows_of(pd.DataFrame({"x": [1]}), pl.Schema({"x": pl.Int64, "y": pl.Int64}))

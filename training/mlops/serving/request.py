@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pyarrow as pa
@@ -32,6 +32,10 @@ def rows_of(request: pd.DataFrame, columns: pl.Schema) -> pl.DataFrame:
     return pl.DataFrame([_column(request[name], name, dtype) for name, dtype in columns.items()])
 
 
+_LONGEST: Final = 1 << 53
+"""From here on a float does not hold every whole number."""
+
+
 def _column(values: pd.Series, name: str, dtype: pl.DataType) -> pl.Series:
     try:
         given = pl.Series(name, pa.Array.from_pandas(values))
@@ -44,6 +48,11 @@ def _column(values: pd.Series, name: str, dtype: pl.DataType) -> pl.Series:
     if not _fits(given.dtype, dtype):
         example = given.drop_nulls()[0]
         raise BadDataError(f"the request's {name!r} is {example!r}, of type {given.dtype}; the column is {dtype}")
+    if dtype.is_integer() and given.dtype.is_float() and (long := given.filter(given.abs() >= _LONGEST)).len():
+        raise BadDataError(
+            f"the request's {name!r} has {long[0]:.0f} beside a value that is not known: pandas has made fractions of "
+            "them, whose last digits are lost from 2^53 on. Ask for rows without a value in a request of their own"
+        )
     if (
         dtype == pl.Date
         and given.dtype == pl.Datetime
