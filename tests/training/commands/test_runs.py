@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 from committed_refs import chain, commit_lineage
 from warm import run_warm
 
-from mlops.commands.runs import _delete
+from mlops.commands.runs import _delete, _remove_old
+from mlops.commands.runs_expired import expired
 from mlops.contract.refs import INPUT, CheckpointRef, FeaturesRef, RefT, ReportRef
 from mlops.contract.step import RunIdentity, StepInput, python_path, used_key
 from mlops.store import Store
@@ -106,6 +108,37 @@ def test_an_experiment_is_removed_and_nothing_else(store: Store, mlops: Run) -> 
     assert set(store.list("")) == before
     assert mlops("remove", "experiments/ana/toy", "--delete").returncode == 0
     assert before - set(store.list("")) == {key for key in before if key.startswith("experiments/ana/toy/")}
+
+
+def test_what_may_be_under_way_is_not_removed(store: Store, mlops: Run) -> None:
+    """Broken: a training would commit a result whose data are gone."""
+    train(store, "experiments/ana/toy", "a")
+    store.put("experiments/ana/toy/train/b/checkpoints/1", b"")
+    before = set(store.list(""))
+    said = mlops("remove", "ana/toy", "--delete")
+    assert (said.returncode, "experiments/ana/toy/train/b has no result" in said.stderr.replace("\n", " ")) == (1, True)
+    assert set(store.list("")) == before
+    age(store, "experiments/ana/toy/train/b", 2)
+    assert mlops("remove", "ana/toy", "--delete").returncode == 0
+    train(store, "experiments/ana/toy", "a")
+    store.put("experiments/ana/toy/train/b/checkpoints/1", b"")
+    assert mlops("remove", "ana/toy", "--delete", "--force").returncode == 0
+    assert not list(store.list("experiments/ana/toy"))
+
+
+def test_what_a_run_takes_after_it_was_listed_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a training would lose its features in the middle, for a listing of all experiments takes long."""
+    trained = train(store, "experiments/ana/toy", "old")
+    age(store, "", 40)
+    now = datetime.now(UTC)
+    before = now - timedelta(days=30)
+    (place,) = [each for each in expired(store, ["ana/toy"], before, now)["ana"].expired if each.name == trained.place]
+    store.put(used_key(trained.place), b"")
+    assert not _remove_old(store, place, before)
+    assert store.committed(trained.place) == trained
+    age(store, trained.place, 40)
+    assert _remove_old(store, place, before)
+    assert not list(store.list(trained.place))
 
 
 def age(store: Store, place: str, days: float) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
-from mlops.commands.runs_expired import expired, judged
+from mlops.commands.runs_expired import Place, expired, judged, under_way
 from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
 from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
@@ -63,6 +63,7 @@ def add_parser(subparsers: Subparsers) -> None:
     sub.set_defaults(run=_remove)
     sub.add_argument("experiment", metavar="EXPERIMENT", help=_EXPERIMENT)
     sub.add_argument("--delete", action="store_true", help="do it; without it is only said what would be removed")
+    sub.add_argument("--force", action="store_true", help="also what may be under way: steps that failed look the same")
 
 
 def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -89,6 +90,11 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
         raise BadConfigError(
             f"{EXPERIMENTS}/{name} stays: {report.place} judged a training of it, on which a registered model may rest"
         )
+    if not options.force and (place := next(under_way(places.store, name, datetime.now(UTC)), None)) is not None:
+        raise BadConfigError(
+            f"{EXPERIMENTS}/{name} stays: {place.name} has no result, and was written at "
+            f"{place.written:%Y-%m-%d %H:%M} UTC: it may run. Where it has failed, or was ended: --force"
+        )
     _delete(places.store, objects)
     console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
     return 0
@@ -99,11 +105,11 @@ def _expire(options: argparse.Namespace, places: Places, console: Console) -> in
     names = _experiments(places.store, options.experiment)
     table = Table("user", "old results", "removed" if options.delete else "to remove", "needed by newer or judged ones")
     removed = 0
-    for user, told in expired(places.store, names, now - timedelta(days=options.days), now).items():
-        if options.delete:
-            _delete(places.store, [each for place in told.expired for each in place.objects])
-        removed += len(told.expired)
-        gone = f"{len(told.expired)}, {decimal(sum(each.num_bytes for each in told.expired))}"
+    before = now - timedelta(days=options.days)
+    for user, told in expired(places.store, names, before, now).items():
+        old = [place for place in told.expired if not options.delete or _remove_old(places.store, place, before)]
+        removed += len(old)
+        gone = f"{len(old)}, {decimal(sum(each.num_bytes for each in old))}"
         table.add_row(user, str(len(told.expired) + len(told.needed)), gone, str(len(told.needed)))
         said = [
             f"{each.name} may run: what old results it rests on cannot be told, so they stay" for each in told.running
@@ -115,6 +121,19 @@ def _expire(options: argparse.Namespace, places: Places, console: Console) -> in
         then = "the data that nothing else names: mlops datasets gc" if options.delete else "to remove them: --delete"
         console.print(then)
     return 0
+
+
+def _remove_old(store: Store, place: Place, before: datetime) -> bool:
+    """
+    Remove a place, unless a run has taken what is there since it was listed: there are many, and each takes a while.
+
+    :return: whether it is gone
+    """
+    objects = store.stored(place.name) if place.is_step else place.objects
+    if any(each.modified >= before for each in objects):
+        return False
+    _delete(store, objects)
+    return True
 
 
 def _delete(store: Store, objects: Sequence[Stored]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from mlops.contract.refs import Ref, ReportRef
 from mlops.contract.step import EXPERIMENTS
-from mlops.store import Store, Stored
+from mlops.store import REF_FILE, Store, Stored
 from mlops.store_errors import DamagedObjectError
 
 _LEAVES: Final = ("train", "evaluate", "budgets")
@@ -92,6 +92,18 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
             is_held = bool(told.damaged) or (bool(told.running) and place.step not in _LEAVES)
             (told.needed if is_held or place.name in rested else told.expired).append(place)
     return found
+
+
+def under_way(store: Store, name: str, now: datetime) -> Iterator[Place]:
+    """
+    Yield the places of steps of an experiment that may run: they have no result, and have written something lately.
+
+    :param name: of the experiment, ``USER/...``
+    """
+    for place in _places(store, name):
+        is_result = any(each.key == f"{place.name}/{REF_FILE}" for each in place.objects)
+        if place.is_step and not is_result and place.written >= now - _RUNS:
+            yield place
 
 
 def judged(store: Store, pipeline: str, below: str) -> Iterator[ReportRef]:
