@@ -20,6 +20,8 @@ class BusyServer:
     def __init__(self, port: int | None = None, listen: int = 0) -> None:
         self.status: int | None = None
         """What it answers; None: what the server does."""
+        self.body = b""
+        """Of these answers."""
         self.num_refused = 0
         outer = self
 
@@ -30,7 +32,7 @@ class BusyServer:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if outer.status is not None or port is None:
                     outer.num_refused += 1
-                    self.answer(outer.status or 503, {}, b"")
+                    self.answer(outer.status or 503, {}, outer.body)
                     return
                 behind = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 behind.request(self.command, self.path, body, dict(self.headers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ class FaultyProxy:
     tls: ssl.SSLContext | None = None
     """With the client's certificate, where the server wants one."""
     fault: str = ""
+    refuses: Callable[[str, str, bytes], tuple[int, str, str] | None] = lambda method, path, body: None
+    """Status, reason and message of the answer to a method, a path and a body; None: the server answers."""
     num_calls: int = 0
     kubeconfig: Path = field(init=False)
     _open: set[web.StreamResponse] = field(default_factory=set)
@@ -52,6 +54,10 @@ class FaultyProxy:
             return web.Response()
         if self.fault == "silence":
             await asyncio.sleep(3600)
+        if refused := self.refuses(request.method, request.path, await request.read()):
+            code, reason, message = refused
+            status = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code}
+            return web.json_response(status, status=code)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         timeout = aiohttp.ClientTimeout(total=None)
         async with (

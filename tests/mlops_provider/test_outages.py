@@ -11,10 +11,14 @@ from busy_server import BusyServer, busy_server
 
 from mlops.contract.outages import FailureClass, classify_store_error
 from mlops_provider.committed import open_store
+from mlops_provider.exceptions import StepRetryableError
 from mlops_provider.mlflow_rest import AwayError, LoginError, MlflowError, RefusedError
+from mlops_provider.patience import store_errors
 from mlops_provider.registry import champion_version
 
 NOWHERE = "http://127.0.0.1:9"
+REFUSED_BODY = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>No.</Message></Error>'
+"""As S3 writes it."""
 
 
 @pytest.fixture
@@ -56,6 +60,28 @@ def test_an_overloaded_store_is_away_and_one_that_refuses_is_not(
     assert verdict() is expected
 
 
+@pytest.mark.parametrize("status", [400, 401, 403])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("ExpiredToken", FailureClass.CREDENTIALS),
+        ("InvalidToken", FailureClass.CREDENTIALS),
+        ("InvalidAccessKeyId", FailureClass.CREDENTIALS),
+        ("TokenRefreshRequired", FailureClass.CREDENTIALS),
+        ("RequestTimeTooSkewed", FailureClass.CLOCK),
+        ("AccessDenied", FailureClass.REFUSED),
+        ("SignatureDoesNotMatch", FailureClass.REFUSED),
+    ],
+)
+def test_credentials_and_clocks_that_a_later_try_may_have_better_are_no_refusal(
+    server: BusyServer, at: object, status: int, code: str, expected: FailureClass
+) -> None:
+    """Broken: a token that ran out in mid-step ends the run for good, with the tries that would have a new one left."""
+    server.status, server.body = status, REFUSED_BODY.format(code=code).encode()
+    at(server.url)
+    assert verdict() is expected
+
+
 @pytest.mark.parametrize("address", [NOWHERE, "http://no-such-host.invalid:9000"], ids=["no server", "no such name"])
 def test_a_store_that_is_not_there_is_away(at: object, address: str) -> None:
     at(address)
@@ -93,3 +119,11 @@ def test_a_registry_that_is_not_there_is_away_and_no_address_is_a_mistake() -> N
         asyncio.run(champion_version(NOWHERE, "m"))
     with pytest.raises(RefusedError, match="address 'localhost:5000' is none"):
         asyncio.run(champion_version("localhost:5000", "m"))
+
+
+def test_a_task_whose_token_has_expired_is_tried_again(server: BusyServer, at: object) -> None:
+    """Broken: the worker's next try has a new token, and is not made."""
+    server.status, server.body = 403, REFUSED_BODY.format(code="ExpiredToken").encode()
+    at(server.url)
+    with pytest.raises(StepRetryableError), store_errors("s3://bucket/prefix", "the test cannot write"):
+        obstore.put(open_store("s3://bucket/prefix", retry=False), "key", b"data")

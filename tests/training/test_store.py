@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from busy_server import busy_server
 from obstore.exceptions import AlreadyExistsError
 
 from mlops.contract.refs import Artifact, DatasetRef
-from mlops.contract.step import BadConfigError, python_path
+from mlops.contract.step import BadConfigError, Failure, python_path
 from mlops.store import Store
 from mlops.store_errors import DamagedObjectError, StoreError
 
@@ -215,3 +216,29 @@ def test_no_name_leads_out_of_the_store(store: Store, tmp_path: Path) -> None:
     )
     with pytest.raises(DamagedObjectError, match="has no SHA-256"):
         store.local_file(Artifact(key="place/inside", sha256="../../secret", num_bytes=6), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable", "fix"),
+    [
+        ("ExpiredToken", True, "who renews AWS_ACCESS_KEY_ID"),
+        ("RequestTimeTooSkewed", True, "both clocks"),
+        ("AccessDenied", False, "may write to it"),
+    ],
+)
+def test_a_refusal_says_whether_a_later_try_may_be_let_in(
+    monkeypatch: pytest.MonkeyPatch, code: str, retryable: bool, fix: str
+) -> None:
+    """Broken: a training of days ends for good when its token runs out, and the message does not speak of tokens."""
+    with busy_server() as server:
+        server.status = 403
+        server.body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code></Error>'.encode()
+        settings = {"ENDPOINT_URL": server.url, "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+        for name, value in {**settings, "REGION": "r"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        with pytest.raises(StoreError) as caught:
+            Store("s3://bucket/prefix").put("key", b"data")
+    failure = Failure.of(caught.value)
+    assert failure.retryable is retryable
+    assert fix in failure.message
+    assert "cannot write key in the store s3://bucket/prefix" in failure.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,9 +21,34 @@ class StoreAwayError(OutageError, StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """The store refuses the request or the credentials: trying again cannot help."""
+    """The store refuses the request or the credentials: trying again cannot help, unless they change."""
 
     retryable = False
+
+
+class StoreCredentialsError(StoreRefusedError):
+    """The store takes the credentials for expired or unknown. The error is retried: a later try is given newer ones."""
+
+    retryable = True
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. The store takes the credentials for expired, or does not know them: a step is tried "
+            "again, with those that are there by then. If that fails too, look at who renews AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or at the service account of the pod"
+        )
+
+
+class StoreClockError(StoreRefusedError):
+    """The store takes the time of a request for wrong. The error is retried: it may run on another machine then."""
+
+    retryable = True
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. The clock of {socket.gethostname()} and that of the store differ too much: a step "
+            "is tried again, perhaps on another machine. If that fails too, look at both clocks (NTP)"
+        )
 
 
 class DamagedObjectError(BadDataError):
@@ -32,6 +58,8 @@ class DamagedObjectError(BadDataError):
 KINDS: Final[Mapping[FailureClass, type[StoreError]]] = {
     FailureClass.AWAY: StoreAwayError,
     FailureClass.REFUSED: StoreRefusedError,
+    FailureClass.CREDENTIALS: StoreCredentialsError,
+    FailureClass.CLOCK: StoreClockError,
     FailureClass.OTHER: StoreError,
 }
 """The error for each class of failure, see :func:`mlops.contract.outages.classify_store_error`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -34,6 +35,8 @@ from mlops_provider.operators.tune import BUDGET_SPENT
 from mlops_provider.patience import store_errors
 
 _WAIT_SECONDS: Final = 0.2
+_STOP_SECONDS: Final = 4.5
+"""Longer than each launcher takes to cancel; below the 5 s after which Airflow's supervisor kills the task itself."""
 
 
 class _NotBegunError(Exception):
@@ -85,10 +88,14 @@ class Line:
         return Results(prepared=prepared, trainings=[self._train(prepared, seed) for seed in seeds])
 
     def stop(self) -> None:
-        """End what runs, and let nothing begin. A signal's handler may call it: it waits for nothing."""
+        """End what runs, all at once, and let nothing begin. A signal's handler may call it."""
         self._stopped = True
-        for launcher in list(self._running):
-            launcher.cancel()
+        ending = [threading.Thread(target=launcher.cancel, daemon=True) for launcher in list(self._running)]
+        deadline = time.monotonic() + _STOP_SECONDS
+        for each in ending:
+            each.start()
+        for each in ending:
+            each.join(max(0.0, deadline - time.monotonic()))
 
     def _prepare(self) -> Ref:
         """Run the steps before the training, or as many as are asked for, and return what the last of them made."""
@@ -150,7 +157,7 @@ class Line:
                         self.listener.line("tune", f"the search: {now}")
                         ended = {n: error for n, error in ended.items() if not isinstance(error, _NotBegunError)}
                         begun = {*ended, *(number for number, _ in running.values())}
-                        last = max(begun) if begun else self._last_trial(now, features)
+                        last = max([*begun, self._last_trial(now, features)])
                         budget, self.experiment = now, asked_for.with_budget(now, last + 1)
                     begun = {*ended, *(number for number, _ in running.values())}
                     waiting = [n for n in range(self.experiment.search.num_trials) if n not in begun]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -38,6 +39,8 @@ class Search:
     parallel: int = 2
     budget: Budget = field(default_factory=Budget)
     begun: list[int] = field(default_factory=list)
+    last: int = -1
+    """The last trial that an earlier try has begun."""
 
     def run(self, trial: Callable[[int], Exception | None], monkeypatch: pytest.MonkeyPatch) -> Line:
         def begins(_: Line, number: int, __: Any) -> Exception | None:
@@ -46,7 +49,7 @@ class Search:
 
         monkeypatch.setattr(Line, "_trial", begins)
         monkeypatch.setattr(Line, "_budget", lambda *_: self.budget)
-        monkeypatch.setattr(Line, "_last_trial", lambda *_: -1)
+        monkeypatch.setattr(Line, "_last_trial", lambda *_: self.last)
         tune = Tune.model_validate({"space": {"epochs": {"low": 1, "high": 9}}, "trials": self.trials, "hours": 1})
         experiment = Searching(tune.model_copy(update={"parallel": self.parallel}))
         line = Line(experiment=cast(Any, experiment), deployment=cast(Any, None), listener=cast(Any, _Silent()))
@@ -96,6 +99,22 @@ def test_a_search_grows_and_is_stopped(monkeypatch: pytest.MonkeyPatch, parallel
     assert sorted(search.begun) == list(range(len(search.begun)))
     assert 10 <= len(search.begun) <= 10 + 2 * parallel
     assert line.experiment.search.num_trials == len(search.begun), "what it concludes"
+
+
+def test_a_search_that_is_stopped_in_its_second_try_keeps_the_trials_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken: the best of the few that were found again by then would be the result."""
+    search = Search(trials=20, parallel=1, last=9)
+
+    def trial(number: int) -> Exception | None:
+        if number == 2:
+            search.budget = Budget(is_stopped=True)
+        return None
+
+    line = search.run(trial, monkeypatch)
+    assert search.begun == list(range(10)), "these are found: they have ended, or go on"
+    assert line.experiment.search.num_trials == 10, "what it concludes"
 
 
 def test_one_trial_that_ends_well_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,3 +191,27 @@ def test_a_search_does_not_conclude_without_what_an_outage_took(monkeypatch: pyt
     with pytest.raises(StepOutageError):
         search.run(trial, monkeypatch)
     assert max(search.begun) <= 5, "none begins that cannot end"
+
+
+@dataclass(eq=False)
+class _Slow:
+    """A launcher whose cancel takes its time; ``ended`` collects those that have done it."""
+
+    seconds: float
+    ended: list[_Slow]
+
+    def cancel(self) -> None:
+        time.sleep(self.seconds)
+        self.ended.append(self)
+
+
+def test_all_that_runs_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: Airflow kills the task after 5 s, and of several Jobs only the first are removed: the others work on."""
+    monkeypatch.setattr("mlops_provider.experiments.line._STOP_SECONDS", 2.0)
+    line = Line(experiment=cast(Any, None), deployment=cast(Any, None), listener=cast(Any, _Silent()))
+    ended: list[_Slow] = []
+    line._running |= cast(Any, {_Slow(0.5, ended) for _ in range(8)} | {_Slow(60.0, ended)})
+    begin = time.monotonic()
+    line.stop()
+    assert time.monotonic() - begin < 3.5
+    assert len(ended) == 8

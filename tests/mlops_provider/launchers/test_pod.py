@@ -26,9 +26,10 @@ from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider.deployment import Deployment
 from mlops_provider.launchers.base import Launch, Outcome
+from mlops_provider.launchers.kubernetes.api import ApiError
 from mlops_provider.launchers.kubernetes.follow import Followed
 from mlops_provider.launchers.kubernetes.job import PodTask
-from mlops_provider.launchers.kubernetes.manifests import Task
+from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL, Task
 from mlops_provider.launchers.kubernetes.trigger import REFUSED, JobTrigger
 from mlops_provider.launchers.pod import PodLauncher
 from mlops_provider.pod_spec import Pods
@@ -438,3 +439,63 @@ def test_a_deadline_ends_the_step_in_the_cluster(
     outcome, _ = run(new_launcher(max_hours=3 / 3600), launch(home, "import time; time.sleep(300)", "slow"))
     assert outcome.result is None
     assert "DeadlineExceeded" in outcome.status
+
+
+@on_turn(1, 2)
+def test_a_step_is_followed_to_its_end_without_what_is_only_nice_to_know(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: logs stop and the end is not seen for hours while Kueue's visibility server, or a webhook, is away."""
+    if cluster.queue is None:
+        pytest.skip("MLOPS_TEST_QUEUE names no LocalQueue with room for two pods")
+    for name, seconds in {"HINT_SECONDS": 0.5, "NOTE_SECONDS": 0.5, "TICK_SECONDS": 0.2}.items():
+        monkeypatch.setattr(f"mlops_provider.launchers.kubernetes.follow.{name}", seconds)
+
+    def refuses(method: str, path: str, body: bytes) -> tuple[int, str, str] | None:
+        if path.endswith("/pendingworkloads"):
+            return 503, "ServiceUnavailable", "the server is currently unable to handle the request"
+        is_note = method == "PATCH" and LOGGED_UNTIL.encode() in body
+        return (500, "InternalError", "failed calling webhook") if is_note or path.endswith("/events") else None
+
+    first, second = (new_launcher(name, queue=cluster.queue) for name in ("first", "second"))
+    work = "import time; print('at work'); time.sleep(300)"
+    with faulty_proxy(cluster.kubeconfig, folder) as proxy:
+        proxy.refuses = refuses
+        place = "kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(place, str(proxy.kubeconfig))
+        with followed(first, dataclasses.replace(launch(home, work, "holding"), processes=1, nodes="2"), "at work"):
+            unread = "[kubernetes] the place in the queue cannot be read"
+            statement = "import time; [(print('line', number), time.sleep(0.5)) for number in range(8)]"
+            with followed(second, launch(home, statement, "behind"), unread) as step:
+                first.cancel()
+                wait_for(lambda: "line 7" in step.lines, "its log stops", 60)
+                begin = time.monotonic()
+            assert time.monotonic() - begin < 60, "its end is seen late"
+    assert isinstance(step.outcome.result, DatasetRef)
+    assert len([line for line in step.lines if line.startswith(unread)]) == 1
+
+
+def test_a_full_quota_is_waited_for(
+    new_launcher: NewLauncher, cluster: PodCluster, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: steps that start together use up their tries where their namespace has room for some of them only."""
+    monkeypatch.setattr("mlops_provider.launchers.kubernetes.job._QUOTA_POLL_SECONDS", 0.2)
+    full = 403, "Forbidden", 'jobs.batch "step" is forbidden: exceeded quota: team, requested: 1, used: 9, limited: 9'
+    left = {"jobs": [full, full], "secrets": [full], "services": [full]}
+
+    def refuses(method: str, path: str, body: bytes) -> tuple[int, str, str] | None:
+        refusals = left.get(path.rpartition("/")[2], [])
+        return refusals.pop() if method == "POST" and refusals else None
+
+    with faulty_proxy(cluster.kubeconfig, folder) as proxy:
+        proxy.refuses = refuses
+        place = "kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(place, str(proxy.kubeconfig))
+        outcome, log = run(new_launcher(), launch(home, "pass", "crowded"))
+        assert isinstance(outcome.result, DatasetRef)
+        assert log.count("waiting for room in a quota") == 3, log
+        assert log.count("started Job") == 1
+        assert not any(left.values())
+        left["secrets"] = [full] * 1000
+        with pytest.raises(ApiError, match="exceeded quota"):
+            run(new_launcher(start_timeout_seconds=1), launch(home, "pass", "crowded_out"))

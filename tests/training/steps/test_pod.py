@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from project import REPOSITORY
 
-from mlops.contract.step import INTERRUPTED
+from mlops.contract.step import INTERRUPTED, LOST
 
 SECONDS = 60.0
 
@@ -64,3 +64,11 @@ def test_a_command_has_its_own_exit_code(tmp_path: Path) -> None:
     for code in (0, 137):
         command = [sys.executable, "-m", "mlops.container", sys.executable, "-c", f"raise SystemExit({code})"]
         assert subprocess.run(command, env=own, cwd=tmp_path, check=False, timeout=SECONDS).returncode == code
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(143)", "import os; os.kill(os.getpid(), 15)"])
+def test_who_ends_by_sigterm_that_nobody_sent_to_the_pod_is_lost(tmp_path: Path, code: str) -> None:
+    """Broken: the Job's policy ignores 143 and replaces the pod for ever, and no try of the task ends."""
+    command = [sys.executable, "-m", "mlops.container", sys.executable, "-c", code]
+    own = environment(tmp_path, str(REPOSITORY / "training"))
+    assert subprocess.run(command, env=own, cwd=tmp_path, check=False, timeout=SECONDS).returncode == LOST

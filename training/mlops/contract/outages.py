@@ -3,7 +3,7 @@ Which errors say that a service is away, and which that it refuses. Standard lib
 
 Away is what passes without anybody's doing anything here: no connection, a name that does not resolve, a timeout, an
 overload. A wrong address looks the same, so that the log names it each time. Refused is what the same request would
-get again.
+get again; some refusals are of the credentials or the clock alone, which a later try may have better.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ REFUSALS: Final = frozenset(
 )
 """Error codes of MLflow (``mlflow.protos.databricks_pb2``) that the same request would get again."""
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "TokenRefreshRequired")
+_CLOCK: Final = "RequestTimeTooSkewed"
+_CODE: Final = re.compile(rf"<Code>({'|'.join((*_CREDENTIALS, _CLOCK))})</Code>")
+"""Error codes of S3 that a later request may not get: it has newer credentials, or comes from another machine."""
 _MISTAKES: Final = ("169.254.169.254", "builder error")
 """No credentials are configured, so that a cloud's machine is asked for some; the address is none, or of a scheme that
 is not allowed."""
@@ -32,6 +36,10 @@ is not allowed."""
 class FailureClass(Enum):
     AWAY = "away"
     REFUSED = "refused"
+    CREDENTIALS = "credentials"
+    """Refused for credentials that have expired, or are not known yet: a later try has others."""
+    CLOCK = "clock"
+    """Refused because the machine's clock is wrong: a later try may run on another machine."""
     OTHER = "other"
     """Nothing is known: it may pass, or not."""
 
@@ -47,6 +55,8 @@ def classify_store_error(error: BaseException) -> FailureClass:
     """:param error: of obstore, which has one class for most, and tells the rest in words"""
     said = str(error)
     if found := _STATUS.search(said):
+        if int(found[1]) in REFUSED_STATUSES and (code := _CODE.search(said)):
+            return FailureClass.CLOCK if code[1] == _CLOCK else FailureClass.CREDENTIALS
         # S3's own InternalError is worth another request, as its documentation says.
         return FailureClass.AWAY if found[1] == "500" else classify_status(int(found[1]))
     if "HTTP error" not in said or any(sign in said for sign in _MISTAKES):

@@ -96,7 +96,9 @@ def main(command: Sequence[str], told_to_end: Callable[[], bool]) -> int:
             return INTERRUPTED if code else 0
         if not isinstance(outcome, Failure):
             # A step's process has nothing to say beyond its code where it was killed, or where it is not the rank 0.
-            return LOST if 0 < code < 128 else code
+            # Killed by SIGTERM without anybody's asking this pod to end: to the Job's policy 143 would say that
+            # somebody did, and it would replace such pods for ever.
+            return LOST if 0 < code < 128 or code == INTERRUPTED else code
         logger.warning("%s; joining again", outcome.message)
         result.unlink()
         time.sleep(_REJOIN_SECONDS)

@@ -26,6 +26,8 @@ _SAY_SECONDS: Final = 900.0
 _CONNECT_SECONDS: Final = 10.0
 _CALL_SECONDS: Final = 30.0
 """Between two bytes."""
+_SIDE_CALL_SECONDS: Final = 10.0
+"""The same, of a call that a Job is followed without."""
 WATCH_SECONDS: Final = 240
 _WATCH_SILENCE_SECONDS: Final = WATCH_SECONDS + 15.0
 _LOG_SILENCE_SECONDS: Final = 300.0
@@ -45,6 +47,11 @@ class ApiError(Exception):
     @property
     def may_pass(self) -> bool:
         return self.status == 429 or self.status >= 500
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether the namespace has as many objects as its ResourceQuota lets it have, or asks for as much."""
+        return self.status == 403 and "exceeded quota" in self.message
 
 
 class UnreachableError(Exception):
@@ -103,21 +110,24 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: Kind, **selectors: str) -> Manifest:
-        """:param selectors: ``labelSelector``, ``fieldSelector``"""
-        return await self._call("GET", kind.path(self.namespace), query=selectors)
+    async def list(self, kind: Kind, *, once: bool = False, **selectors: str) -> Manifest:
+        """
+        :param once: not tried again where it fails: something goes on without it
+        :param selectors: ``labelSelector``, ``fieldSelector``
+        """
+        return await self._call("GET", kind.path(self.namespace), once=once, query=selectors)
 
     async def workloads_ahead(self, queue: str, job_uid: str) -> int | None:
         """
-        How many workloads Kueue will admit before a Job.
+        How many workloads Kueue will admit before a Job. Asked once: its server may be away while the others answer.
 
         :param queue: the Job's LocalQueue
         :return: None where the Job does not wait there, or Kueue does not say
-        :raises ApiError: where this may not be read
+        :raises ApiError: where this may not be read, or Kueue's server is away
         """
         path = f"{_QUEUES}/namespaces/{self.namespace}/localqueues/{queue}/pendingworkloads"
         try:
-            waiting = (await self._call("GET", path))["items"]
+            waiting = (await self._call("GET", path, once=True))["items"]
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -129,9 +139,13 @@ class Api:
         )
         return next(positions, None)
 
-    async def patch(self, kind: Kind, name: str, change: Manifest) -> None:
-        """:param change: merged into the object"""
-        await self._call("PATCH", kind.path(self.namespace, name), body=change, content_type=_MERGE_PATCH)
+    async def patch(self, kind: Kind, name: str, change: Manifest, *, once: bool = False) -> None:
+        """
+        :param change: merged into the object
+        :param once: not tried again where it fails: something goes on without it
+        """
+        path = kind.path(self.namespace, name)
+        await self._call("PATCH", path, once=once, body=change, content_type=_MERGE_PATCH)
 
     async def delete(self, kind: Kind, name: str, uid: str, *, at_once: bool = False) -> None:
         """
@@ -157,7 +171,7 @@ class Api:
         pause = 0.5
         while True:
             try:
-                listed = await self.list(kind, **selectors)
+                listed = await self._call("GET", kind.path(self.namespace), query=selectors)
                 objects = {item["metadata"]["uid"]: item for item in listed["items"]}
                 yield dict(objects)
                 pause = 0.5
@@ -224,19 +238,20 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
 
-    async def _call(self, method: str, path: str, **request: Any) -> Manifest:
+    async def _call(self, method: str, path: str, *, once: bool = False, **request: Any) -> Manifest:
         import aiohttp
 
+        silence = _SIDE_CALL_SECONDS if once else _CALL_SECONDS
         async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_may_pass),
+            retry=tenacity.retry_if_exception(lambda error: _may_pass(error) or (method == "POST" and _crossed(error))),
             wait=tenacity.wait_exponential_jitter(initial=0.5, max=10.0),
-            stop=tenacity.stop_after_delay(self._try_seconds),
+            stop=tenacity.stop_after_delay(0.0 if once else self._try_seconds),
             before_sleep=_say_rarely,
             reraise=True,
         ):
             with attempt:
                 try:
-                    response = await self._request(method, path, silence=_CALL_SECONDS, **request)
+                    response = await self._request(method, path, silence=silence, **request)
                     answer: Manifest = await response.json(content_type=None)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     raise UnreachableError(f"{type(error).__name__}: {error}") from error
@@ -286,12 +301,16 @@ async def open_api(connection: str | None, namespace: str, try_seconds: float = 
     # They take a second to import.
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
     from airflow.sdk.exceptions import AirflowException
+    from kubernetes_asyncio.client import Configuration
     from kubernetes_asyncio.config import ConfigException
 
     inside = True if connection is None and "KUBERNETES_SERVICE_HOST" in os.environ else None
+    settings = Configuration()
+    # A log stream is a connection for as long as its pod lives: with as many pods as the limit the watches would wait.
+    settings.connection_pool_maxsize = 0
     async with AsyncExitStack() as stack:
         try:
-            hook = AsyncKubernetesHook(conn_id=connection, in_cluster=inside)
+            hook = AsyncKubernetesHook(conn_id=connection, in_cluster=inside, client_configuration=settings)
             client = await stack.enter_async_context(hook.get_conn())
         except (ConfigException, AirflowException) as error:
             raise NoClusterError(
@@ -322,3 +341,8 @@ def _say_rarely(state: tenacity.RetryCallState) -> None:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, UnreachableError) or (isinstance(error, ApiError) and error.may_pass)
+
+
+def _crossed(error: BaseException) -> bool:
+    """Whether other requests changed the namespace's quota while it was reckoned for the object that was to be made."""
+    return isinstance(error, ApiError) and error.status == 409 and error.reason == "Conflict"

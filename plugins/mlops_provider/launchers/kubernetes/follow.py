@@ -268,7 +268,8 @@ class Follower:
                 about[pod["metadata"]["name"]] = uid
         for name, uid in about.items():
             try:
-                found = await self._api.list(EVENTS, fieldSelector=f"involvedObject.uid={uid},type=Warning")
+                selector = f"involvedObject.uid={uid},type=Warning"
+                found = await self._api.list(EVENTS, once=True, fieldSelector=selector)
             except (ApiError, UnreachableError) as error:
                 if isinstance(error, ApiError) and not error.may_pass:
                     self._may_read_events = False
@@ -285,7 +286,8 @@ class Follower:
         try:
             ahead = await self._api.workloads_ahead(queue, self._followed.uid)
         except (ApiError, UnreachableError) as error:
-            if isinstance(error, ApiError) and not error.may_pass:
+            # 503: so the API answers for Kueue's server where that is away, perhaps for good.
+            if isinstance(error, ApiError) and (not error.may_pass or error.status == 503):
                 self._may_read_queue = False
                 self._say(f"the place in the queue cannot be read: {error}")
             return
@@ -300,9 +302,10 @@ class Follower:
         until = f"{max(newest) - _LOG_DELAY:%Y-%m-%dT%H:%M:%SZ}"
         if until == self._noted:
             return
-        self._noted = until
-        with suppress(ApiError, UnreachableError):  # then lines are repeated
-            await self._api.patch(JOBS, self._followed.name, {"metadata": {"annotations": {LOGGED_UNTIL: until}}})
+        note = {"metadata": {"annotations": {LOGGED_UNTIL: until}}}
+        with suppress(ApiError, UnreachableError):  # then lines are repeated, or the next note says it
+            await self._api.patch(JOBS, self._followed.name, note, once=True)
+            self._noted = until
 
     def _ending(self) -> Ending | None:
         if not (self._job_seen and self._pods_listed) or self._renewed_at is not None:

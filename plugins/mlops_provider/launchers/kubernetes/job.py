@@ -40,6 +40,7 @@ _GONE_SECONDS = 600.0
 _LOGIN_SECONDS = 60.0
 """A login that is refused sooner is wrong, and not old."""
 _GONE_POLL_SECONDS = 1.0
+_QUOTA_POLL_SECONDS = 5.0
 Environment = Callable[[], Awaitable[Mapping[str, str]]]
 _ON_ITS_WAY_SECONDS = 1.0
 """Seconds that a request may still take after nobody waits for it any more."""
@@ -164,7 +165,7 @@ class StepJobRun:
                 raise RuntimeError(f"asked to end before Job {step_job.name} was started")
             self._creating = True
             try:
-                job = await api.create(step_job.job())
+                job = await self._create(api, step_job.job(), say)
             except ApiError as error:
                 raise _refusal(error) from error
             if job is not None and self._cancelled:
@@ -191,12 +192,35 @@ class StepJobRun:
             go["spec"] = {"suspend": False}
         try:
             for manifest in step_job.owned(uid):
-                await api.create(manifest)
+                await self._create(api, manifest, say)
             await api.patch(JOBS, step_job.name, go)
         except ApiError as error:
             await api.delete(JOBS, step_job.name, uid)
             raise _refusal(error) from error
         return job
+
+    async def _create(self, api: Api, manifest: Manifest, say: Callable[[str], None]) -> Manifest | None:
+        """
+        Make an object; where the namespace's ResourceQuota has no room for it, wait within
+        ``pods.start_timeout_seconds`` for others to end: a try of the task would be used for nothing.
+
+        :return: None where there is one of that name already
+        """
+        deadline = time.monotonic() + self._pods.start_timeout_seconds
+        is_told = False
+        while True:
+            try:
+                return await api.create(manifest)
+            except ApiError as error:
+                if not error.is_over_quota or self._cancelled or time.monotonic() > deadline:
+                    raise
+                if not is_told:
+                    say(
+                        f"[kubernetes] waiting for room in a quota of namespace {api.namespace}, up to "
+                        f"{self._pods.start_timeout_seconds:.0f} s (pods.start_timeout_seconds): {error.message}"
+                    )
+                is_told = True
+            await asyncio.sleep(_QUOTA_POLL_SECONDS)
 
     async def _wait_until_gone(self, api: Api, job: Manifest, say: Callable[[str], None]) -> None:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
