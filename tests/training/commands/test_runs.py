@@ -116,7 +116,7 @@ def test_what_may_be_under_way_is_not_removed(store: Store, mlops: Run) -> None:
     store.put("experiments/ana/toy/train/b/checkpoints/1", b"")
     before = set(store.list(""))
     said = mlops("remove", "ana/toy", "--delete")
-    assert (said.returncode, "experiments/ana/toy/train/b has no result" in said.stderr.replace("\n", " ")) == (1, True)
+    assert (said.returncode, "experiments/ana/toy/train/b has no result" in said.stderr.replace("\n", " ")) == (2, True)
     assert set(store.list("")) == before
     age(store, "experiments/ana/toy/train/b", 2)
     assert mlops("remove", "ana/toy", "--delete").returncode == 0

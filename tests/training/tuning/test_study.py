@@ -222,7 +222,7 @@ def test_an_epoch_that_is_done_again_is_answered_as_before(tmp_path: Path, prune
 
 
 def test_half_a_trial_goes_on_with_its_own_settings(tmp_path: Path) -> None:
-    """Broken: where the database was lost, a checkpoint goes on with settings that are drawn anew, and counts as theirs."""
+    """Broken: where the database was lost, a checkpoint would go on with settings that are drawn anew."""
     changes = {"sampler": "tpe", "trials": 20}
     study = undisturbed(Place(f"file://{tmp_path}", None), "lost", range(12), **changes)
     drawn = study.begin(12).params
