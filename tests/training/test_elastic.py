@@ -244,6 +244,34 @@ def test_nodes_of_one_machine_need_their_minimum(tmp_path: Path) -> None:
 
 
 @pytest.mark.gang
+def test_a_node_that_has_met_the_others_is_not_apart_from_them(tmp_path: Path, endpoint: str) -> None:
+    """Broken: after days of work all pods end since the machine for a new one takes its time, and blame the network."""
+    options = ["--nnodes=2", "--max-restarts=0", f"--rdzv-endpoint={endpoint}", "--no-host-store", "--join-seconds=4"]
+    options += [f"--local-addr={LOOPBACK}", "--keep-alive-seconds=3"]
+    with (
+        started(tmp_path, *options, "--node-name=a", name="a.json", STEPS=100000) as gang,
+        started(tmp_path, *options, "--node-name=b", name="b.json", STEPS=100000) as other,
+    ):
+        gang.wait_for_step(5)
+        kill(other.process.pid)
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert failure.type == "NodesLostError", failure
+
+
+@pytest.mark.gang
+def test_a_node_that_meets_nobody_says_how_long_it_waited(tmp_path: Path, endpoint: str) -> None:
+    """The first process of its pod tells by it when there is no sense in joining again."""
+    options = ["--nnodes=2", "--max-restarts=0", f"--rdzv-endpoint={endpoint}", "--no-host-store"]
+    with started(tmp_path, *options, f"--local-addr={LOOPBACK}", "--node-name=a", "--join-seconds=1") as gang:
+        failure = gang.result()
+    assert isinstance(failure, Failure), gang.log
+    assert (failure.type, failure.retryable) == ("NodesApartError", True)
+    assert failure.details == {"join_seconds": 1.0, "is_fixed": True}
+    assert "2 nodes did not come together within 1 s" in failure.message
+
+
+@pytest.mark.gang
 @pytest.mark.parametrize(
     ("error", "retryable"), [("ValueError('a letter')", True), ("BadDataError('a letter')", False)]
 )

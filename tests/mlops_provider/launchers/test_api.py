@@ -4,59 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
+from scripted_api import Asked, refusal
 
-from mlops_provider.launchers.kubernetes.api import EVENTS, JOBS, Api, ApiError, open_api
+from mlops_provider.launchers.kubernetes.api import EVENTS, JOBS, Api, ApiError
 
 NUM_PODS = 120
 """More than the connections that the client has by its default."""
 JOB = {"kind": "Job", "metadata": {"name": "step"}}
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Use = Callable[[Api], Awaitable[None]]
-Asked = Callable[[Handler, Use], None]
-
-
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Serves by a handler while a coroutine uses the API."""
-    kubeconfig = tmp_path / "kubeconfig"
-    monkeypatch.setattr("kubernetes_asyncio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
-    async def serve(handler: Handler, use: Use) -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", handler)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0][:2]
-            kubeconfig.write_text(
-                yaml.safe_dump(
-                    {
-                        "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{port}"}}],
-                        "users": [{"name": "u", "user": {"token": "t"}}],
-                        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                        "current-context": "x",
-                    }
-                )
-            )
-            async with open_api(None, "team", try_seconds=30.0) as api:
-                await use(api)
-        finally:
-            await runner.cleanup()
-
-    return lambda handler, use: asyncio.run(serve(handler, use))
-
-
-def refusal(status: int, reason: str, message: str = "no") -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
-    return web.json_response(body, status=status)
 
 
 def test_the_logs_of_many_pods_leave_connections_for_the_watches(asked: Asked) -> None:
@@ -154,3 +111,23 @@ def test_a_conflict_of_what_is_deleted_is_not_tried_again(asked: Asked) -> None:
 
     asked(answer, use)
     assert num_asked == 1
+
+
+def test_a_line_without_end_does_not_fill_the_memory(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a tensor's numbers on one line hold up everything else that the triggerer does, for minutes."""
+    monkeypatch.setattr("mlops_provider.launchers.kubernetes.api._LONGEST_LINE", 1000)
+    written = b"one\n\n" + b"x" * 999 + b"\n" + b"y" * 1_000_000 + b"\nlast, without an end"
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for start in range(0, len(written), 777):
+            await response.write(written[start : start + 777])
+        return response
+
+    async def use(api: Api) -> None:
+        lines = [line async for line in api.log("pod", "step", None, follow=True)]
+        assert lines[:3] == [b"one", b"", b"x" * 999]
+        assert lines[3:] == [b"y" * 1000 + b" ... (999,000 more bytes)", b"last, without an end"]
+
+    asked(answer, use)

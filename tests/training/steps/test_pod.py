@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -72,3 +73,47 @@ def test_who_ends_by_sigterm_that_nobody_sent_to_the_pod_is_lost(tmp_path: Path,
     command = [sys.executable, "-m", "mlops.container", sys.executable, "-c", code]
     own = environment(tmp_path, str(REPOSITORY / "training"))
     assert subprocess.run(command, env=own, cwd=tmp_path, check=False, timeout=SECONDS).returncode == LOST
+
+
+MEETING = """
+import json, os, sys
+from pathlib import Path
+from mlops.contract.step import Failure, write_result
+
+rounds = Path(sys.argv[1])
+rounds.write_text(rounds.read_text() + "x" if rounds.exists() else "x")
+kind = "NodesLostError" if len(rounds.read_text()) == LOST_IN else "NodesApartError"
+details = {"join_seconds": 3.0, "is_fixed": True} if kind == "NodesApartError" else {}
+write_result(Path(os.environ["MLOPS_RESULT_PATH"]), Failure(kind, "2 nodes did not come together", True, details))
+raise SystemExit(1)
+"""
+"""A node that meets nobody; in one round it has met the others and lost them again."""
+
+
+@pytest.mark.parametrize("lost_in", [0, 2])
+def test_nodes_that_do_not_reach_each_other_are_given_up(tmp_path: Path, lost_in: int) -> None:
+    """Broken: with a network policy that forgets them a gang's pods hold their GPUs for a week, and do nothing."""
+    (tmp_path / "meeting.py").write_text(MEETING.replace("LOST_IN", str(lost_in)))
+    last_words = tmp_path / "termination-log"
+    program = (
+        "import sys; from pathlib import Path; from mlops.steps import pod; "
+        f"pod._TERMINATION_MESSAGE = Path({str(last_words)!r}); "
+        f"sys.exit(pod.main([sys.executable, {str(tmp_path / 'meeting.py')!r}, {str(tmp_path / 'rounds')!r}], bool))"
+    )
+    own = environment(tmp_path, str(REPOSITORY / "training"))
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=own,
+        cwd=tmp_path,
+        check=False,
+        timeout=SECONDS,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == LOST, done.stdout + done.stderr
+    assert time.monotonic() - begin > 6.0, "twice as long as pods may take to run"
+    assert len((tmp_path / "rounds").read_text()) > 1 + lost_in
+    said = json.loads(last_words.read_text())
+    assert "do not reach each other: does a NetworkPolicy let them" in said["message"]
+    assert said["retryable"] is True

@@ -131,6 +131,11 @@ class Agent(SimpleElasticAgent):
         self._broken = False
         self._lineage = ""
 
+    @property
+    def has_met(self) -> bool:
+        """Whether it has taken part in a round."""
+        return bool(self._lineage)
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         node, seats = self._node, worker_group.workers
         self._folder = node.scratch / f"round-{self._rendezvous_handler.round}"

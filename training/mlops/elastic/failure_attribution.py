@@ -39,7 +39,15 @@ class RankLostError(StepError):
 
 
 class NodesLostError(StepError):
-    """Too few nodes are left, or came, to go on. A retry goes on from the last checkpoint."""
+    """Too few nodes are left to go on. A retry goes on from the last checkpoint."""
+
+
+class NodesApartError(StepError):
+    """
+    Nodes have not come together.
+
+    :ivar details: with ``join_seconds``, for which each of them waits, and ``is_fixed``: whether none can be missing
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from mlops.contract.refs import Ref
 from mlops.contract.step import PARENT_VARIABLE, Failure
 from mlops.elastic.agent import Agent, Node
-from mlops.elastic.failure_attribution import NodesLostError
+from mlops.elastic.failure_attribution import NodesApartError, NodesLostError
 from mlops.elastic.rendezvous import LOOPBACK, Meeting, Rendezvous, meet
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def run_node(node: Node, meeting: Meeting) -> Ref | Failure | Interrupted | None
     try:
         rendezvous = meet(meeting)
     except RendezvousError as error:
-        return _no_rendezvous(meeting, error)
+        return _apart(meeting, _unreachable(meeting, error))
     try:
         return _take_part(node, meeting, rendezvous)
     finally:
@@ -68,9 +68,10 @@ def _take_part(node: Node, meeting: Meeting, rendezvous: Rendezvous) -> Ref | Fa
         return _failure_elsewhere(rendezvous)
     except RendezvousTimeoutError:
         want = f"{meeting.min_nodes} nodes" if meeting.min_nodes > 1 else "a node"
-        return Failure.of(NodesLostError(f"{want} did not come together within {meeting.join_seconds:.0f} s"))
+        what = f"{want} did not come together within {meeting.join_seconds:.0f} s"
+        return Failure.of(NodesLostError(what)) if agent.has_met else _apart(meeting, what)
     except (RendezvousError, DistError) as error:
-        return _no_rendezvous(meeting, error)
+        return Failure.of(NodesLostError(_unreachable(meeting, error)))
     try:
         if isinstance(agent.outcome, Failure):
             rendezvous.key_value_store.set(_FAILURE_KEY, json.dumps(asdict(agent.outcome), default=str))
@@ -137,11 +138,16 @@ def _failure_elsewhere(rendezvous: Rendezvous) -> Failure | None:
     return Failure(**json.loads(store.get(_FAILURE_KEY))) if store.check([_FAILURE_KEY]) else None
 
 
-def _no_rendezvous(meeting: Meeting, error: RendezvousError | DistError) -> Failure:
+def _apart(meeting: Meeting, what: str) -> Failure:
+    is_fixed = meeting.min_nodes == meeting.max_nodes
+    return Failure.of(NodesApartError(what, join_seconds=meeting.join_seconds, is_fixed=is_fixed))
+
+
+def _unreachable(meeting: Meeting, error: RendezvousError | DistError) -> str:
     # torch's errors carry a stack of C++ frames.
     cause = str(error.__cause__ or error).partition("\n")[0]
     what = f"the rendezvous at {meeting.endpoint} cannot be reached: the node that holds it is gone or not there yet"
-    return Failure.of(NodesLostError(f"{what} ({cause})"))
+    return f"{what} ({cause})"
 
 
 @contextmanager

@@ -4,11 +4,13 @@ What the first process of a step's container does (:mod:`mlops.container`).
 It runs the command, forwards signals to it, and writes the failure to where the launcher finds it after the pod is
 gone: to the store, and to the container's termination message. A ref is in the store already: that is the commit.
 
-A node that lost the rendezvous joins again, for as long as the Job lives: the pod that held it is replaced.
+A node that lost the rendezvous joins again: the pod that held it is replaced. Where nodes stay apart for longer than
+pods may take to run, their pods do run, and cannot reach each other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -40,6 +42,9 @@ from mlops.store_errors import StoreError
 logger = logging.getLogger("mlops")
 
 LOST_RENDEZVOUS = "NodesLostError"
+APART = "NodesApartError"
+_MOST_WAITS = 2
+"""Times that a node waits for as long as pods may take to run. Where they do not run, the launcher gives up earlier."""
 _TERMINATION_MESSAGE = Path("/dev/termination-log")
 _MOST_BYTES = 4096
 """What Kubernetes keeps of a container's last words."""
@@ -86,10 +91,12 @@ def main(command: Sequence[str], told_to_end: Callable[[], bool]) -> int:
     result = Path(tempfile.mkdtemp(prefix="step-"), "result.json")
     container = Container(command, result)
     container.told_to_end |= told_to_end()
+    apart_since: float | None = None
     while True:
+        begun = time.monotonic()
         code = container.run()
         outcome = read_result(result)
-        if isinstance(outcome, Failure) and outcome.type != LOST_RENDEZVOUS:
+        if isinstance(outcome, Failure) and outcome.type not in (LOST_RENDEZVOUS, APART):
             _leave(outcome, Path(command[-1]))
             return FAILED
         if container.told_to_end:
@@ -99,6 +106,13 @@ def main(command: Sequence[str], told_to_end: Callable[[], bool]) -> int:
             # Killed by SIGTERM without anybody's asking this pod to end: to the Job's policy 143 would say that
             # somebody did, and it would replace such pods for ever.
             return LOST if 0 < code < 128 or code == INTERRUPTED else code
+        if outcome.type == LOST_RENDEZVOUS:
+            apart_since = None
+        elif outcome.details["is_fixed"]:  # else the others may work without it
+            apart_since = apart_since or begun
+            if time.monotonic() - apart_since > _MOST_WAITS * outcome.details["join_seconds"]:
+                _TERMINATION_MESSAGE.write_bytes(_shortened(_without_network(outcome)))
+                return LOST
         logger.warning("%s; joining again", outcome.message)
         result.unlink()
         time.sleep(_REJOIN_SECONDS)
@@ -112,6 +126,15 @@ def _leave(failure: Failure, document: Path) -> None:
         Store(os.environ[STORE_VARIABLE]).put_new(key, json.dumps(asdict(failure), default=str).encode())
     except StoreError as error:  # the message is left all the same
         logger.warning("what failed could not be stored: %s", error)
+
+
+def _without_network(apart: Failure) -> Failure:
+    message = (
+        f"{apart.message}. Its pods run and do not reach each other: does a NetworkPolicy let them, as "
+        "between-steps in include/kubernetes/20-network.yaml does, and does the name of the first one resolve?"
+    )
+    logger.error("%s", message)
+    return dataclasses.replace(apart, message=message)
 
 
 def _shortened(failure: Failure) -> bytes:

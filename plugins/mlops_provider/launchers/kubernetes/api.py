@@ -32,6 +32,8 @@ WATCH_SECONDS: Final = 240
 _WATCH_SILENCE_SECONDS: Final = WATCH_SECONDS + 15.0
 _LOG_SILENCE_SECONDS: Final = 300.0
 """A log may be silent for hours. A connection that is gone is silent too: it is opened again."""
+_LONGEST_LINE: Final = 4 << 20
+"""Bytes of a line that are kept: a program may write without end. No object of the API is as long."""
 _MERGE_PATCH: Final = "application/merge-patch+json"
 
 logger = logging.getLogger(__name__)
@@ -171,7 +173,10 @@ class Api:
         pause = 0.5
         while True:
             try:
-                listed = await self._call("GET", kind.path(self.namespace), query=selectors)
+                # Tried again here, where people are told.
+                listed = await self._call(
+                    "GET", kind.path(self.namespace), once=True, silence=_CALL_SECONDS, query=selectors
+                )
                 objects = {item["metadata"]["uid"]: item for item in listed["items"]}
                 yield dict(objects)
                 pause = 0.5
@@ -238,10 +243,12 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
 
-    async def _call(self, method: str, path: str, *, once: bool = False, **request: Any) -> Manifest:
+    async def _call(
+        self, method: str, path: str, *, once: bool = False, silence: float | None = None, **request: Any
+    ) -> Manifest:
         import aiohttp
 
-        silence = _SIDE_CALL_SECONDS if once else _CALL_SECONDS
+        silence = silence or (_SIDE_CALL_SECONDS if once else _CALL_SECONDS)
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: _may_pass(error) or (method == "POST" and _crossed(error))),
             wait=tenacity.wait_exponential_jitter(initial=0.5, max=10.0),
@@ -320,14 +327,23 @@ async def open_api(connection: str | None, namespace: str, try_seconds: float = 
 
 
 async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
-    """Without their ends, however long they are."""
-    rest = b""
+    """Without their ends; of one that is longer than :data:`_LONGEST_LINE` its beginning."""
+    line, num_bytes = bytearray(), 0
     async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
+        for number, piece in enumerate(chunk.split(b"\n")):
+            if number:
+                yield _shown(line, num_bytes)
+                line, num_bytes = bytearray(), 0
+            line += piece[: _LONGEST_LINE - num_bytes] if num_bytes < _LONGEST_LINE else b""
+            num_bytes += len(piece)
+    if line:
+        yield _shown(line, num_bytes)
+
+
+def _shown(line: bytearray, num_bytes: int) -> bytes:
+    """:param num_bytes: of all of the line"""
+    cut = num_bytes - len(line)
+    return bytes(line) + (f" ... ({cut:,} more bytes)".encode() if cut else b"")
 
 
 def _say_rarely(state: tenacity.RetryCallState) -> None:

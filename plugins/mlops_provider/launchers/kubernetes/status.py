@@ -67,8 +67,32 @@ def is_running(pod: Manifest) -> bool:
     return "running" in container_state(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
+def has_ended(pod: Manifest) -> bool:
+    """Whether the step's container has: a pod is over when all of its containers have."""
+    return "terminated" in container_state(pod) or is_over(pod)
+
+
 def has_succeeded(pod: Manifest) -> bool:
-    return bool(pod.get("status", {}).get("phase") == "Succeeded")
+    """Whether the step's container has."""
+    ended = container_state(pod).get("terminated")
+    return bool(pod.get("status", {}).get("phase") == "Succeeded" or (ended and ended.get("exitCode") == 0))
+
+
+def has_failed(pod: Manifest) -> bool:
+    """Whether the step's container has, without being asked to end."""
+    ended = container_state(pod).get("terminated") or {}
+    return bool(ended.get("exitCode")) and not pod["metadata"].get("deletionTimestamp")
+
+
+def is_the_last_word(pod: Manifest) -> bool:
+    """Whether the step's container has said what failed: no other pod can mend it."""
+    return bool((container_state(pod).get("terminated") or {}).get("exitCode") == FAILED)
+
+
+def other_containers(pod: Manifest) -> list[str]:
+    """Names of those that run beside the step's."""
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return [each["name"] for each in statuses if each["name"] != CONTAINER and "running" in (each.get("state") or {})]
 
 
 def is_over(pod: Manifest) -> bool:
@@ -110,9 +134,9 @@ def how_it_died(pod: Manifest) -> str | None:
     disruption = condition(pod, "DisruptionTarget")
     if disruption is not None:
         return f"{name} on {node} was taken away ({disruption.get('reason')}: {disruption.get('message', '')})"
-    if pod.get("status", {}).get("phase") != "Failed":
-        return None
     ended = container_state(pod).get("terminated")
+    if pod.get("status", {}).get("phase") != "Failed" and not (ended and ended.get("exitCode")):
+        return None
     if ended is None:
         status = pod["status"]
         return f"{name} on {node} failed ({_sentence(status.get('reason', 'no reason given'), status.get('message'))})"
@@ -136,23 +160,41 @@ def was_taken_away(pod: Manifest) -> bool:
     return condition(pod, "DisruptionTarget") is not None or ended.get("exitCode") == INTERRUPTED
 
 
+def was_too_big(pod: Manifest) -> bool:
+    """
+    Whether the kubelet evicted the pod for its node's want of memory or disk. What the API evicts has no such reason;
+    what the kubelet does not take at all, and what exceeds a limit of its own, has no such condition: it is counted.
+    """
+    taken = condition(pod, "DisruptionTarget") is not None
+    return taken and bool(pod.get("status", {}).get("reason") == "Evicted")
+
+
 def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:
-    """The failure that the first pod to fail left in its termination message."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for pod in pods:
-        ended = container_state(pod).get("terminated") or {}
-        try:
-            said = json.loads(ended.get("message") or "")
-            found.append((ended.get("finishedAt") or "", asdict(Failure(**said))))
-        except (json.JSONDecodeError, TypeError):  # another program's, or none
-            continue
-    return min(found, key=lambda item: item[0])[1] if found else None
+    """The failure that the first pod to fail left in its termination message; else what the last one to end left."""
+    over = sorted((pod for pod in pods if has_ended(pod)), key=_ended_at)
+    failed = (said for pod in over if is_the_last_word(pod) and (said := _message(pod)))
+    return next(failed, _message(over[-1]) if over else None)
+
+
+def _ended_at(pod: Manifest) -> str:
+    return (container_state(pod).get("terminated") or {}).get("finishedAt") or ""
+
+
+def _message(pod: Manifest) -> Mapping[str, Any] | None:
+    ended = container_state(pod).get("terminated") or {}
+    try:
+        return asdict(Failure(**json.loads(ended.get("message") or "")))
+    except (json.JSONDecodeError, TypeError):  # another program's, or none
+        return None
 
 
 def _why_not(pod: Manifest, hints: Mapping[str, str]) -> str:
     name = pod["metadata"]["name"]
     if pod["metadata"].get("deletionTimestamp"):
         return "ending"
+    if has_ended(pod):
+        others = ", ".join(other_containers(pod))
+        return f"ended, with {others} still running" if others else "ending"
     for found in pod.get("status", {}).get("conditions") or ():
         if found["type"] == "PodScheduled" and found["status"] == "False":
             return _sentence("not placed on a node", found.get("message"))
