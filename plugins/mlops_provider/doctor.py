@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from mlops.contract.outages import store_cause
 from mlops.contract.section import SpecError
 from mlops.signing.keys import UnusableKeyError, is_in_service, load_key, load_public_keys
 from mlops_provider.connections import login_of, store_of
@@ -195,7 +196,7 @@ def _store(deployment: Deployment) -> Iterator[Finding]:
         finally:
             obstore.delete(store, key)
     except (BaseError, OSError, ValueError, StepFailedError) as error:
-        yield Finding(subject="store", state="broken", found=f"{uri}: {str(error).splitlines()[0]}", fix=fix)
+        yield Finding(subject="store", state="broken", found=f"{uri}: {store_cause(error)}", fix=fix)
         return
     if read != data:
         yield Finding(subject="store", state="broken", found=f"{uri} gave other bytes than were written", fix=fix)

@@ -12,7 +12,7 @@ import tenacity
 
 from mlops.contract import outages
 from mlops.contract.durations import duration
-from mlops.contract.outages import STORE, FailureClass, classify_status, classify_store_error
+from mlops.contract.outages import STORE, FailureClass, classify_status, classify_store_error, store_cause
 from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError, StepOutageError, StepRetryableError
 
@@ -181,7 +181,7 @@ def store_errors(store: str, doing: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        said = f"{doing} in the store {store}: {str(error).partition(chr(10))[0]}"
+        said = f"{doing} in the store {store}: {store_cause(error)}"
         match classify_store_error(error):
             case FailureClass.AWAY:
                 raise StepOutageError(said, STORE) from error

@@ -11,7 +11,7 @@ from busy_server import BusyServer, busy_server
 
 from mlops.contract.outages import FailureClass, classify_store_error
 from mlops_provider.committed import open_store
-from mlops_provider.exceptions import StepRetryableError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.mlflow_rest import AwayError, LoginError, MlflowError, RefusedError
 from mlops_provider.patience import store_errors
 from mlops_provider.registry import champion_version
@@ -80,6 +80,31 @@ def test_credentials_and_clocks_that_a_later_try_may_have_better_are_no_refusal(
     server.status, server.body = status, REFUSED_BODY.format(code=code).encode()
     at(server.url)
     assert verdict() is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (REFUSED_BODY.format(code="AccessDenied"), ": AccessDenied: No."),
+        ('<?xml version="1.0"?><Error><Code>NoSuchBucket</Code></Error>', ": NoSuchBucket"),
+        ('{\n "error": {\n  "message": "no &amp; never"\n }\n}', ': { "error": { "message": "no &amp; never" } }'),
+        ("<Error><Code>A</Code><Message>" + "x" * 5000 + "</Message></Error>", "x ..."),
+    ],
+    ids=["S3", "without a message", "JSON", "long"],
+)
+def test_what_a_store_answered_is_said(server: BusyServer, at: object, body: str, said: str) -> None:
+    """Broken: the message ends before the word that tells a missing right from a wrong key."""
+    server.status, server.body = 403, body.encode()
+    at(server.url)
+    with (
+        pytest.raises(StepFailedError, match="403 Forbidden") as caught,
+        store_errors("s3://bucket", "it cannot be read"),
+    ):
+        obstore.put(open_store("s3://bucket/prefix", retry=False), "key", b"data")
+    (line,) = str(caught.value).splitlines()
+    assert line.endswith(said), line
+    assert "<" not in line
+    assert len(line) < 800
 
 
 @pytest.mark.parametrize("address", [NOWHERE, "http://no-such-host.invalid:9000"], ids=["no server", "no such name"])

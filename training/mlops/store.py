@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from mlops.contract.outages import classify_store_error
+from mlops.contract.outages import classify_store_error, store_cause
 from mlops.contract.refs import MANIFEST, Artifact, Ref, named_in, ref_from_wire
 from mlops.contract.step import BadConfigError
 from mlops.store_errors import KINDS, DamagedObjectError, StoreError
@@ -375,10 +375,9 @@ class Store:
                 os.close(descriptor)
 
     def _failure(self, verb: str, key: str, error: Exception) -> StoreError:
-        cause = str(error).split("\n", 1)[0]
         kind = KINDS[classify_store_error(error)]
         return kind(
-            f"cannot {verb} {key} in the store {self.uri}: {cause}. Check that the store is there, "
+            f"cannot {verb} {key} in the store {self.uri}: {store_cause(error)}. Check that the store is there, "
             "that it has space, and that this user may write to it"
         )
 

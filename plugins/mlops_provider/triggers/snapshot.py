@@ -5,7 +5,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from obstore.exceptions import BaseError
 
-from mlops.contract.outages import FailureClass, classify_store_error
+from mlops.contract.outages import FailureClass, classify_store_error, store_cause
 from mlops.contract.refs import DatasetRef
 from mlops_provider.committed import find_snapshot
 from mlops_provider.connections import store_of
@@ -41,6 +41,7 @@ class SnapshotTrigger(RefTrigger):
         except BaseError as error:
             if classify_store_error(error) is not FailureClass.AWAY:
                 raise
-            said = str(error).partition("\n")[0]
-            self.log.warning("the store %s: %s; asking again in %s s", deployment.store, said, self.poll_seconds)
+            self.log.warning(
+                "the store %s: %s; asking again in %s s", deployment.store, store_cause(error), self.poll_seconds
+            )
             return None

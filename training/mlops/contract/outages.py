@@ -8,6 +8,7 @@ get again; some refusals are of the credentials or the clock alone, which a late
 
 from __future__ import annotations
 
+import html
 import re
 from enum import Enum
 from typing import Final
@@ -28,6 +29,9 @@ _CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "To
 _CLOCK: Final = "RequestTimeTooSkewed"
 _CODE: Final = re.compile(rf"<Code>({'|'.join((*_CREDENTIALS, _CLOCK))})</Code>")
 """Error codes of S3 that a later request may not get: it has newer credentials, or comes from another machine."""
+_DEBUG: Final = "\n\nDebug source:"
+"""In obstore's errors, before what is of use to its authors."""
+_LONGEST_CAUSE: Final = 600
 _MISTAKES: Final = ("169.254.169.254", "builder error")
 """No credentials are configured, so that a cloud's machine is asked for some; the address is none, or of a scheme that
 is not allowed."""
@@ -62,3 +66,18 @@ def classify_store_error(error: BaseException) -> FailureClass:
     if "HTTP error" not in said or any(sign in said for sign in _MISTAKES):
         return FailureClass.OTHER
     return FailureClass.AWAY
+
+
+def store_cause(error: BaseException) -> str:
+    """
+    Return what a store said, on one line.
+
+    :param error: of obstore, or of the file system. Of S3's and Azure's answer in XML the code and the message are left
+    """
+    said = str(error).partition(_DEBUG)[0]
+    code, message = (re.search(rf"<{tag}>(.*?)</{tag}>", said, re.DOTALL) for tag in ("Code", "Message"))
+    if code is not None:
+        words = [said.partition("<")[0].rstrip(" :"), code[1], *([message[1]] if message else [])]
+        said = html.unescape(": ".join(words))
+    said = " ".join(said.split())
+    return said if len(said) <= _LONGEST_CAUSE else f"{said[:_LONGEST_CAUSE]} ..."
