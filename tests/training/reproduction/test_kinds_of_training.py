@@ -16,6 +16,7 @@ from mlops.contract.rest import TrainingDifference
 from mlops.contract.sections.train import Train
 from mlops.contract.step import connection_variable
 from mlops.store import Store
+from mlops.trainer.past_environments import note_environment
 
 UNSEEDED = """
 from pathlib import Path
@@ -108,6 +109,21 @@ def test_trees_are_made_again_to_the_bit(quick: Any) -> None:
     done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"IDENTICAL  weights {checkpoint.artifacts['weights'].sha256}" in done.stdout
+
+
+def test_a_training_that_moved_while_it_ran_is_told(quick: Any) -> None:
+    """Broken: the reason for other bits would be looked for everywhere but on the machine that it was evicted from."""
+    features = quick.features()
+    probe = quick.train(features, key="probe", epochs=1)
+    environment = json.loads(quick.store.read(probe.artifacts["environment"]))
+    assert "other_environments" not in environment
+    before = {**environment, "hardware": {**environment["hardware"], "cpu": "Another"}}
+    note_environment(quick.store, probe.place.replace("probe", "moved"), before)
+    checkpoint = quick.train(features, key="moved", epochs=1)
+    done = quick.mlops("reproduce", quick.register(checkpoint), "--steps", "train")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "a part of it may have been trained in another one, hardware class: cpu Another then, " in said
 
 
 @pytest.mark.parametrize("by", by_turns(["a file", "a model"], 2))

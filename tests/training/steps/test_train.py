@@ -293,6 +293,25 @@ def test_another_machine_goes_on_with_as_many_threads(project: Any, toy_features
     assert undisturbed.artifacts["weights"].sha256 == ref.artifacts["weights"].sha256
 
 
+@pytest.mark.gang
+def test_a_training_that_went_on_elsewhere_says_so(project: Any, toy_features: FeaturesRef, config: Any) -> None:
+    """Broken: the record names the last machine only, and nobody can tell why it gives other bits all night."""
+    section = config(loss="include.toy.model:slow_loss", processes=1)
+    document = project.step_input("train", section, toy_features, "moved")
+    first = project.start(document, name="moved")
+    first.wait_until(lambda: project.steps_saved("moved"))
+    first.kill()
+    (project.home / "requirements.txt").write_text("other==1\n")
+    second = project.start(document, name="moved")
+    ref = second.result()
+    assert isinstance(ref, CheckpointRef), second.log
+    assert "a part of this training may have been done elsewhere" in second.log
+    (other,) = json.loads(project.store.read(ref.artifacts["environment"]))["other_environments"]
+    assert [said.partition(" then")[0].rpartition(" ")[0] for said in other["differences"]] == [
+        "lock file: requirements.txt"
+    ]
+
+
 NORMED = """
 
 def build_normed(config):

@@ -121,6 +121,8 @@ def _check_environment(original: Original, home: Path, say: Transcript, *, allow
         say.tell("environment", "the same packages, lock files and hardware class")
     for difference in differences:
         say.tell("environment", str(difference), "yellow")
+    for said in original.other_environments[:5]:
+        say.tell("environment", f"a part of it may have been trained in another one, {said}", "yellow")
     if (reason := _not_deterministic(original)) is not None:
         say.tell("determinism", reason, "yellow")
     if that_must_agree(differences) and not allow:
@@ -211,8 +213,6 @@ def _beginning(original: Original) -> dict[str, Any]:
 def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Collection[str]) -> list[str]:
     from mlops.contract.environments import compare_environments, that_count
     from mlops.reproduction.original import read_environment
-    from mlops.tracking.connection import connect
-    from mlops.tracking.run import reopen_run
 
     if set(found) == {"weights"} and "trail" in original.checkpoint.artifacts:
         return ["every step and epoch is the same: the stored weights are not those that this training ends with"]
@@ -220,10 +220,7 @@ def _reasons(original: Original, now: CheckpointRef, again: Reruns, found: Colle
     reasons = [str(difference) for difference in that_count(differences)]
     if original.changed_files and not original.patch:
         reasons.insert(0, f"code that was not committed and not kept: {', '.join(original.changed_files[:5])}")
-    # The first value of a param stays; a later attempt's becomes this tag.
-    resumed = reopen_run(connect(again.tracking_uri), original.checkpoint.tracking_run).tag("mlops.latest.world_size")
-    if resumed is not None:
-        reasons.append(f"world size: it changed while the model was trained, and was {resumed} at the end")
+    reasons += [f"it changed while the model was trained: {said}" for said in original.other_environments[:5]]
     if (program := original.train_input.config["program"]) is not None:
         reasons.append(
             f"the loop is the recipe's own, {program}: it ends at the same bits only where it seeds all that it draws, "

@@ -47,6 +47,12 @@ def compare_environments(then: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     return found
 
 
+def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part that :func:`compare_environments` compares, without the threads, which a training keeps."""
+    names = {name for kind, names in _KINDS.items() if kind != "threads" for name in names}
+    return {name: environment[name] for name in sorted(names & environment.keys())}
+
+
 def that_count(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
     """
     Leave out what only one environment has: a package that is not used, a GPU's library. Bits come from what both have.

@@ -56,6 +56,11 @@ class Original:
         return str(self.environment["git_commit"]).removesuffix("-dirty")
 
     @property
+    def other_environments(self) -> list[str]:
+        """In words, how those differ that other processes of the training ran in, which was interrupted."""
+        return [said for other in self.environment.get("other_environments", ()) for said in other["differences"]]
+
+    @property
     def changed_files(self) -> list[str]:
         """Files of code that were not committed, by their path in the repository."""
         return list(self.environment["changed_files"])

@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+import torch
 
 from mlops.checkout import MAX_PATCH_BYTES, uncommitted
 from mlops.code import bundle, recipe_folder
@@ -24,8 +25,9 @@ from mlops.steps import StepContext
 from mlops.tracking.connection import TrackingError
 from mlops.tracking.run import TrackedRun
 from mlops.tracking.system_metrics import SystemMetrics
-from mlops.trainer.environment import gang_environment
+from mlops.trainer.environment import NUM_THREADS, gang_environment
 from mlops.trainer.parallel import Ranks
+from mlops.trainer.past_environments import note_environment, other_environments
 from mlops.trainer.run_logging import track
 from mlops.trainer.trained import Trained
 
@@ -55,8 +57,9 @@ class Origin:
     """The marker of the kept checkpoint that it went on from."""
 
     @classmethod
-    def of(cls, home: Path, recipe: str, ranks: Ranks) -> Origin:
+    def of(cls, context: StepContext, recipe: str, ranks: Ranks) -> Origin:
         """:param recipe: import path of something in the recipe's folder"""
+        home = context.deployment.home
         changes = uncommitted(home)
         if changes.patch is None:
             logger.warning(
@@ -65,6 +68,7 @@ class Origin:
                 *(len(changes.files), MAX_PATCH_BYTES >> 20),
             )
         found = gang_environment(home, ranks, int(os.environ.get("GROUP_WORLD_SIZE", "1")))
+        note_environment(context.store, context.place, found)
         return cls(
             environment={**found, "changed_files": list(changes.files)},
             code=bundle(recipe_folder(home, recipe)),
@@ -154,6 +158,10 @@ def publish(
         "model.json": canonical_json(description),
     }
     run_id = tracked.wait_until_open(TRACKING_SECONDS)
+    # Where it went on from a checkpoint, they are that one's.
+    origin = origin.noting(**{NUM_THREADS: torch.get_num_threads()})
+    if others := other_environments(context.store, context.place, origin.environment):
+        origin = origin.noting(other_environments=others)
     files |= {"history.json": canonical_json(list(trained.history)), **origin.files()}
     if trained.trail is not None:
         files["trail.json"] = canonical_json(dict(trained.trail))

@@ -10,8 +10,6 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from mlops.contract.learners import TORCH
 from mlops.contract.refs import CheckpointRef, StudyRef
 from mlops.contract.section import check_section
@@ -29,7 +27,6 @@ from mlops.tracking.run import TrackedRun
 from mlops.trainer.assembly import build_job
 from mlops.trainer.checkpoint.resumption import kept_start
 from mlops.trainer.determinism import watched
-from mlops.trainer.environment import NUM_THREADS
 from mlops.trainer.health import REST, Heartbeat
 from mlops.trainer.job import TrainingJob
 from mlops.trainer.loop import ShouldPrune, Trainer
@@ -63,8 +60,6 @@ def run(context: StepContext) -> CheckpointRef | None:
     with train_model(context, config, ranks, manifest, tags=tags) as (job, state, tracked):
         best = best_of(job, state, place=context.place, rank=ranks.rank)
         if best and origin and tracked:
-            # Where it went on from a checkpoint, they are that one's.
-            origin = origin.noting(**{NUM_THREADS: torch.get_num_threads()})
             if job.nondeterministic:
                 origin = origin.noting(nondeterministic=sorted(job.nondeterministic))
             if config.resume_from:
@@ -76,9 +71,8 @@ def run(context: StepContext) -> CheckpointRef | None:
 
 def _origin(context: StepContext, config: Train, ranks: Ranks) -> Origin:
     assert config.model is not None, "of learner: torch"
-    home = context.deployment.home
-    kept = keep_weights(config.initialise, context.store, home, context.place)
-    return replace(Origin.of(home, config.model, ranks), initial_weights=kept)
+    kept = keep_weights(config.initialise, context.store, context.deployment.home, context.place)
+    return replace(Origin.of(context, config.model, ranks), initial_weights=kept)
 
 
 def join_ranks(config: Train) -> Ranks:

@@ -36,7 +36,7 @@ def take_given(context: StepContext, config: Train, manifest: Mapping[str, Any])
     assert config.initialise is not None, "checked by the section"
     home, is_torch = context.deployment.home, config.learner == TORCH
     ranks = join(deterministic=config.deterministic, float32_matmul=config.float32_matmul) if is_torch else Ranks()
-    origin = Origin.of(home, config.model or manifest["feature_set"], ranks)
+    origin = Origin.of(context, config.model or manifest["feature_set"], ranks)
     origin = replace(origin, initial_weights=keep_weights(config.initialise, context.store, home, context.place))
     found = _measured_torch(context, config, manifest, ranks) if is_torch else _measured_rows(context, config, manifest)
     metrics = {short_name(config.metric): found.value, **found.further}

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]) -> CheckpointRef:
     """:return: the checkpoint of the best epoch"""
     ranks = Ranks()
-    origin = Origin.of(context.deployment.home, manifest["feature_set"], ranks)
+    origin = Origin.of(context, manifest["feature_set"], ranks)
     with learn(context, config, manifest, tags=origin.tags()) as (saves, state, tracked):
         best, weights = saves.best(state)
         trained = Trained(
@@ -58,8 +58,6 @@ def run_learner(context: StepContext, config: Train, manifest: Mapping[str, Any]
             world_size=1,
             lost_best=None if best is state.best else asdict(state.ranking[0]),
         )
-        # Where it went on from an earlier epoch, they are that one's.
-        origin = origin.noting(**{NUM_THREADS: torch.get_num_threads()})
         return publish(context, config, trained, origin, tracked, manifest)
 
 

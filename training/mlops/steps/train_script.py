@@ -25,7 +25,7 @@ def run_program(context: StepContext, config: Train, manifest: Mapping[str, Any]
     """:return: on rank 0 the checkpoint that the script handed back; None on the others"""
     assert config.model is not None, "checked by the section"
     ranks, ref = seat(), None
-    origin = Origin.of(context.deployment.home, config.model, ranks) if ranks.leads else None
+    origin = Origin.of(context, config.model, ranks) if ranks.leads else None
     with follow_program(context, config, ranks, manifest, origin.tags() if origin else {}) as (left, tracked):
         if left is not None and origin is not None and tracked is not None:
             metric = short_name(config.metric)
