@@ -203,6 +203,7 @@ def test_a_trial_keeps_the_settings_that_it_has_begun_with(project: Any, run_ste
     project.store.put(f"{first.place.replace('trial_0', 'trial_2')}/{PARAMETERS}", canonical_json(begun))
     refused = run_step(project, search(2))
     assert isinstance(refused, Failure)
+    assert not refused.retryable
     assert "trial 2 has begun to train with other settings than the study's database says" in refused.message
 
 

@@ -94,7 +94,8 @@ def _execute(document: StepInput, deployment: ProcessSettings) -> Ref | None:
     if done is not None:
         return done
     deployment = with_sent_recipes(document, deployment)
-    work, sent = work_of(document) if document.run.experiment else document, document.recipes
+    work = work_of(document) if document.run.experiment else document
+    sent = document.recipes
     if (committed := store.committed(document.place)) is not None:
         document = as_told(store, committed, document)
         if document.step in ONCE:

@@ -18,7 +18,7 @@ from mlops.contract.section import check_section
 from mlops.contract.sections.steps import TrialStep
 from mlops.contract.sections.train import Train
 from mlops.contract.settings import replaced_settings, settings_text
-from mlops.contract.step import StepError
+from mlops.contract.step import BadConfigError
 from mlops.steps import StepContext
 from mlops.steps.publish import TRACKING_SECONDS
 from mlops.steps.train import checked_manifest, join_ranks, train_model
@@ -74,13 +74,13 @@ def _begin(study: Study, number: int, context: StepContext) -> FrozenTrial:
     """
     Begin a trial, or go on with it, with the settings that its checkpoints are of.
 
-    :raises StepError: where two attempts have drawn other settings
+    :raises BadConfigError: where two attempts have drawn other settings
     """
     key = f"{context.place}/{PARAMETERS}"
     kept = json.loads(context.store.get(key)) if context.store.exists(key) else None
     trial = study.begin(number, kept)
     if trial.state is TrialState.RUNNING and not context.store.put_new(key, canonical_json(trial.params)):
-        raise StepError(
+        raise BadConfigError(
             f"trial {number} has begun to train with other settings than the study's database says, "
             f"{settings_text(trial.params)}: to begin it anew, delete {context.place} in the store"
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import optuna
+from optuna.pruners import NopPruner
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -126,6 +127,8 @@ class Study:
             trial_id = self._id(number)
             self._storage.set_trial_intermediate_value(trial_id, epoch, value)
             self._storage.set_trial_user_attr(trial_id, GPU_HOURS, gpu_hours)
+            if isinstance(self._study.pruner, NopPruner):
+                return False
             trial = self._storage.get_trial(trial_id)
             answer = trial.user_attrs.get(name)
             if answer is None:
