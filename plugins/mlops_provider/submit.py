@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mlops.client.following import CUTS, Looks
 from mlops.contract.extensions import recipe_folders
 from mlops.contract.rest import FINISHED
 from mlops.contract.section import SpecError, leaves
+from mlops.contract.settings import not_replaced
 from mlops_provider.experiments.asked import file_of
 from mlops_provider.experiments.request import changes_of
 from mlops_provider.handed_over import aside, client_of, find_stack, print_json
@@ -35,11 +36,12 @@ def submit(options: argparse.Namespace, console: Console) -> int:
     if path.name.endswith(SUFFIX) and not path.is_file():
         raise SpecError(f"{path}: there is no such file; give the pipeline's name for what Airflow has")
     find_stack(options)
+    settings = {".".join(keys): _json(".".join(keys), text) for keys, text in changes_of(options.set).items()}
     with client_of(options) as client:
         run: RunSummary | Run = client.submit(
             path.name.removesuffix(SUFFIX),
             spec=read_document(Pipeline, path, "a pipeline") if path.name.endswith(SUFFIX) else None,
-            settings={".".join(keys): _json(".".join(keys), text) for keys, text in changes_of(options.set).items()},
+            settings=settings,
             as_of=options.as_of,
             dataset=options.dataset,
             until=options.until,
@@ -47,7 +49,7 @@ def submit(options: argparse.Namespace, console: Console) -> int:
             sample=None if options.sample is None else _number(options.sample),
             name=options.name,
             priority=options.priority,
-            recipes=_recipes(options) if options.code else (),
+            recipes=_recipes(options, settings) if options.code else (),
         )
         console.print(f"run {run.id} is {run.state}: {run.airflow}", markup=False, soft_wrap=True)
         if options.follow:
@@ -59,20 +61,17 @@ def submit(options: argparse.Namespace, console: Console) -> int:
     return int(run.state == "failed")
 
 
-def _recipes(options: argparse.Namespace) -> list[Path]:
+def _recipes(options: argparse.Namespace, settings: Mapping[str, Any]) -> list[Path]:
     """
-    Return the folders of the code that the pipeline runs, with the settings that are asked for.
+    Return the folders of the code that the pipeline runs.
 
+    :param settings: that are asked for
     :raises SpecError: where it runs none
     """
     # Not checked here: Airflow may have teams and packages that this machine has not.
     own = read_document(Pipeline, file_of(options.pipeline, options.home / "dags"), "a pipeline")
-    changes = {".".join(keys): value_of(text, "--set") for keys, text in changes_of(options.set).items()}
     named = {".".join(map(str, keys)): value for keys, value in leaves(own)}
-    left = {
-        name: value for name, value in named.items() if not any(f"{name}.".startswith(f"{each}.") for each in changes)
-    }
-    found = recipe_folders({**left, **changes})
+    found = recipe_folders({**not_replaced(named, settings), **settings})
     if not found:
         raise SpecError(f"--code: {options.pipeline} runs no code of a recipe; leave it out")
     return [options.home / each for each in found]

@@ -58,16 +58,15 @@ RunId = str
 @router.post("/runs", status_code=201, responses=ASKED_BEFORE)
 async def submit(asked: SubmittedRun, submission: SubmissionDep) -> RunSummary:
     """Have Airflow try a pipeline out: snapshot to evaluation, with other settings; nothing is registered."""
-    code = asked.code()
     if (spec := asked.spec) is None:
-        return await submission.start(NewRun(**asked.run()), code=code)
+        return await submission.start(NewRun(**asked.run()), code=asked.code)
 
     def translate(text: str) -> Translated:
         run = asked.run(spec_settings(text, spec))
         fields = {name: f"spec.{name}" for name in run["settings"] if name not in asked.settings}
         return Translated(made(NewRun, **run), fields, {STEPS: steps_digest(text)})
 
-    return await submission.start_translated(asked.run()["pipeline"], asked, translate, code=code)
+    return await submission.start_translated(asked.run()["pipeline"], asked, translate, code=asked.code)
 
 
 @router.get("/runs")

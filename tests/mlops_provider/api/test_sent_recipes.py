@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from project import REPOSITORY
 from rest_world import NAME, World
 
@@ -25,6 +28,7 @@ from mlops_provider.experiments.dags import parameters
 from mlops_provider.experiments.request import Request
 from mlops_provider.experiments.sent_recipes import sent_recipes
 from mlops_provider.spec_file import load_pipeline
+from mlops_provider.submit import _recipes
 
 RECIPE = f"include/{NAME}"
 PLACE = f"experiments/ana/{NAME}"
@@ -78,6 +82,41 @@ def test_what_was_sent_is_where_its_run_looks_for_it(
     with pytest.raises(StepFailedError, match=rf"{RECIPE} as it was sent, .* is damaged: send it again"):  # noqa: SIM117
         with sent_recipes(PLACE, recipes, Deployment.load()):
             pass
+
+
+def test_a_whole_pipeline_is_sent_with_its_code(
+    world: World, data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: of the two that somebody has changed one would count."""
+    monkeypatch.setenv("AIRFLOW__MLOPS__EXPERIMENT_CODE", "always")
+    spec = json.loads(json.dumps(yaml.safe_load(World.file(NAME).read_text()), default=str))
+    spec["train"]["epochs"] = 9
+    asked = body(data) | {"spec": spec}
+    status, answer = world.ask("POST", "/runs", asked, headers={"Idempotency-Key": "whole"})
+    assert status == 201, answer
+    conf = world.triggered[0]["conf"]
+    assert (conf["settings"], conf["recipes"]) == ({"train.epochs": 9}, {RECIPE: hashlib.sha256(data).hexdigest()})
+    with sent_recipes(PLACE, conf["recipes"], Deployment.load()) as found:
+        assert found is not None
+    world.runs[f"{NAME}.experiments", world.triggered[0]["dag_run_id"]] = conf
+    other = asked | {"recipes": {}}
+    status, said = world.ask("POST", "/runs", other, headers={"Idempotency-Key": "whole"})
+    assert (status, "another request" in said) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [NAME]),
+        ({"train.epochs": 2}, [NAME]),
+        ({"train.model": "include.digits.model:build_model"}, ["digits", NAME]),
+        ({"ingest": None, "features.feature_set": "include.idea.features:F", "train": {"model": "a.b:c"}}, ["idea"]),
+    ],
+)
+def test_what_is_sent_is_what_the_pipeline_runs_with_its_settings(settings: Any, expected: list[str]) -> None:
+    """Broken: somebody's idea is left at home, and Airflow runs its own code, or fails."""
+    options = argparse.Namespace(pipeline=NAME, home=REPOSITORY)
+    assert _recipes(options, settings) == [REPOSITORY / "include" / each for each in expected]
 
 
 @pytest.mark.parametrize(

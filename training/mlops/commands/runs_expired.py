@@ -39,6 +39,11 @@ class Place:
     def num_bytes(self) -> int:
         return sum(each.num_bytes for each in self.objects)
 
+    def may_run(self, now: datetime) -> bool:
+        """Whether a step may be at work there: it has no result, and has written something lately."""
+        has_result = any(each.key == f"{self.name}/{REF_FILE}" for each in self.objects)
+        return self.is_step and not has_result and self.written >= now - _RUNS
+
 
 @dataclass(kw_only=True, slots=True)
 class Expired:
@@ -79,7 +84,7 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
                     continue
                 if ref is not None:
                     rested |= _lineage(ref)
-                elif place.written >= now - _RUNS:
+                elif place.may_run(now):
                     told.running.append(place)
     for pipeline in store.folders("pipelines"):
         for ref in judged(store, pipeline, f"{EXPERIMENTS}/"):
@@ -96,14 +101,11 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
 
 def under_way(store: Store, name: str, now: datetime) -> Iterator[Place]:
     """
-    Yield the places of steps of an experiment that may run: they have no result, and have written something lately.
+    Yield the places of steps of an experiment that may run.
 
     :param name: of the experiment, ``USER/...``
     """
-    for place in _places(store, name):
-        is_result = any(each.key == f"{place.name}/{REF_FILE}" for each in place.objects)
-        if place.is_step and not is_result and place.written >= now - _RUNS:
-            yield place
+    return (place for place in _places(store, name) if place.may_run(now))
 
 
 def judged(store: Store, pipeline: str, below: str) -> Iterator[ReportRef]:

@@ -78,7 +78,8 @@ def _is_code(name: str) -> bool:
         and str(path) == name
         and not path.is_absolute()
         and not any(map(is_passed_over, path.parts[:-1]))
-        and not {"..", "\\", "\0"} & {*path.parts, *name}
+        and ".." not in path.parts
+        and not {"\\", "\0"} & {*name}
         and all(len(os.fsencode(part)) <= _LONGEST for part in path.parts)
     )
 

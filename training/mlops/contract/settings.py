@@ -14,6 +14,18 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return flat
 
 
+def not_replaced(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """
+    Return the settings that stay where others are given.
+
+    :param settings: named as in :func:`flat_settings`
+    :param names: of those that are given, each perhaps in place of several
+    """
+    return {
+        name: value for name, value in settings.items() if not any(f"{name}.".startswith(f"{each}.") for each in names)
+    }
+
+
 def replaced_settings(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with other values for some, which are named as in :func:`flat_settings`."""
     result = dict(settings)

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -19,6 +20,7 @@ from mlops.contract.refs import VERSION_PATTERN
 from mlops.contract.rest.asked import Asked
 from mlops.contract.results import ExperimentResult
 from mlops.contract.section import EXPERIMENT_NAME_PATTERN, NAME_PATTERN, Digest
+from mlops.contract.settings import not_replaced
 from mlops.contract.step import EXPERIMENT_STEPS
 
 MOST_RUNS: Final = 100
@@ -170,12 +172,11 @@ class SubmittedRun(RunOptions):
         name = self.pipeline or (self.spec or {})["pipeline"]
         options = self.model_dump(exclude={"pipeline", "spec", "settings", "recipes"})
         given = [*self.settings, *(["features.sample"] if self.sample is not None else [])]
-        left = {
-            key: value for key, value in settings.items() if not any(f"{key}.".startswith(f"{each}.") for each in given)
-        }
-        sent = {folder: hashlib.sha256(data).hexdigest() for folder, data in self.code().items()}
-        return {**options, "pipeline": name, "settings": {**left, **self.settings}, "recipes": sent}
+        sent = {folder: hashlib.sha256(data).hexdigest() for folder, data in self.code.items()}
+        found = {**not_replaced(settings, given), **self.settings}
+        return {**options, "pipeline": name, "settings": found, "recipes": sent}
 
+    @cached_property
     def code(self) -> dict[str, bytes]:
         """Return the zips that were sent, by the recipe's folder."""
         return {folder: base64.b64decode(text) for folder, text in self.recipes.items()}
