@@ -1,4 +1,4 @@
-"""Shows what is wrong with the ``*.pipeline.yaml`` beside it among Airflow's import errors. It makes no DAG."""
+"""Shows what is wrong with the ``*.pipeline.yaml`` beside it among Airflow's import errors. It gives Airflow no DAG."""
 
 from pathlib import Path
 

@@ -71,6 +71,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
         max_active_runs=1,
         default_args=pipeline.default_args(),
         deadline=_deadline(pipeline),
+        # Airflow would take it from the `with` below, also where a task could not be made, and run the part before it.
+        auto_register=False,
         tags=[PIPELINE_TAG, *pipeline.tags],
         params={
             name: _param(pipeline, step, name)
@@ -215,6 +217,8 @@ class TellOwners:
 
     def __call__(self, context: Context) -> None:
         task: Any = context["task"]
+        # Not task.model: for a process that was lost Airflow calls this with a task that was never rendered.
+        model = context["params"]["model"]
         message, action = message_of(self.event, context), action_of(self.event, context)
         incident = incident_of(self.event, context, message, action=action)
         told: list[tuple[Sequence[Notify], Incident]] = []
@@ -224,7 +228,7 @@ class TellOwners:
             except Exception as error:  # whatever is wrong with one of them, the others are told
                 task.log.warning("Whom %s names is not told: %s", path.name, error)
                 continue
-            if pipeline.register_.registered_model == task.model:
+            if pipeline.register_.registered_model == model:
                 told.append((pipeline.notify, replace(incident, pipeline=pipeline.pipeline)))
         tell_all(told, task.log)
 

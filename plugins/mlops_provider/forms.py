@@ -4,7 +4,8 @@ Make the form of an approval anew when a task asks another question.
 Airflow 3.3 keeps the human-in-the-loop form of an earlier try: where a task asks again, about another version, people
 see the text, options and assignees of then (``execution_api/routes/hitl.py``). This middleware of the API server
 watches such requests and, once Airflow has accepted one from the task, writes its question into the form. Where it
-is not installed, :class:`mlops_provider.operators.approve.ApproveOperator` notices and fails.
+is not installed, as in a server that Airflow starts with ``--apps execution`` and without ``core``,
+:class:`mlops_provider.operators.approve.ApproveOperator` notices and fails.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from uuid import UUID
 
 from starlette.concurrency import run_in_threadpool
 
-_PATH: Final = re.compile(r".*/execution/hitlDetails/([0-9a-f-]{36})")
+_PATH: Final = re.compile(r"/execution/hitlDetails/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""The whole of it, from its root: a task writes XComs under keys of its choice, which stand at the end of a path and
+may look like this one."""
 _OPTION: Final = re.compile(r"Approve version \S+ \([0-9a-f]{16}\)")
 """The first option of our questions; other people's forms are left as Airflow has them."""
 _FIELDS: Final = ("subject", "body", "options", "defaults", "assigned_users")
@@ -43,7 +46,7 @@ class FreshForms:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         is_question = scope["type"] == "http" and scope["method"] == "POST"
-        found = _PATH.fullmatch(scope["path"]) if is_question else None
+        found = _PATH.fullmatch(_route(scope)) if is_question else None
         if found is None:
             await self.app(scope, receive, send)
             return
@@ -68,13 +71,23 @@ class FreshForms:
         asked = json.loads(request)
         shown = json.loads(b"".join(message.get("body", b"") for message in answered[1:]))
         options = asked.get("options") or [""]
-        if not _OPTION.fullmatch(options[0]) or all(asked.get(name) == shown.get(name) for name in _FIELDS):
+        if (
+            shown.get("ti_id") != str(ti_id)
+            or not _OPTION.fullmatch(options[0])
+            or all(asked.get(name) == shown.get(name) for name in _FIELDS)
+        ):
             return answered
         await run_in_threadpool(self.replace, ti_id, asked)
         body = json.dumps({**shown, **{name: asked.get(name) for name in _FIELDS}}).encode()
         kept = [pair for pair in answered[0]["headers"] if pair[0].lower() != b"content-length"]
         start = {**answered[0], "headers": [*kept, (b"content-length", str(len(body)).encode())]}
         return [start, {"type": "http.response.body", "body": body}]
+
+
+def _route(scope: Mapping[str, Any]) -> str:
+    """Return the path below the prefix of Airflow's address, which a proxy may have taken off already."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 def replace_question(ti_id: UUID, asked: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from mlops_provider.handed_over import aside, deployment_of, find_stack, print_j
 from mlops_provider.launchers.process import runtime_environment
 from mlops_provider.recipe_imports import internal_imports
 from mlops_provider.spec import Pipeline
-from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files
+from mlops_provider.spec_file import SUFFIX, load_pipeline, located, pipeline_files, why_broken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +60,8 @@ def lint(options: argparse.Namespace, console: Console) -> int:
 def _check(options: argparse.Namespace, path: Path) -> Checked:
     try:
         pipeline = load_pipeline(path)
-    except (SpecError, OSError) as error:
-        return Checked(file=str(path), mistakes=str(error).splitlines())
+    except Exception as error:  # whatever is wrong with one of them, the others are looked at
+        return Checked(file=str(path), mistakes=why_broken(path, error).splitlines())
     mistakes = [each for folder in pipeline.recipes() for each in _mistakes_of_code(options.home, folder, pipeline)]
     if not options.with_data:
         return Checked(file=str(path), mistakes=mistakes)

@@ -11,7 +11,7 @@ from mlops.contract.section import SpecError
 from mlops_provider.experiments.dags import build_experiments_dag
 from mlops_provider.experiments.names import tried_out
 from mlops_provider.factory import build_dag
-from mlops_provider.spec_file import SUFFIX, load_pipeline
+from mlops_provider.spec_file import SUFFIX, load_pipeline, pipeline_files, why_broken
 
 
 def build_dags(folder: Path) -> dict[str, DAG]:
@@ -29,27 +29,36 @@ def build_dags(folder: Path) -> dict[str, DAG]:
         pipeline = load_pipeline(own)
         return {wanted: build_dag(pipeline) if wanted == name else build_experiments_dag(pipeline, own)}
     dags: dict[str, DAG] = {}
-    for path in sorted(folder.glob("*" + SUFFIX)):
-        with suppress(SpecError):  # reported by check_pipelines
-            pipeline = load_pipeline(path)
-            both = build_dag(pipeline), build_experiments_dag(pipeline, path)
-            dags |= {dag.dag_id: dag for dag in both}
+    for path in pipeline_files(folder, below=False):
+        # Whatever is wrong with one file, the other pipelines run: check_pipelines reports it.
+        with suppress(Exception):
+            dags |= {dag.dag_id: dag for dag in _both(path)}
     return dags
 
 
 def check_pipelines(folder: Path) -> None:
     """
-    Report every mistake in every ``*.pipeline.yaml`` of a folder.
+    Report every mistake in every ``*.pipeline.yaml`` of a folder, and what else keeps DAGs from being made of it.
 
     From a DAG file of its own: Airflow takes all DAGs of a file with an import error out of service.
 
     :raises SpecError: one ``file:line:column: message`` line for each mistake
     """
-    problems = []
-    for path in sorted(folder.glob("*" + SUFFIX)):
+    problems: list[str] = []
+    cause: Exception | None = None
+    for path in pipeline_files(folder, below=False):
         try:
-            load_pipeline(path)
-        except SpecError as error:
-            problems.append(str(error))
+            _both(path)
+        except Exception as error:  # raised below, with those of the other files
+            problems.append(why_broken(path, error))
+            # Of what nobody foresaw the traceback is of use; of the others it would repeat what is said.
+            if not isinstance(error, SpecError):
+                cause = error
     if problems:
-        raise SpecError("\n".join(problems))
+        raise SpecError("\n".join(problems)) from cause
+
+
+def _both(path: Path) -> tuple[DAG, DAG]:
+    """Make the two DAGs of a pipeline's file."""
+    pipeline = load_pipeline(path)
+    return build_dag(pipeline), build_experiments_dag(pipeline, path)

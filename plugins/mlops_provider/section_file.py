@@ -140,6 +140,8 @@ def _parse(
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise SpecError(f"{file}:{line}:{column}: not valid YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        raise SpecError(f"{file}:1:1: not valid YAML: {error.reason}, at byte {error.position}") from None
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{file}:1:1: {what} is a mapping with the keys {', '.join(_top_level_keys(kind))}")
     marks: dict[KeyPath, tuple[Mark, Mark]] = {}

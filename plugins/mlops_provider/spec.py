@@ -8,10 +8,10 @@ is told (:class:`mlops.contract.step.StepInput`).
 from __future__ import annotations
 
 from datetime import date, datetime, time, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from mlops.contract.extensions import recipe_folders
@@ -40,18 +40,35 @@ SECTIONS: dict[str, type[Section]] = {
     "register": Register,
     "promote": Promote,
 }
+_MOST_OF_NAME: Final = 238
+"""Characters. Airflow takes 250 of a DAG's id, and ``NAME.experiments`` is one."""
+_MOST_OF_TAG: Final = 100
+"""Characters that Airflow takes of a DAG's tag."""
+
+
+def _short_name(value: str) -> str:
+    if len(value) > _MOST_OF_NAME:
+        why = "Airflow takes 250 of a DAG's id, and the one of its experiments is NAME.experiments"
+        raise ValueError(f"{_MOST_OF_NAME} characters long at most, and is {len(value)}: {why}")
+    return value
+
+
+def _short_tag(value: str) -> str:
+    if len(value) > _MOST_OF_TAG:
+        raise ValueError(f"{_MOST_OF_TAG} characters long at most, as Airflow stores it, and is {len(value)}")
+    return value
 
 
 class Pipeline(Section):
     """One ``*.pipeline.yaml``."""
 
-    pipeline: Name
+    pipeline: Annotated[Name, AfterValidator(_short_name)]
     """DAG id, dataset name and model name."""
     team: TeamName | None = None
     """Whose it is, of the teams that share the deployment; None: the deployment's own."""
     description: str = ""
     owner: str = "mlops"
-    tags: list[str] = []
+    tags: list[Annotated[str, AfterValidator(_short_tag)]] = []
     schedule: str | None = None
     """Cron expression; None: only when triggered."""
     timezone: TimeZone = "UTC"
@@ -180,6 +197,12 @@ class Pipeline(Section):
     @field_validator("schedule")
     @classmethod
     def _valid_cron(cls, value: str | None) -> str | None:
-        if value is not None and not croniter.is_valid(value):
+        if value is None:
+            return value
+        if not croniter.is_valid(value):
             raise ValueError('a cron expression such as "0 0 * * *"')
+        try:
+            croniter(value).get_next()
+        except CroniterBadDateError:  # as Airflow would find when it stores the DAG
+            raise ValueError("a cron expression of days that there are: none of its months has such a day") from None
         return value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from mlops.contract.section import leaves
+from mlops.contract.section import SpecError, leaves
 from mlops_provider.deployment import tenant_of
 from mlops_provider.notifiers.named import mistakes
 from mlops_provider.notify_spec import trespasses
@@ -18,9 +18,15 @@ from mlops_provider.team_spec import Tenant, TenantError
 SUFFIX = ".pipeline.yaml"
 
 
-def pipeline_files(folder: Path) -> list[Path]:
-    """Return the pipelines' files in a folder and those below it, sorted."""
-    return sorted(folder.rglob(f"*{SUFFIX}"))
+def pipeline_files(folder: Path, *, below: bool = True) -> list[Path]:
+    """
+    Return the pipelines' files in a folder, sorted. Hidden ones, such as an editor's lock ``.#x.pipeline.yaml``, and
+    those in hidden folders are none.
+
+    :param below: whether those in the folders below it are among them
+    """
+    found = folder.rglob(f"*{SUFFIX}") if below else folder.glob(f"*{SUFFIX}")
+    return sorted(path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts))
 
 
 def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType({}), option: str = "--set") -> Pipeline:
@@ -29,9 +35,25 @@ def load_pipeline(path: Path, changes: Mapping[KeyPath, str] = MappingProxyType(
 
     :param changes: values that take the place of the file's, as YAML
     :param option: by which they were given, for messages
-    :raises SpecError: one ``file:line:column: message`` line for each mistake
+    :raises SpecError: one ``file:line:column: message`` line for each mistake, also where the file cannot be read
     """
-    return _checked(read_section(Pipeline, path, "a pipeline", changes, option), path)
+    try:
+        read = read_section(Pipeline, path, "a pipeline", changes, option)
+    except OSError as error:
+        fix = "put a file there that Airflow's user may read, or remove it"
+        raise SpecError(f"{path.name}:1:1: it cannot be read ({error.strerror or error}): {fix}") from error
+    return _checked(read, path)
+
+
+def why_broken(path: Path, error: Exception) -> str:
+    """
+    Say what is wrong with a pipeline's file, a line for each mistake.
+
+    :param error: what reading it, or making its DAGs, has raised
+    """
+    said = str(error)
+    is_placed = isinstance(error, SpecError) and said.startswith(f"{path.name}:")
+    return said if is_placed else f"{path.name}:1:1: no pipeline can be made of it: {error!r}"
 
 
 def changed_pipeline(

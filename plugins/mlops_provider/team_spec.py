@@ -96,7 +96,7 @@ class Team(Section):
     worker_queue: Text | None = None
     """Airflow queue of its tasks, where workers of its own take them."""
     approvers: list[Text] = []
-    """Names or ids of users who may approve its versions, and roll back."""
+    """Names or ids of users who may approve its versions, and roll back; a rollback knows them by name only."""
     release_key: Text | None = None
     """
     What signs its decisions: a file with a private key, relative to the project folder, or the URI of a key in a key

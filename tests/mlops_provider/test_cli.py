@@ -313,6 +313,21 @@ def test_lint_takes_folders(mlops: Mlops, tmp_path: Path) -> None:
     assert "empty: there is no *.pipeline.yaml in this folder, nor below it" in done.stdout
 
 
+def test_lint_names_a_file_that_cannot_be_read_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken: one link to nowhere hides what is wrong with all files after it."""
+    shutil.copy(PIPELINE, tmp_path)
+    (tmp_path / "a.pipeline.yaml").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "b.pipeline.yaml").mkdir()
+    (tmp_path / "c.pipeline.yaml").write_text("? [a]\n: 1\n")
+    (tmp_path / ".#d.pipeline.yaml").symlink_to("ana@laptop.1234:1")
+    assert main(["lint", str(tmp_path)]) == 1
+    gone, folder, odd, sound = capsys.readouterr().out.splitlines()
+    assert gone.startswith("a.pipeline.yaml:1:1: it cannot be read (No such file or directory): put a file there")
+    assert folder.startswith("b.pipeline.yaml:1:1: it cannot be read (Is a directory): put a file there")
+    assert odd.startswith("c.pipeline.yaml:1:1: no pipeline can be made of it: TypeError(")
+    assert sound == f"{tmp_path / PIPELINE.name}: ok"
+
+
 VISITS = """
 pipeline: visits
 start_date: 2024-01-01

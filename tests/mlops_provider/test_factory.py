@@ -3,10 +3,13 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.sdk.definitions._internal.contextmanager import DagContext
 
+from mlops_provider import factory
 from mlops_provider.factory import build_dag
 from mlops_provider.spec_file import load_pipeline
 
@@ -78,3 +81,13 @@ def test_the_data_interval_is_the_local_day_before() -> None:
     interval = dag.timetable.infer_manual_data_interval(run_after=datetime(2013, 2, 9, tzinfo=zone))
     assert interval.start == datetime(2013, 2, 8, tzinfo=zone)
     assert interval.end == datetime(2013, 2, 9, tzinfo=zone)
+
+
+def test_a_dag_whose_tasks_cannot_all_be_made_is_not_run_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: Airflow runs the tasks before the one that could not be made, and calls the night a success."""
+    monkeypatch.setattr(DagContext, "current_autoregister_module_name", __name__)
+    monkeypatch.setattr(DagContext, "autoregistered_dags", set())
+    monkeypatch.setattr(factory, "EvaluateOperator", Mock(side_effect=ValueError("no")))
+    with pytest.raises(ValueError, match="no"):
+        build_dag(load_pipeline(PIPELINE))
+    assert not DagContext.autoregistered_dags

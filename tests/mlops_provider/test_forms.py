@@ -25,6 +25,10 @@ FIRST = {
 }
 SECOND = json.loads(json.dumps(FIRST).replace("version 1", "version 2").replace("vera", "otto"))
 OTHERS = {**FIRST, "options": ["Yes", "No"]}
+OTHER = UUID("0198d2a4-6b0e-7c3f-8a51-2f9d3c4b5e6f")
+"""A task instance."""
+KEYS = ("xcoms/{d}/{r}/{t}", "variables", "hitlDetails")
+"""What Airflow takes paths below."""
 
 
 @pytest.fixture
@@ -78,3 +82,47 @@ async def test_all_else_passes(ask: Any, written: Any, shown: Any, asked: Any, s
     answer = await ask(shown, asked, status, path)
     assert {name: answer[name] for name in shown} == shown
     assert not written
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(f"/execution/xcoms/d/r/t/x/execution/hitlDetails/{OTHER}", id="key of an XCom"),
+        pytest.param(f"/execution/variables/execution/hitlDetails/{OTHER}", id="key of a variable"),
+        pytest.param(f"/execution/hitlDetails/{OTHER}", id="an answer about another task"),
+    ],
+)
+async def test_a_task_rewrites_no_form_but_its_own(written: Any, path: str) -> None:
+    """Broken: any task that may write XComs shows the approvers of another pipeline a question of its choice."""
+
+    async def accept(request: Request) -> JSONResponse:
+        assert await request.json() == SECOND
+        return JSONResponse({**FIRST, "ti_id": str(uuid4())}, 201)
+
+    routes = [Route(f"/execution/{each}/{{key:path}}", accept, methods=["POST"]) for each in KEYS]
+    assert await _post(Starlette(routes=routes), written, path) == 201
+    assert not written
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("prefix", ["", "/airflow"], ids=["taken off by a proxy", "in the path"])
+async def test_below_a_prefix_of_airflows_address_the_form_is_made_anew(written: Any, prefix: str) -> None:
+    """Broken: where Airflow's base_url has a path, an approval whose question changes fails for good."""
+
+    async def upsert(request: Request) -> JSONResponse:
+        assert await request.json() == SECOND
+        return JSONResponse({**FIRST, "ti_id": request.path_params["ti"]}, 201)
+
+    routes = [Route("/execution/hitlDetails/{ti}", upsert, methods=["POST"])]
+    path = f"{prefix}/execution/hitlDetails/{OTHER}"
+    assert await _post(Starlette(routes=routes), written, path, root_path="/airflow") == 201
+    assert written == [(OTHER, SECOND)]
+
+
+async def _post(airflow: Starlette, written: Any, path: str, root_path: str = "") -> int:
+    """Ask another question; the status of the answer."""
+    app: Any = FreshForms(airflow, lambda ti, question: written.append((ti, question)))
+    transport = httpx.ASGITransport(app, root_path=root_path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+        return (await client.post(path, json=SECOND)).status_code

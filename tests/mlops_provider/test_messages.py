@@ -19,7 +19,7 @@ from mlops.contract.section import SpecError
 from mlops.contract.step import Failure
 from mlops_provider import messages
 from mlops_provider.exceptions import StepFailedError
-from mlops_provider.factory import build_dag
+from mlops_provider.factory import TellOwners, build_dag, build_rollback_dags
 from mlops_provider.incidents import EXAMPLE, incident_of
 from mlops_provider.lateness import deadline, tell_late
 from mlops_provider.messages import Tell, tell
@@ -209,6 +209,22 @@ def test_a_lost_process_is_spoken_for() -> None:
     Tell("failed", [entry(SHOUTING, text="{{ incident.message }}")])(context())
     (heard,) = Shouting.heard
     assert heard.startswith("It ended without a word: killed, out of memory, with its machine, or never started.")
+
+
+def test_of_a_rollback_whose_process_was_lost_the_owners_of_its_model_hear(tmp_path: Path, hook: Hook) -> None:
+    """Broken: a bad model stays in production, and nobody is told that taking it back has failed."""
+    events = (REPOSITORY / "tests/fixtures/events/events.pipeline.yaml").read_text()
+    told = "\nnotify: [{by: webhook, settings: {connection: hook}}]\n"
+    (tmp_path / "events.pipeline.yaml").write_text(events + told)
+    others = events.replace("pipeline: events", "pipeline: others").replace("_model: events", "_model: others")
+    (tmp_path / "others.pipeline.yaml").write_text(others + told)
+    # As Airflow's DAG processor calls it: with the task as the file makes it, and without an error.
+    task = build_rollback_dags(tmp_path / "rollback.py")["rollback"].task_dict["rollback"]
+    lost: Any = {"task": task, "ti": SimpleNamespace(run_id="r"), "params": {"model": "events", "why": "complaints"}}
+    TellOwners(tmp_path, "failed")(lost)
+    (posted,) = hook.posted
+    assert (posted["pipeline"], posted["task_id"]) == ("events", "rollback")
+    assert posted["message"].startswith("It ended without a word")
 
 
 def test_a_long_message_is_cut_and_says_so() -> None:

@@ -138,3 +138,49 @@ print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
     assert file.endswith("pipeline_errors.py"), "Airflow takes every DAG of the named file out of service"
     assert "one.pipeline.yaml:34:11: train.epochs must be a valid integer" in message
     assert "two.pipeline.yaml:2:6: not valid YAML" in message
+
+
+def test_a_file_that_makes_no_dag_spares_the_others(tmp_path: Path, airflow_environment: dict) -> None:
+    """Broken: a link to nowhere, or one tag that is too long, stops every pipeline of the folder."""
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    for name in ("pipelines.py", "pipeline_errors.py"):
+        (dags / name).write_text((REPOSITORY / "dags" / name).read_text())
+    good = (REPOSITORY / "tests/fixtures/pipelines/flight_ranking.pipeline.yaml").read_text()
+    long = "n" * 239
+
+    def write(name: str, old: str = "", new: str = "") -> None:
+        text = good.replace("pipeline: flight_ranking", f"pipeline: {name}", 1).replace(old, new, 1)
+        (dags / f"{name}.pipeline.yaml").write_text(text)
+
+    write("flight_ranking")
+    write("tagged", "[ranking]", f"[ranking, {'t' * 101}]")
+    write(long)
+    write("binary", "Rank the", "Rank\x01the")
+    write("odd", "owner:", "? [a]\n: 1\nowner:")
+    (dags / "gone.pipeline.yaml").symlink_to(tmp_path / "nowhere")
+    (dags / "folder.pipeline.yaml").mkdir()
+    (dags / ".#flight_ranking.pipeline.yaml").symlink_to("ana@laptop.1234:1")  # as Emacs locks a file
+    script = f"""
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(dags)!r})
+print(json.dumps({{"dags": sorted(bag.dags), "errors": bag.import_errors}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=airflow_environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["dags"] == ["flight_ranking", "flight_ranking.experiments"]
+    ((file, message),) = found["errors"].items()
+    assert file.endswith("pipeline_errors.py")
+    assert "flight_ranking.pipeline.yaml" not in message, "a hidden file is no pipeline"
+    for said in (
+        "tagged.pipeline.yaml:4:17: tags.1 must be 100 characters long at most, as Airflow stores it, and is 101, got",
+        f"{long}.pipeline.yaml:1:11: pipeline must be 238 characters long at most, and is 239: Airflow takes 250 of a",
+        "binary.pipeline.yaml:1:1: not valid YAML: control characters are not allowed, at byte",
+        "odd.pipeline.yaml:1:1: no pipeline can be made of it: TypeError(",
+        "gone.pipeline.yaml:1:1: it cannot be read (No such file or directory): put a file there that Airflow's user",
+        "folder.pipeline.yaml:1:1: it cannot be read (Is a directory): put a file there that",
+    ):
+        assert said in message

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from mlops.contract.section import SpecError
+from mlops_provider.experiments.dags import build_experiments_dag
+from mlops_provider.factory import build_dag
 from mlops_provider.spec_file import load_pipeline
 
 REPOSITORY = Path(__file__).parents[2]
@@ -88,6 +90,14 @@ def test_the_recipe_is_valid_and_fills_the_defaults() -> None:
         pytest.param("tags:", "owner: me\ntags:", ":4:1: the key 'owner' is given twice; keep one", id="duplicate"),
         pytest.param("America/New_York", "America/NewYork", ":6:11: timezone must be an IANA time zone", id="timezone"),
         pytest.param('"0 0 * * *"', '"0 0 * *"', ":5:11: schedule must be a cron expression", id="schedule"),
+        pytest.param('"0 0 * * *"', '"0 0 31 2 *"',
+                     ":5:11: schedule must be a cron expression of days that there are: none of its months has such",
+                     id="no such day"),
+        pytest.param("[ranking]", f"[ranking, {'t' * 101}]", ":4:17: tags.1 must be 100 characters long at most, as",
+                     id="long tag"),
+        pytest.param("pipeline: flight_ranking", f"pipeline: {'n' * 239}",
+                     ":1:11: pipeline must be 238 characters long at most, and is 239: Airflow takes 250 of a DAG's id",
+                     id="long name"),
         pytest.param("2013-01-31", "2013-13-31", ":7:13: start_date must be", id="date"),
         pytest.param("include.flight_ranking.model:build_model", "model.py", "must be an import path", id="path"),
         pytest.param("metric: ndcg@10", "metric: auc", "train.metric must be measured by ndcg@K", id="train metric"),
@@ -204,3 +214,19 @@ def test_file_that_is_no_mapping(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(SpecError, match=r"x.pipeline.yaml:1:1: a pipeline is a mapping with the keys pipeline"):
         load_pipeline(path)
+
+
+def test_the_longest_name_and_tag_make_a_dag(tmp_path: Path) -> None:
+    """Broken: a name that Airflow takes is refused, or one that it does not take stops the folder's pipelines."""
+    name, tag = "n" * 238, "t" * 100
+    path = tmp_path / f"{name}.pipeline.yaml"
+    path.write_text(_TEXT.replace("pipeline: flight_ranking", f"pipeline: {name}", 1).replace("[ranking]", f"[{tag}]"))
+    pipeline = load_pipeline(path)
+    assert tag in build_dag(pipeline).tags
+    assert len(build_experiments_dag(pipeline, path).dag_id) == 250
+
+
+@pytest.mark.parametrize("schedule", ["0 0 29 2 *", "0 0 31 * *", "0 0 30,31 1-6 *", "0 0 31 2 1", "@weekly"])
+def test_days_that_some_months_have_are_a_schedule(edit, schedule: str) -> None:
+    """Broken: a pipeline of each month's last days would be refused."""
+    assert edit('"0 0 * * *"', f'"{schedule}"').schedule == schedule

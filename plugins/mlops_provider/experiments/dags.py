@@ -35,6 +35,7 @@ def build_experiments_dag(pipeline: Pipeline, file: Path) -> DAG:
         catchup=False,
         is_paused_upon_creation=False,  # nothing runs but what somebody asks for
         default_args=pipeline.default_args(),
+        auto_register=False,  # as in build_dag
         tags=[PIPELINE_TAG, "experiments", *pipeline.tags],
         params=parameters(pipeline),
     ) as dag:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,7 +20,7 @@ from mlops_provider.incidents import incident_of
 from mlops_provider.messages import tell
 from mlops_provider.operators.keys import check_can_sign, signed, trusted_keys
 from mlops_provider.operators.promote import move
-from mlops_provider.operators.question import Asked, assignees, question_about
+from mlops_provider.operators.question import Asked, assignees, may_keep, question_about
 from mlops_provider.operators.transition import TransitionOperator
 from mlops_provider.operators.verified_refs import verified
 from mlops_provider.patience import store_errors
@@ -138,13 +138,14 @@ class ApproveOperator(TransitionOperator):
         answered = {name for found in decisions for name in (found.person_id, found.person_name)}
         people = [person for person in asked.people if person not in answered]
         manager = conf.get("core", "auth_manager", fallback="")
+        users, everybody = _users(people, manager), _users(asked.people, manager)
         question = asked.question
         form = {
             "subject": question.subject,
             "body": question.body,
             "options": list(question.options),
             "defaults": [asked.default()],
-            "assigned_users": [{"id": person, "name": person} for person in assignees(people, manager)],
+            "assigned_users": users,
         }
         payload = CreateHITLDetailPayload(
             ti_id=context["ti"].id,
@@ -155,11 +156,14 @@ class ApproveOperator(TransitionOperator):
         shown = SUPERVISOR_COMMS.send(payload)
         assert isinstance(shown, HITLDetailRequestResult), shown
         found = {name: shown.model_dump(mode="json").get(name) or [] for name in form}
+        if may_keep(found["assigned_users"], users, everybody):
+            found["assigned_users"] = users
         if different := [name for name, value in form.items() if value != found[name]]:
             raise StepFailedError(
                 f"the form of task {self.task_id!r} still shows an earlier question ({different[0]}: "
                 f"{str(found[different[0]])[:80]!r}). Airflow's API server makes it anew where it has the plugin "
-                "`mlops`: install it there, or trigger a new run"
+                "`mlops`, and serves `core` beside `execution` (airflow api-server without --apps): see to both, or "
+                "trigger a new run"
             )
         if is_told:  # now that there is something to answer; a killed try may tell people once more
             so_far = "".join(f"\nApproved by {found.by}; it takes {asked.approval.minimum}." for found in counted)
@@ -235,6 +239,11 @@ class ApproveOperator(TransitionOperator):
             if asyncio.run(write_new(store_of(deployment), key, envelope)):
                 return
         raise StepRetryableError(f"{key} has been written by another process: the next try reads it")
+
+
+def _users(people: Collection[str], manager: str) -> list[dict[str, str]]:
+    """Return people as a form names them. For the parameters see :func:`assignees`."""
+    return [{"id": person, "name": person} for person in assignees(people, manager)]
 
 
 def everybody_is_admin() -> bool:

@@ -131,6 +131,22 @@ def assignees(people: Collection[str], auth_manager: str) -> list[str]:
     return list(people)
 
 
+def may_keep(
+    shown: Sequence[Mapping[str, str]], wanted: Sequence[Mapping[str, str]], everybody: Sequence[Mapping[str, str]]
+) -> bool:
+    """
+    Whether a form may be answered by the people that an earlier question named, where nothing could make it anew.
+
+    It may as long as nobody is missing or a stranger: the second answer of whoever has answered does not count, by
+    :meth:`Asked.refusal`.
+
+    :param shown: users whom the form names
+    :param wanted: those who have yet to answer
+    :param everybody: all who may answer
+    """
+    return shown == everybody or (all(user in shown for user in wanted) and all(user in everybody for user in shown))
+
+
 def summary(version: ModelVersionRef, approval: Approval) -> str:
     """What one decides on, as Markdown."""
     report = version.parent

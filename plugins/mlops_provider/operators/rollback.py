@@ -109,7 +109,14 @@ class RollbackOperator(TransitionOperator):
         tenant = deployment.tenant
         # Where nobody logs in, nobody can be told from others.
         no_person = tenant.team is None or everybody_is_admin()
-        for why in (tenant.why_not_name(self.model), None if no_person else tenant.why_not_approver(person)):
+        why_not = None if no_person else tenant.why_not_approver(person)
+        if why_not is not None and tenant.team is not None and any(map(str.isdecimal, tenant.team.approvers)):
+            # Users of Airflow's FAB login are numbers among approvers, and a run has the name of who started it.
+            why_not += (
+                f". A rollback knows user names only: list the name beside the number in teams.{tenant.name}.approvers "
+                "of [mlops] teams_file"
+            )
+        for why in (tenant.why_not_name(self.model), why_not):
             if why is not None:
                 raise StepFailedError(f"task {self.task_id!r}: {why}")
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from mlops.contract.refs import Ref
 from mlops.contract.section import SpecError
@@ -25,7 +26,7 @@ class RefSensor(BaseOperator):
 
     :param team: whose it is, of the teams that share the deployment; the deployment's own if not given
     :param poll_seconds: pause between two looks
-    :param wait_timeout: give up after this long; None waits for ever
+    :param wait_timeout: the task fails after this long, and is not tried again; None waits for ever
     """
 
     found: ClassVar[type[Ref]]
@@ -81,6 +82,18 @@ class RefSensor(BaseOperator):
         if (ref := asyncio.run(trigger.look())) is not None:
             return ref.to_wire()
         self.defer(trigger=trigger, method_name="resume", timeout=self.wait_timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """
+        :raises StepFailedError: where ``wait_timeout`` is over: each retry would wait for as long again
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            raise StepFailedError(
+                f"task {self.task_id!r}: what it waits for did not come within its wait_timeout of "
+                f"{self.wait_timeout}: make it, or give a longer wait_timeout, and clear the task"
+            ) from error
 
     def resume(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """

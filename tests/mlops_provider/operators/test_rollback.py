@@ -14,10 +14,12 @@ from airflow.sdk import DAG, Context
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.signing.seals import entry_key
+from mlops_provider.deployment import Deployment
 from mlops_provider.exceptions import StepFailedError
 from mlops_provider.operators import rollback
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.rollback import TAKEN_BACK, RollbackOperator
+from mlops_provider.team_spec import Team, Tenant
 
 ASKED = datetime(2026, 1, 10, 8, tzinfo=UTC)
 
@@ -133,3 +135,23 @@ def test_the_reason_is_one_printable_line(world: World) -> None:
     for empty in ("", " \n", "\x1b"):
         with pytest.raises(StepFailedError, match="a rollback of 'p' needs a reason, why: it is empty"):
             world.run(why=empty)
+
+
+def test_an_approver_by_number_is_told_that_a_rollback_knows_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: under FAB nobody of a team can take a bad model back, and the error lists the very people who may."""
+    monkeypatch.setattr(rollback, "everybody_is_admin", lambda: False)
+    with DAG(dag_id="rollback", schedule=None):
+        task = RollbackOperator(task_id="rollback", model="ads_m", why="complaints")
+
+    def said(*approvers: str) -> str:
+        given = {"names": "ads_", "store": "s3://ads/a", "tracking_uri": "http://ads", "approvers": [*approvers]}
+        tenant = Tenant(name="ads", teams={"ads": Team.model_validate(given)})
+        with pytest.raises(StepFailedError) as caught:
+            task._check_person("vera", cast(Deployment, SimpleNamespace(tenant=tenant)))
+        return str(caught.value)
+
+    assert said("7", "otto") == (
+        "task 'rollback': 'vera' is no approver of team 'ads', which has 7, otto. A rollback knows user names only: "
+        "list the name beside the number in teams.ads.approvers of [mlops] teams_file"
+    )
+    assert said("otto") == "task 'rollback': 'vera' is no approver of team 'ads', which has otto"

@@ -10,9 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskAwaitingInput
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
 from signed_decisions import decision
 
 from mlops.contract.refs import Artifact, CheckpointRef, ModelVersionRef
@@ -361,3 +365,37 @@ def test_an_answer_that_does_not_count_gives_no_more_time(
     told["task_state_store"][ASKED_AT] = (begun - timedelta(hours=25)).isoformat()
     assert operator._time_left(asked, told, is_new=False) == timedelta(seconds=1)
     assert operator._time_left(asked, told, is_new=True) == timedelta(hours=24), "another approver is asked"
+
+
+def test_the_second_of_two_people_is_asked_where_no_form_is_made_anew(
+    operators: dict[str, TransitionOperator], version_ref: ModelVersionRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: where a server of its own serves tasks, an approval by two people fails for good at the first yes."""
+    operator, approval = operators["approve"], Approval(approvers=["vera", "otto"], minimum=2)
+    assert isinstance(operator, ApproveOperator)
+    sent: list[CreateHITLDetailPayload] = []
+
+    def send(payload: CreateHITLDetailPayload) -> HITLDetailRequestResult:
+        """Answer as Airflow does: with the form of the first question."""
+        sent.append(payload)
+        return HITLDetailRequestResult(**sent[0].model_dump(exclude={"type"}))
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    told = context() | {"task": operator, "task_state_store": State()}
+    told["ti"].id, told["ti"].run_id = UUID(int=1), "night"
+
+    def ask(ref: ModelVersionRef, *yes: str) -> None:
+        question = question_about(ref, approval, "p/night/approve/-1/1")
+        asked = AskedApproval(question=question, approval=approval, started_by="", with_names=True)
+        operator._ask(asked, [asked.decision(answered(asked, person)) for person in yes], told)
+
+    def answered(asked: AskedApproval, person: str) -> dict[str, Any]:
+        by = {"id": person, "name": person}
+        return {"chosen_options": [asked.question.options[0]], "responded_by_user": by, "responded_at": NIGHT}
+
+    for yes in ((), ("vera",)):
+        with pytest.raises(TaskAwaitingInput):
+            ask(version_ref, *yes)
+    assert [[user.id for user in each.assigned_users or ()] for each in sent] == [["vera", "otto"], ["otto"]]
+    with pytest.raises(StepFailedError, match="still shows an earlier question .* without --apps"):
+        ask(replace(version_ref, version="2"))

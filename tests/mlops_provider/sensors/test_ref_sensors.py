@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.bases.operator import TriggerFailureReason
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferred
 from served_metrics import Served
 
 from mlops.contract.refs import DatasetRef, ModelVersionRef
@@ -164,3 +166,23 @@ def test_unreachable_registry_is_waited_for_and_named(monkeypatch: pytest.Monkey
         asyncio.run(find_model_version("http://127.0.0.1:9", "m", alias="champion"))
     monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", "http://127.0.0.1:9")
     assert asyncio.run(ModelVersionTrigger(None, "m", None, "champion", 1.0).look()) is None
+
+
+@pytest.mark.parametrize("end", ["2013-02-09", "{{ ds }}", "2013-02-09T05:00:00", "", "yesterday"])
+def test_an_end_that_is_no_instant_is_not_waited_for(store: Path, end: str) -> None:
+    """Broken: the sensor waits for ever for a snapshot that lies there, and nothing says why."""
+    with pytest.raises(StepFailedError) as caught:
+        DatasetSensor(task_id="s", dataset="p", interval_end=end).execute({})
+    assert str(caught.value) == (
+        "task 's': interval_end must be an instant in ISO 8601 with an offset, such as 2013-02-09T05:00:00+00:00, got "
+        f"{end!r}: write {{{{ data_interval_end.isoformat() }}}}"
+    )
+
+
+def test_a_wait_that_took_too_long_is_not_begun_again() -> None:
+    """Broken: with its three retries the task fails after four times its wait_timeout."""
+    sensor = DatasetSensor(task_id="s", dataset="p", wait_timeout=timedelta(hours=2))
+    with pytest.raises(AirflowFailException, match="task 's': .* did not come within its wait_timeout of 2:00:00"):
+        sensor.resume_execution("__fail__", {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, {})
+    with pytest.raises(TaskDeferralError):
+        sensor.resume_execution("__fail__", {"error": TriggerFailureReason.TRIGGER_FAILURE}, {})
