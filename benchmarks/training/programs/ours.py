@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -102,7 +102,12 @@ class Unvalidated(Validation):
     """The clock stops before the end of the epoch: what comes then is not measured."""
 
     def measure(
-        self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None] = lambda: None
+        self,
+        strategy: ParallelStrategy,
+        ranks: Ranks,
+        beat: Callable[[], None] = lambda: None,
+        *,
+        seed: Sequence[int] = (),
     ) -> tuple[float, Mapping[str, float]]:
         return 0.0, {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -278,6 +279,45 @@ class Quantised(Wrapped):
                 self.range.copy_(rows.abs().max())
                 self.started.fill_(True)
         return torch.tanh(self.layer(rows / self.range))
+
+
+class AlwaysDrops(Wrapped):
+    """Drops out in evaluation mode too, as F.dropout does where nobody says otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(NUM_FEATURES)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        return functional.dropout(rows, 0.3)
+
+
+class Taught(Wrapped):
+    """Has a teacher, a frozen copy that each forward pass moves towards the layer (as MoCo and BYOL do)."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__(width)
+        self.layer = nn.Linear(NUM_FEATURES, width)
+        self.teacher = copy.deepcopy(self.layer).requires_grad_(False)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                for theirs, ours in zip(self.teacher.parameters(), self.layer.parameters(), strict=True):
+                    theirs.lerp_(ours, 0.1)
+        return torch.tanh(self.layer(rows)) - 0.5 * torch.tanh(self.teacher(rows))
+
+
+class Bank(Wrapped):
+    """Keeps all rows that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__(NUM_FEATURES)
+        self.register_buffer("bank", torch.zeros(1, NUM_FEATURES))
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.bank = torch.cat([self.bank, rows.detach()])
+        return rows - self.bank.mean(0)
 
 
 class Spare(Wrapped):

@@ -26,6 +26,7 @@ import torch
 from gpt import GPT
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import SequenceParallel
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -91,13 +92,29 @@ class Normed(nn.Module):
         return self.norm(rows.flatten(0, 1)).view(rows.shape)
 
 
+class Jitter(nn.Module):
+    """Adds a number that it draws from numpy."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + float(np.random.normal()) if self.training else rows
+
+
+class Planned(nn.Sequential):
+    """With a frozen layer norm in sequence parallel, which each rank computes on all of its input."""
+
+    def tensor_parallel_plan(self) -> dict[str, SequenceParallel]:
+        return {"1": SequenceParallel(use_local_output=True)}
+
+
 def build(case: Case) -> nn.Module:
     seed_everything(1)
+    if case.model == "rows frozen":
+        return Planned(nn.Linear(5, 16), nn.LayerNorm(16).requires_grad_(False), nn.Linear(16, 1))
     if case.model.startswith("gpt"):
         return GPT(vocabulary=VOCABULARY, length=LENGTH, dropout=case.dropout, tied=case.model == "gpt tied")
-    norm = [Normed(16)] if case.model == "rows normed" else []
+    first = {"rows normed": [Normed(16)], "rows jitter": [Jitter()]}.get(case.model, [])
     middle = [layer for _ in range(3) for layer in (nn.Linear(16, 16), nn.Tanh(), nn.Dropout(case.dropout))]
-    return nn.Sequential(nn.Linear(5, 16), *norm, *middle, nn.Linear(16, 1))
+    return nn.Sequential(nn.Linear(5, 16), *first, *middle, nn.Linear(16, 1))
 
 
 def whole_batch(case: Case, step: int) -> Batch:
@@ -181,6 +198,7 @@ def train(case: Case) -> dict[str, Any]:
     result["agreed"] = every(ranks, result["norms"]) and every(ranks, result["taken"])
     result["scores"] = scores(strategy, case, ranks)
     result["weights"] = digest(strategy, ranks)
+    result["frozen"] = [name for name, each in strategy.model.named_parameters() if not each.requires_grad]
     return result
 
 

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import copy
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 
+from mlops.contract.step import BadConfigError
+from mlops.data.shards.loader import Batch
 from mlops.trainer.parallel import Parallel, Ranks
-from mlops.trainer.strategies.buffers import align_buffers, saved_buffers
+from mlops.trainer.strategies import ParallelStrategy
+from mlops.trainer.strategies.buffers import align_buffers, refuse_other_shapes, saved_buffers, saved_shapes
+from mlops.trainer.strategies.refusals import refuse_changed_buffers
 
 
 def model(rank: int) -> nn.Module:
@@ -44,3 +52,76 @@ def test_every_rank_has_the_first_ones_buffers(tmp_path: Path) -> None:
             assert found.dtype == wanted.dtype
             assert torch.equal(found, wanted)
         assert own.tolist() == model(rank).own.tolist(), "which no checkpoint holds"
+
+
+class Taught(nn.Module):
+    """Has a teacher that begins as a copy, and that each forward pass moves by :param move:."""
+
+    def __init__(self, move: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.teacher, self.backbone = copy.deepcopy(self.layer).requires_grad_(False), nn.Linear(3, 3)
+        self.backbone.requires_grad_(False)
+        self.move = move
+
+    def forward(self, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.move(self.teacher.weight, self.layer.weight)
+        return (self.layer(self.backbone(rows)) - self.teacher(rows)).squeeze(-1)
+
+
+def replace(theirs: nn.Parameter, ours: nn.Parameter) -> None:
+    theirs.data = theirs.data * 0.9 + ours.data * 0.1
+
+
+def in_place(theirs: nn.Parameter, ours: nn.Parameter) -> None:
+    theirs.data.lerp_(ours.data, 0.1)
+
+
+def squares(model: nn.Module, batch: Batch) -> Tensor:
+    losses: Tensor = (model(batch.features) - batch.labels) ** 2
+    return losses
+
+
+def batch() -> Batch:
+    features = torch.arange(12.0).view(4, 3)
+    return Batch(
+        features=features, labels=features[:, 0], mask=None, weights=torch.ones(4), samples=np.arange(4)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("move", [replace, in_place])
+def test_a_teacher_that_forward_passes_move_is_as_a_buffer(move: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
+    """Broken: an exact training would depend on the number of its processes, and a warm-up would leave its trace."""
+    torch.manual_seed(0)
+    model = Taught(move)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(BadConfigError, match=r"exact: .* changes the parameter teacher\.weight \(Linear\)$"):
+        refuse_changed_buffers(model, batch(), squares, "exact")
+    # A replica of one process.
+    strategy = ParallelStrategy(model, Ranks(), replica=model)  # type: ignore[arg-type]
+    strategy.warm_up(batch(), squares)
+    assert strategy.changing == {"teacher.weight"}
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == {
+        name: value.tolist() for name, value in before.items()
+    }
+
+
+def test_a_frozen_backbone_that_stays_is_not_refused() -> None:
+    model = Taught(lambda theirs, ours: None)
+    refuse_changed_buffers(model, batch(), squares, "exact")
+
+
+def test_a_buffer_that_grows_is_refused_before_it_is_saved() -> None:
+    """Broken: a training would write checkpoints, and be lost with the first process that has to go on from one."""
+    bank = model(0)
+    bank.register_buffer("later", None)
+    built = saved_shapes(bank)
+    bank.own = torch.zeros(9)
+    refuse_other_shapes(bank, built)
+    bank.later = torch.zeros(3)
+    with pytest.raises(BadConfigError, match=r"the buffer later was not there when .* is of the shape \[3\] now: "):
+        refuse_other_shapes(bank, built)
+    bank.later, bank.table = None, torch.zeros(4, 2)
+    with pytest.raises(BadConfigError, match=r"the buffer table was of the shape \[3, 2\] when .* \[4, 2\] now: "):
+        refuse_other_shapes(bank, built)

@@ -4,13 +4,21 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 from torch import nn
 
+from mlops.contract.sections.train import Train
+from mlops.contract.step import BadConfigError
+from mlops.store import Store
+from mlops.trainer import recipe
 from mlops.trainer.model import build_model
+from mlops.trainer.parallel import Ranks
 
 
 class Keeps(nn.Module):
@@ -78,3 +86,28 @@ def test_a_model_may_keep_its_arguments() -> None:
     for kept in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert kept.config == wanted
         assert vars(kept.config) == {"num_features": 3, "hidden": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        pytest.param(lambda: torch.compile(nn.Linear(2, 1)), "wrapped: .*set train.compile: true", id="compiled"),
+        pytest.param(
+            lambda: nn.Sequential(nn.Linear(2, 2), torch.compile(nn.Linear(2, 1))), "wrapped at 1: ", id="compiled part"
+        ),
+        pytest.param(
+            lambda: nn.Sequential(nn.LazyLinear(3)), r"0\.weight \(LazyLinear\) has no size .*give all sizes", id="lazy"
+        ),
+    ],
+)
+def test_a_model_that_could_not_be_trained_and_opened_again_is_refused(
+    model: Callable[[], nn.Module], words: str, config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Broken: a training would take its days, and leave weights that nobody can open; or end in torch's own words."""
+    monkeypatch.setattr(recipe, "load_attribute", lambda import_path, home: lambda config: model())
+    made = recipe.Recipe(
+        config=Train.model_validate(config(model_args={})), ranks=Ranks(), home=tmp_path,
+        store=Store(f"file://{tmp_path}"), features=Mock(num_features=2), manifest={},
+    )  # fmt: skip
+    with pytest.raises(BadConfigError, match=f"include.toy.model:build_model returns a model .*{words}"):
+        made.model()

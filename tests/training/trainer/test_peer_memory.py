@@ -14,11 +14,15 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from noted_steps import RECIPE, Process, read_processes, steps_redone
+from torch import nn
 
 from mlops.contract.refs import CheckpointRef, FeaturesRef
+from mlops.trainer.memory.peer_memory import PeerMemory
 from mlops.trainer.memory.recovery import Found, choose
-from mlops.trainer.memory.seats import Header, Note, Notes, Slot
+from mlops.trainer.memory.seats import Header, Note, Notes, Seat, Slot
+from mlops.trainer.parallel import Ranks
 
 KILLS = int(os.environ.get("CHAOS_PEERS", "3"))
 """Of each case: 200 in ``make chaos``."""
@@ -191,6 +195,37 @@ def test_a_slot_that_was_not_written_to_its_end_is_empty(tmp_path: Path) -> None
     for cut in (0, 1, 4095):
         path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
         assert (slot.header() is None) == (cut < 4095)
+
+
+def test_a_state_is_kept_without_what_a_forward_pass_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a momentum teacher would be a step ahead where a rank is lost in a forward pass, and so the model."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    paths = [tmp_path / name for name in ("one", "other", "notes")]
+    for path in paths:
+        path.touch()
+    one, other, notes = map(str, paths)
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(2, 1).requires_grad_(False))
+    before = model[1].weight.clone()
+    document = {"step": 5, "history": [], "steps_per_epoch": 9}
+
+    def memory() -> PeerMemory:
+        return PeerMemory(Ranks(), place="s", seats=[Seat(slots=[Slot(one), Slot(other)], notes=notes)])
+
+    def snapshot() -> Any:
+        return {"model": model.state_dict()}, document
+
+    def forward() -> None:
+        with memory().guarding(model, snapshot, changing={"1.weight"}, step=5, loss_units=0):
+            model[1].weight.data = model[1].weight.data + 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        forward()
+    kept = memory().newest(lambda _: {"model": model.state_dict()}, after=-1)
+    assert kept is not None
+    assert torch.equal(kept.tensors["model"]["1.weight"], before)
 
 
 def test_notes_of_the_last_step_outlive_those_of_the_next(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from mlops.contract.sections.train import Schedule
+from mlops.contract.step import BadConfigError
 from mlops.trainer.schedule import LearningRate, factor
+from mlops.trainer.strategies.refusals import refuse_optimizer
 
 
 def test_the_rate_rises_then_falls_to_what_was_asked_for() -> None:
@@ -42,3 +44,12 @@ def test_a_resumed_optimizer_goes_on_with_the_schedule() -> None:
     optimizer.load_state_dict(optimizer.state_dict())
     rate.set(5)
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_scheduler_of_torchs_is_refused() -> None:
+    """Broken: the scheduler would do nothing but lower the rate that the whole training begins from."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1)
+    with pytest.raises(BadConfigError, match=r"recipe:configure .* SGD .*scheduler attached .*say train\.schedule"):
+        refuse_optimizer(optimizer, model, "recipe:configure")

@@ -33,6 +33,7 @@ from mlops.trainer.progress import Progress, Spent, StepMetrics, StepWindow
 from mlops.trainer.rank_sync import RankReport, RankSync, Sigterm
 from mlops.trainer.schedule import LearningRate
 from mlops.trainer.state import LOSS_UNITS, SPENT, Epoch, TrainingState
+from mlops.trainer.strategies.buffers import refuse_other_shapes, saved_shapes
 from mlops.trainer.strategies.state_dicts import load_training_state, state_to_fill, training_state
 
 ShouldPrune = Callable[[TrainingState], bool]
@@ -87,6 +88,7 @@ class Trainer:
         self._noted_units = 0
         self._epochs_ended = 0
         self._spent = Spent()
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def train(self) -> TrainingState:
         """
@@ -106,13 +108,19 @@ class Trainer:
                     rows = first.num_rows / first.num_samples * len(read.weights) / len(batch.weights)
                     flops = flops_per_sample(job.strategy.model, read, rows)
                     self._flops_per_sample[job.loss.tokens(start)] = flops
+            # After the passes above: what a model makes in its first one is there in each process that resumes it.
+            self._shapes = saved_shapes(job.strategy.model)
             self._spent = Spent(self._resume())
             state = self._state
             every_steps = config.checkpoint.every_steps
             rank_sync = RankSync(self._ranks, self._interval, sigterm, state.step, every_steps=every_steps)
             self._epochs_ended = len(state.history)
             guarding = job.memory.guarding(
-                job.strategy.model, self._snapshot, step=state.step, loss_units=self._ranks.sum(state.loss_units)
+                job.strategy.model,
+                self._snapshot,
+                changing=job.strategy.changing,
+                step=state.step,
+                loss_units=self._ranks.sum(state.loss_units),
             )
             with guarding:
                 while not state.finished(config.epochs, config.early_stopping):
@@ -216,7 +224,10 @@ class Trainer:
         job, ranks = self._job, self._ranks
         self._look()
         metric, further = job.validation.measure(
-            job.strategy, ranks, lambda: job.heartbeat.beat(state.step, VALIDATION)
+            job.strategy,
+            ranks,
+            lambda: job.heartbeat.beat(state.step, VALIDATION),
+            seed=(self._config.seed, state.step),
         )
         train_loss = ranks.sum(state.loss_units) / LOSS_UNITS / job.loader.num_samples
         # Clocks differ: the first rank's counts.
@@ -256,6 +267,7 @@ class Trainer:
     def _save(self, *, wait: bool = False, announced: bool = False) -> None:
         job, state = self._job, self._state
         self._look()
+        refuse_other_shapes(job.strategy.model, self._shapes)
         # A slow store is no hang.
         job.heartbeat.beat(state.step, REST if wait else "checkpoint")
         within_epoch = state.step_in_epoch > 0

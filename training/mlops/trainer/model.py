@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from mlops.contract.step import BadConfigError
 from mlops.data.shards.loader import Batch
@@ -70,6 +71,30 @@ def build_model(
     if tells_unread:
         _tell_unread(import_path, sorted({*model_args} - read), read, arguments)
     return model
+
+
+def refuse_untrainable(model: nn.Module, import_path: str) -> None:
+    """
+    Refuse what the training loop would train to the end, and nobody could open.
+
+    :raises BadConfigError: of a part that torch.compile has wrapped, or that has no size yet
+    """
+    for name, module in model.named_modules():
+        if "_orig_mod" in module._modules:
+            where = f" at {name}" if name else ""
+            raise BadConfigError(
+                f"train.model: {import_path} returns a model that torch.compile has wrapped{where}: its weights then "
+                "have other names than in a checkpoint, and could not be loaded again. Return the plain model, and set "
+                "train.compile: true"
+            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            owner = type(model.get_submodule(name.rpartition(".")[0])).__name__
+            raise BadConfigError(
+                f"train.model: {import_path} returns a model whose {name} ({owner}) has no size before the first "
+                f"forward pass: give all sizes, as nn.Linear(in_features, out_features) does; the input has "
+                "config.num_features columns, or config.context tokens"
+            )
 
 
 class _Arguments(SimpleNamespace):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -284,3 +285,13 @@ def seed_everything(*numbers: int) -> None:
         torch.cuda.manual_seed(seed)
     np.random.seed(seed)
     random.seed(int.from_bytes(digest[4:], "little"))
+
+
+@contextmanager
+def random_states_kept(device: torch.device) -> Iterator[None]:
+    """Put back, at the end, the random states that :func:`seed_everything` seeds: those of torch, numpy and random."""
+    of_numpy, of_random = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    np.random.set_state(of_numpy)
+    random.setstate(of_random)

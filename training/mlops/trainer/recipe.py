@@ -27,7 +27,7 @@ from mlops.data.shards.shard_reading import open_source
 from mlops.metrics.metric import Metric, load_metric
 from mlops.objectives.objective import LoadedObjective, load_objective
 from mlops.store import Store
-from mlops.trainer.model import build_model
+from mlops.trainer.model import build_model, refuse_untrainable
 from mlops.trainer.optimizer import build_optimizer
 from mlops.trainer.parallel import Ranks, seed_everything
 from mlops.trainer.self_test import SelfTest
@@ -68,6 +68,7 @@ class Recipe:
             num_outputs=self.objective.functions.num_outputs,
             tells_unread=True,
         )
+        refuse_untrainable(model, config.model)
         if config.initialise is not None:
             load_weights(model, config.initialise, self.store, self.home, as_they_are=config.epochs == 0)
         freeze(model, config.freeze)

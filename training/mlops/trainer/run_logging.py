@@ -106,7 +106,7 @@ class MlflowCurves:
                 utilization = step_metrics.flops_per_second / (self._gpus * self._peak_flops)
                 metrics["model_flop_utilization_pct"] = 100 * utilization
         if self._gpus:
-            metrics["gpu_hours"] = self._gpus * elapsed / 3600
+            metrics["gpu_hours"] = self._gpus * step_metrics.training_seconds / 3600
         self._tracked.log(Point(step=step_metrics.step, unix_time=step_metrics.unix_time, metrics=metrics))
 
     def epoch(self, epoch: Epoch) -> None:

@@ -14,6 +14,7 @@ from mlops.metrics.metric import Metric
 from mlops.metrics.predictions import Floats, IntArray
 from mlops.objectives.objective import LoadedObjective
 from mlops.objectives.scoring import SCORING_BATCH, SCORING_TOKENS
+from mlops.trainer.parallel import seed_everything
 
 if TYPE_CHECKING:
     from mlops.data.shards.feature_table import FeatureTable
@@ -90,15 +91,21 @@ class Validation:
         )
 
     def measure(
-        self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None] = lambda: None
+        self,
+        strategy: ParallelStrategy,
+        ranks: Ranks,
+        beat: Callable[[], None] = lambda: None,
+        *,
+        seed: Sequence[int] = (),
     ) -> tuple[float, Mapping[str, float]]:
         """
         The metric, and further ones; the same on every rank. Called by all.
 
         :param beat: called before each block
+        :param seed: numbers that what a model draws depends on beside its block, e.g. (seed, step)
         :raises BadDataError: where the split cannot be measured
         """
-        scores = self._scores(strategy, ranks, beat)
+        scores = self._scores(strategy, ranks, beat, seed)
         measured = ranks.from_leader(None if scores is None else self._metrics(scores))
         assert measured is not None, "rank 0 has the scores"
         return measured
@@ -107,7 +114,9 @@ class Validation:
         predictions = self.objective.predictions(self.labels, scores, self.offsets)
         return self.metric.measure_with(self.further, predictions)
 
-    def _scores(self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None]) -> Floats | None:
+    def _scores(
+        self, strategy: ParallelStrategy, ranks: Ranks, beat: Callable[[], None], seed: Sequence[int]
+    ) -> Floats | None:
         """``[N]`` on rank 0."""
         num_samples = len(self.offsets) - 1
         firsts = range(0, num_samples, self.block)
@@ -119,6 +128,9 @@ class Validation:
                 beat()
                 first = mine[round_] if round_ < len(mine) else firsts[0]
                 batch = self.source.gather(np.arange(first, min(first + self.block, num_samples)))
+                # Some models draw in evaluation mode too: then by the block, for any rank may score it, and any process
+                # may have taken the step before.
+                seed_everything(*seed, first)
                 scores = strategy.forward(batch.to(ranks.device))
                 if scores is not None and round_ < len(mine):
                     found[first] = self.objective.functions.predict(scores, batch)

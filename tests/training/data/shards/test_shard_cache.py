@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,27 @@ def test_what_a_killed_fetch_left_is_replaced(store: Store, folder: Path, shards
     assert lease.path.read_bytes() == bytes(SIZE)
     assert cache.open(shards[2]).path.read_bytes() == bytes([2]) * SIZE
     assert kept(folder) == {shards[0].sha256, shards[2].sha256}
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_file_that_goes_while_room_is_made_is_passed_over(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Broken: of two ranks that fetch at the same time, one would end because the other is done."""
+    cache = ShardCache(Store(f"file://{tmp_path}/store"), folder, SIZE)
+    going = folder / "other.fetching"
+    going.touch()
+    look, seen = Path.stat, []
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        if path == going and len(seen) == looks:
+            going.unlink()
+        seen.extend([path] if path == going else [])
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    cache._make_room(SIZE)
+    assert not going.exists()
 
 
 def test_many_readers_fetch_a_shard_once(store: Store, folder: Path, shards: list[Artifact]) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -179,7 +179,11 @@ class ShardCache:
             raise
 
     def _make_room(self, num_bytes: int) -> None:
-        entries = [(path, path.stat()) for path in self._folder.iterdir() if path.is_file()]
+        entries = []
+        for path in self._folder.iterdir():
+            with suppress(FileNotFoundError):  # another process's .fetching goes without the folder's lock
+                if path.is_file():
+                    entries.append((path, path.stat()))
         excess = sum(stat.st_size for _, stat in entries) + num_bytes - self._max_bytes
         for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
             if excess > 0 and stat.st_size and _drop(path):
@@ -202,7 +206,7 @@ class ShardCache:
 
 def _drop(path: Path) -> bool:
     """Unlink a file unless it is in use."""
-    with path.open("rb") as file:
+    with suppress(FileNotFoundError), path.open("rb") as file:  # a damaged one goes without the lock too
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

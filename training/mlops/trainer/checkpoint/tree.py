@@ -117,18 +117,19 @@ def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     if isinstance(node, dict):
         for name, child in node.items():
             yield from _leaves(child, (*path, name))
-    elif isinstance(node, list | tuple) and _holds_tensor(node):
+    elif isinstance(node, list | tuple) and holds_tensor(node):
         for position, child in enumerate(node):
             yield from _leaves(child, (*path, position))
     else:
         yield path, node
 
 
-def _holds_tensor(node: Any) -> bool:
+def holds_tensor(node: Any) -> bool:
+    """Return whether there is a tensor in it, however deep."""
     if isinstance(node, dict):
-        return any(_holds_tensor(child) for child in node.values())
+        return any(holds_tensor(child) for child in node.values())
     if isinstance(node, list | tuple):
-        return any(_holds_tensor(child) for child in node)
+        return any(holds_tensor(child) for child in node)
     return isinstance(node, torch.Tensor)
 
 

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ class PeerMemory:
         self._snapshot: Snapshot | None = None
         self._neighbour: Neighbour | None = None
         self._noted: tuple[int, int] | None = None
-        self._buffers: list[tuple[nn.Module, str]] = []
+        self._changing: list[tuple[Mapping[str, Tensor | None], str]] = []
         self._staged: list[Tensor] = []
         if not seats:
             return
@@ -139,21 +139,30 @@ class PeerMemory:
         return Kept(tensors=state, document={**document["state"], "loss_units": choice.loss_units})
 
     @contextmanager
-    def guarding(self, model: nn.Module, snapshot: Snapshot, *, step: int, loss_units: int) -> Iterator[None]:
+    def guarding(
+        self, model: nn.Module, snapshot: Snapshot, *, changing: Set[str] = frozenset(), step: int, loss_units: int
+    ) -> Iterator[None]:
         """
         Keep the state where what is within fails, or the agent asks for it.
 
+        :param changing: names of frozen parameters that a forward pass changes, as those of a momentum teacher
         :param step: at which it starts
         :param loss_units: of all ranks, there
         """
         if not self._seats:
             yield
             return
-        self._buffers = [
-            (module, name)
+        taught = {id(parameter) for name, parameter in model.named_parameters() if name in changing}
+        self._changing = [
+            (owner, name)
             for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None and name not in module._non_persistent_buffers_set
+            for owner in (module._buffers, module._parameters)
+            for name, tensor in owner.items()
+            if (
+                id(tensor) in taught
+                if owner is module._parameters
+                else tensor is not None and name not in module._non_persistent_buffers_set
+            )
         ]
         self._stage()
         self._started = step, loss_units
@@ -236,10 +245,7 @@ class PeerMemory:
             "values": [(flat.paths[key], encode(key, value)) for key, value in flat.values.items()],
         }
         data = json.dumps(described).encode()
-        staged = {
-            module._buffers[name].data_ptr(): copy  # type: ignore[union-attr]
-            for (module, name), copy in zip(self._buffers, self._staged, strict=True)
-        }
+        staged = {tensor.data_ptr(): copy for tensor, copy in zip(self._live(), self._staged, strict=True)}
         buffers = []
         for _, tensor in tensors_held:
             source = staged.get(tensor.data_ptr(), tensor).detach().contiguous()
@@ -300,13 +306,16 @@ class PeerMemory:
 
     def _stage(self) -> None:
         """Copy what a forward pass changes."""
-        if not self._buffers:
+        if not self._changing:
             return
-        live = [buffer for module, name in self._buffers if (buffer := module._buffers[name]) is not None]
+        live = self._live()
         if [each.shape for each in live] == [each.shape for each in self._staged]:
             torch._foreach_copy_(self._staged, live)
         else:
             self._staged = [each.clone() for each in live]
+
+    def _live(self) -> list[Tensor]:
+        return [tensor for owner, name in self._changing if (tensor := owner[name]) is not None]
 
     def _hear(self) -> None:
         for note in self._neighbour.receive() if self._neighbour is not None else ():

@@ -1,15 +1,19 @@
-"""What a model keeps beside its parameters, as a batch norm's statistics."""
+"""What a model keeps beside what it learns, as a batch norm's statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 import torch
 from torch import Tensor, distributed, nn
 
-if TYPE_CHECKING:
-    from mlops.trainer.parallel import Ranks
+from mlops.contract.step import BadConfigError
+from mlops.trainer.parallel import Ranks, random_states_kept
+
+_OTHER: Final = 0.99
+"""Factor of learnt weights that makes others of them, and no larger ones."""
 
 
 def saved_buffers(model: nn.Module) -> list[Tensor]:
@@ -20,6 +24,80 @@ def saved_buffers(model: nn.Module) -> list[Tensor]:
         for name, buffer in module.named_buffers(recurse=False)
         if name not in module._non_persistent_buffers_set
     ]
+
+
+def unlearnt(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield what no optimizer changes but a forward pass may, by name: buffers, and parameters without gradient."""
+    yield from model.named_buffers()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            yield name, parameter
+
+
+@contextmanager
+def without_trace(model: nn.Module, device: torch.device) -> Iterator[Callable[[], list[str]]]:
+    """
+    Put back, at the end, what forward passes within have changed: what :func:`unlearnt` yields, and random states.
+
+    Where there are parameters without gradient, the learnt ones are others within: a momentum teacher (as of MoCo)
+    begins as a copy of them, and its mean with them would move only once they have learnt.
+
+    :return: a function that returns the names of what has changed so far
+    """
+    # On the host, where the model was built: a device may have no room for two frozen backbones.
+    before = {name: tensor.detach().to("cpu", copy=True) for name, tensor in unlearnt(model)}
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        learnt = []
+    kept = [parameter.detach().clone() for parameter in learnt]
+    with torch.no_grad():
+        for parameter in learnt:
+            parameter.mul_(_OTHER)
+
+    def changed() -> list[str]:
+        return [name for name, tensor in unlearnt(model) if name not in before or not _same(before[name], tensor.cpu())]
+
+    with random_states_kept(device):
+        yield changed
+    with torch.no_grad():
+        for parameter, value in zip(learnt, kept, strict=True):
+            parameter.copy_(value)
+        for name, tensor in unlearnt(model):
+            # One that a first pass has made stays, as it does where it is made later.
+            if name in before and before[name].shape == tensor.shape:
+                tensor.copy_(before[name])
+
+
+def saved_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the buffers that a checkpoint holds, by name."""
+    return {
+        f"{place}.{name}" if place else name: tuple(buffer.shape)
+        for place, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    }
+
+
+def refuse_other_shapes(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> None:
+    """
+    Compare the saved buffers with those of the model as it was built: of others, a checkpoint could not be loaded.
+
+    :param built: of :func:`saved_shapes`
+    :raises BadConfigError: naming the first that differs
+    """
+    now = saved_shapes(model)
+    for name in {**built, **now}:
+        if built.get(name) != now.get(name):
+            was, is_ = (f"of the shape {list(each[name])}" if name in each else "not there" for each in (built, now))
+            raise BadConfigError(
+                f"train.model: the buffer {name} was {was} when the training began, and is {is_} now: the checkpoint "
+                "could not be loaded into the model that train.model builds. Register it at its full size there and "
+                "fill it, or register it with persistent=False where it can be made again"
+            )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def align_buffers(model: nn.Module, ranks: Ranks) -> None:

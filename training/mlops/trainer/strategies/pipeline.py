@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from mlops.contract.step import BadConfigError
+from mlops.trainer.parallel import random_states_kept
 from mlops.trainer.strategies.buffers import saved_buffers
 from mlops.trainer.strategies.losses import sample_losses
 from mlops.trainer.strategies.padding import alike
@@ -94,17 +95,29 @@ class PipelineSeat:
         stage = PipelineStage(self.stage, self.index, self.num_stages, self._device, group=self._group)
         kind = Schedule1F1B if num_batches >= self.num_stages else ScheduleGPipe
         training = key[-1]
-        self._schedules[key] = kind(stage, num_batches, self._loss_of if training else None, scale_grads=False)
+        schedule = kind(stage, num_batches, self._loss_of if training else None, scale_grads=False)
+        self._keep_draws(schedule)
+        self._schedules[key] = schedule
         while len(self._schedules) > _KEPT_SHAPES:
             self._schedules.popitem(last=False)
         return self._schedules[key]
+
+    def _keep_draws(self, schedule: Any) -> None:
+        # For a new shape torch runs the stage once more, and puts back its own random state only: what a stage draws
+        # from numpy or random would depend on whether this process has met the shape before.
+        def initialise(*args: Any, **kwargs: Any) -> None:
+            del schedule._initialize_stage  # the first time only; what is left is the schedule's own method
+            with random_states_kept(self._device):
+                schedule._initialize_stage(*args, **kwargs)
+
+        schedule._initialize_stage = initialise
 
     def _try_out(self, schedule: Any, args: Any, kwargs: Any, target: Tensor) -> None:
         # For a new shape torch runs the stage once more, to learn what its neighbours send. A batch norm must not
         # notice, else a resumed training, which meets the shape again, would differ.
         buffers = saved_buffers(self.stage)
         before = [buffer.clone() for buffer in buffers]
-        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+        with random_states_kept(self._device):
             self._run(schedule, args, kwargs, target)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)

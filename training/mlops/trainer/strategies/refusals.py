@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mlops.contract.step import BadConfigError
+from mlops.trainer.strategies.buffers import unlearnt, without_trace
 from mlops.trainer.strategies.losses import sample_losses
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def refuse_optimizer(optimizer: Optimizer, model: nn.Module, import_path: str) -
     known = {id(parameter) for parameter in model.parameters()}
     seen: set[int] = set()
     for number, group in enumerate(optimizer.param_groups):
+        if "initial_lr" in group:  # which each scheduler of torch's leaves there, with a rate that it has set already
+            raise BadConfigError(
+                f"train.configure_optimizer: {import_path} returns {kind} with a learning rate scheduler attached "
+                f"(group {number} has initial_lr), and the training loop sets the rates itself: remove the scheduler, "
+                "and say train.schedule"
+            )
         for parameter in group["params"]:
             if id(parameter) not in known:
                 raise BadConfigError(
@@ -77,27 +84,17 @@ def refuse_optimizer(optimizer: Optimizer, model: nn.Module, import_path: str) -
 
 def refuse_changed_buffers(model: nn.Module, batch: Batch, loss: Loss, why: str) -> None:
     """
-    Compare the buffers before and after a forward pass in training mode, which leaves no trace.
+    Compare buffers and frozen parameters before and after a forward pass in training mode, which leaves no trace.
 
-    :param why: such buffers cannot be had
+    :param why: what such a pass changes cannot be had
     """
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    if not before:
+    if not any(True for _ in unlearnt(model)):
         return
-    device = batch.features.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+    with without_trace(model, batch.features.device) as changed, torch.no_grad():
         sample_losses(loss, model, batch)
-        changed = [
-            name for name, buffer in model.named_buffers() if name not in before or not _same(before[name], buffer)
-        ]
-        owners = {name: type(model.get_submodule(name.rpartition(".")[0])).__name__ for name in changed}
-        for name, buffer in model.named_buffers():
-            if name in before and before[name].shape == buffer.shape:
-                buffer.copy_(before[name])
-    if changed:
-        shown = ", ".join(f"{name} ({owners[name]})" for name in changed[:3]) + (", ..." if len(changed) > 3 else "")
-        raise BadConfigError(f"{why}: each forward pass in training mode changes the buffer {shown}")
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+        names = changed()
+    if names:
+        owners = {name: type(model.get_submodule(name.rpartition(".")[0])).__name__ for name in names}
+        kind = "parameter" if names[0] in dict(model.named_parameters()) else "buffer"
+        shown = ", ".join(f"{name} ({owners[name]})" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+        raise BadConfigError(f"{why}: each forward pass in training mode changes the {kind} {shown}")

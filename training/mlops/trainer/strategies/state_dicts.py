@@ -19,10 +19,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from mlops.contract.step import BadConfigError
-from mlops.trainer.checkpoint.tree import Contents, TensorFacts, unflatten
+from mlops.trainer.checkpoint.tree import Contents, TensorFacts, holds_tensor, unflatten
 from mlops.trainer.strategies.strategy import ParallelStrategy
 
 _AGAIN = "train from the start, under another run key"
+_DICT, _TUPLE = "<dict>", "<tuple>"
 
 
 def training_state(strategy: ParallelStrategy, optimizer: Optimizer) -> dict[str, Any]:
@@ -79,11 +80,14 @@ def optimizer_state(strategy: ParallelStrategy, optimizer: Optimizer) -> dict[st
     state: dict[str, Any] = {"kind": _kind(optimizer), "state": {}, "param_groups": {}, "shared": {}, "own": {}}
     for name, parameter in parameters.items():
         if entries := packed["state"].get(numbers[id(parameter)]):
-            state["state"][name] = entries
+            state["state"][name] = _described(entries)
         group = packed["param_groups"][groups[id(parameter)]]
-        state["param_groups"][name] = {option: value for option, value in group.items() if option != "params"}
-    state["shared"] = {str(key): value for key, value in packed["state"].items() if not isinstance(key, int)}
-    state["own"] = {key: value for key, value in packed.items() if key not in ("state", "param_groups")}
+        options = {option: value for option, value in group.items() if option != "params"}
+        state["param_groups"][name] = _described(options)
+    shared = {str(key): value for key, value in packed["state"].items() if not isinstance(key, int)}
+    own = {key: value for key, value in packed.items() if key not in ("state", "param_groups")}
+    state["shared"] = {key: _described(value) for key, value in shared.items()}
+    state["own"] = {key: _described(value) for key, value in own.items()}
     return state
 
 
@@ -92,20 +96,18 @@ def load_optimizer_state(strategy: ParallelStrategy, optimizer: Optimizer, state
     parameters = _parameters(strategy, optimizer)
     numbers = {id(each): number for number, each in enumerate(_held(optimizer))}
     packed = optimizer.state_dict()
-    found = {numbers[id(parameters[name])]: dict(entries) for name, entries in state.get("state", {}).items()}
+    entries = {name: _restored(each) for name, each in state.get("state", {}).items()}
+    options = {name: _restored(each) for name, each in state.get("param_groups", {}).items()}
     names = {numbers[id(parameter)]: name for name, parameter in parameters.items()}
     groups = [
-        {**group, **(state["param_groups"][names[group["params"][0]]] if group["params"] else {})}
-        for group in packed["param_groups"]
+        {**group, **(options[names[group["params"][0]]] if group["params"] else {})} for group in packed["param_groups"]
     ]
-    shared = dict(state.get("shared", {}))
-    optimizer.load_state_dict({**state.get("own", {}), "state": {**found, **shared}, "param_groups": groups})
-    for name, entries in state.get("state", {}).items():
-        # torch gives each the parameter's type: an integer or a 64-bit entry would go on as another number.
-        kept = optimizer.state.get(parameters[name])
-        for key, value in entries.items():
-            if isinstance(value, Tensor) and kept is not None and isinstance(kept.get(key), Tensor):
-                kept[key] = value.to(kept[key].device)
+    found = {numbers[id(parameters[name])]: dict(each) for name, each in entries.items()}
+    shared, own = _restored(state.get("shared", {})), _restored(state.get("own", {}))
+    optimizer.load_state_dict({**own, "state": {**found, **shared}, "param_groups": groups})
+    for name, each in entries.items():
+        kept = optimizer.state.get(parameters[name], {})
+        kept.update({key: _as_saved(value, kept[key]) for key, value in each.items() if key in kept})
 
 
 def _optimizer_state_to_fill(strategy: ParallelStrategy, optimizer: Optimizer, contents: Contents) -> dict[str, Any]:
@@ -142,6 +144,57 @@ def _optimizer_state_to_fill(strategy: ParallelStrategy, optimizer: Optimizer, c
                 f"of the two: {_AGAIN}"
             )
     return state
+
+
+def _described(value: Any) -> Any:
+    """
+    A value whose containers a checkpoint's paths tell apart.
+
+    By these, each container of tensors is a list or a dict of named entries: others become such a dict, with an entry
+    that says what they were.
+    """
+    if isinstance(value, dict):
+        items = [_described(item) for item in value.values()]
+        if value and all(isinstance(key, str) and key not in (_DICT, _TUPLE) for key in value):
+            return dict(zip(value, items, strict=True))
+        return {_DICT: list(value), **{str(number): item for number, item in enumerate(items)}}
+    if isinstance(value, list | tuple):
+        items = [_described(item) for item in value]
+        if isinstance(value, tuple) and holds_tensor(value):
+            return {_TUPLE: len(items), **{str(number): item for number, item in enumerate(items)}}
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _restored(value: Any) -> Any:
+    """What :func:`_described` was given."""
+    if isinstance(value, dict):
+        if _DICT in value:
+            return {key: _restored(value[str(number)]) for number, key in enumerate(value[_DICT])}
+        if _TUPLE in value:
+            return tuple(_restored(value[str(number)]) for number in range(value[_TUPLE]))
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_restored(item) for item in value)
+    return value
+
+
+def _as_saved(value: Any, loaded: Any) -> Any:
+    """
+    An entry as it was saved, where torch has put it.
+
+    torch gives each tensor the parameter's type: an integer or a 64-bit one would go on as another number. A text
+    within an entry it takes apart.
+
+    :param loaded: what torch, or the optimizer, has made of the entry
+    """
+    if isinstance(value, Tensor) and isinstance(loaded, Tensor):
+        return value.to(loaded.device)
+    if isinstance(value, dict) and isinstance(loaded, dict):
+        return {key: _as_saved(item, loaded.get(key, item)) for key, item in value.items()}
+    if isinstance(value, list | tuple) and isinstance(loaded, list | tuple) and len(value) == len(loaded):
+        return type(value)(_as_saved(*pair) for pair in zip(value, loaded, strict=True))
+    return value if isinstance(value, str) else loaded
 
 
 def _room(facts: TensorFacts, parameter: Tensor | None, entry: str | int) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mlops.contract.step import BadConfigError
 from mlops.trainer.health import BACKWARD, EXCHANGE, FORWARD, OPTIMIZER, PIPELINE, enter
-from mlops.trainer.strategies.buffers import align_buffers, saved_buffers
+from mlops.trainer.strategies.buffers import align_buffers, saved_buffers, without_trace
 from mlops.trainer.strategies.losses import sample_losses, weighted_backward
 from mlops.trainer.strategies.padding import common_size
 from mlops.trainer.strategies.placing import placing
@@ -67,6 +67,8 @@ class ParallelStrategy:
         """Names of the whole model's state, in a pipeline; None where this rank has all of them."""
         self.scaler = scaler
         """Loss scale of float16, part of what a checkpoint holds."""
+        self.changing: frozenset[str] = frozenset()
+        """Names of buffers and frozen parameters that a forward pass changes; of replicas, after :meth:`warm_up`."""
         self._ranks = ranks
         self._replica, self._pipeline, self._order = replica, pipeline, order
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -178,13 +180,10 @@ class ParallelStrategy:
         """
         if self._replica is None:
             return
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        device = self._ranks.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with without_trace(self.model, self._ranks.device) as changed:
             sample_losses(loss, self._replica, batch).sum().backward()
-        self._check_gradients()
-        for buffer, value in zip(self.model.buffers(), before, strict=True):
-            buffer.copy_(value)
+            self._check_gradients()
+            self.changing = frozenset(changed())
         self.model.zero_grad(set_to_none=True)
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:

@@ -36,7 +36,11 @@ def slice_layers(model: nn.Module, mesh: DeviceMesh) -> None:
         if not any(fnmatch(name, pattern) for name in names):
             raise BadConfigError(f"{type(model).__name__}.tensor_parallel_plan names {pattern!r}, which is no module")
     ties = _ties(model)
+    frozen = {name for name, each in model.named_parameters(remove_duplicate=False) if not each.requires_grad}
     parallelize_module(model, mesh, plan)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in frozen:  # SequenceParallel makes new parameters, that learn
+            parameter.requires_grad_(False)
     for tied in sorted(ties - _ties(model)):
         raise BadConfigError(
             f"{type(model).__name__}.tensor_parallel_plan slices one tied weight, {' and '.join(tied)}, twice: "
