@@ -17,7 +17,7 @@ from mlops.contract.section import SpecError, check_section
 from mlops.contract.sections.ingest import Ingest as IngestSection
 from mlops.contract.step import BadConfigError, BadDataError, RunIdentity, StepError, StepInput
 from mlops.data.snapshots.snapshot import Snapshot
-from mlops.data.sources import SourceTable, read_source
+from mlops.data.sources import SourceError, SourceTable, read_source
 from mlops.process import ProcessSettings
 from mlops.steps import StepContext, ingest
 from mlops.store import Store
@@ -503,6 +503,24 @@ def test_a_day_without_rows_stops_the_night(run: Ingest, interval_end: str, mess
     """Otherwise a late delivery would pass for a quiet day."""
     with pytest.raises(BadDataError, match=message):
         run(interval_end)
+
+
+def test_a_file_cut_while_the_snapshot_is_written_is_read_again(
+    run: Ingest, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a delivery over the file at the wrong moment ends the night, and the error names another cause."""
+    dated = events().with_columns(pl.col("at").str.to_datetime(time_unit="us", time_zone="UTC"))
+    dated.write_parquet(home / "events.parquet")
+
+    def read_and_cut(*args: Any, **kwargs: Any) -> SourceTable:
+        table = read_source(*args, **kwargs)
+        (home / "events.parquet").write_bytes(b"PAR1")
+        return table
+
+    monkeypatch.setattr(ingest, "read_source", read_and_cut)
+    with pytest.raises(SourceError, match=r"events\.parquet was replaced while it was read") as caught:
+        run(path="events.parquet", transform="include.ingest_toy.dataset:double")
+    assert caught.value.retryable
 
 
 def test_several_sources_need_a_transform(home: Path, tmp_path: Path) -> None:

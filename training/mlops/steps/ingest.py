@@ -11,6 +11,7 @@ from mlops.data.snapshots.garbage import confirm_blobs
 from mlops.data.snapshots.snapshot import write_snapshot
 from mlops.data.snapshots.transform import Transform, explained, table_of
 from mlops.data.sources import load_kind, read_source
+from mlops.data.sources.source import unchanged
 from mlops.data.sources.window import Window
 from mlops.rehearsal.definitions import Definitions
 from mlops.steps import StepContext
@@ -38,9 +39,11 @@ def run(context: StepContext) -> DatasetRef:
             logger.info("source %s: %d rows known at %s", name, table.provenance["num_rows"], window.end.isoformat())
             for note in table.notes(name):
                 logger.warning("%s", note)
-        rows = table_of(sources, config, transform, window)
+        finishes = [table.finish for table in sources.values()]
+        with unchanged(*finishes):
+            rows = table_of(sources, config, transform, window)
     definitions.check(rows)
-    with explained(config.transform, sources):
+    with unchanged(*finishes), explained(config.transform, sources):
         manifest = write_snapshot(
             context.store,
             rows,
@@ -56,8 +59,8 @@ def run(context: StepContext) -> DatasetRef:
             engine=config.engine,
             scratch=context.scratch,
         )  # fmt: skip
-    for table in sources.values():
-        table.finish()
+    for finish in finishes:
+        finish()
     artifact = context.publish("manifest.json", manifest.to_json())
     # After the manifest is written: only then does garbage collection spare the blobs it names.
     confirm_blobs(context.store, manifest)

@@ -102,7 +102,7 @@ class SourceConformance:
 
     def test_pieces_can_be_read_elsewhere(self, section: AnySource, home: Path, as_of: datetime) -> None:
         """Broken: the source could not be read by Spark's executors."""
-        source, _ = open_source("s", section, home=home, window=Window.before(as_of, 1, "UTC"))
+        source, *_ = open_source("s", section, home=home, window=Window.before(as_of, 1, "UTC"))
         position = source.position()
         pieces = source.pieces(position, home / "pieces")
         assert pieces

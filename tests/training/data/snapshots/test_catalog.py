@@ -114,3 +114,35 @@ def test_an_empty_store_says_so(store: Store) -> None:
     with pytest.raises(BadConfigError, match="holds no dataset at all"):
         read_catalog(store, "visits")
     assert read_catalog(store).snapshots == []
+
+
+def test_a_damaged_newest_snapshot_is_not_passed_over(store: Store, nights: list[DatasetRef]) -> None:
+    """Broken: a schema is proposed from, or a diff made with, older data than everybody believes."""
+    _, second, corrected = nights
+    root = Path(store.uri.removeprefix("file://"))
+    (root / corrected.artifacts["manifest"].key).write_text("{}")
+
+    for text in ("visits", "visits@2024-01-03"):
+        with pytest.raises(
+            DamagedObjectError, match=rf"{corrected.place}/manifest.*name its version.*{second.version[:12]}"
+        ):
+            find_snapshot(store, text)
+    assert find_snapshot(store, f"visits@{second.version}").ref == second
+    assert find_snapshot(store, "visits@2024-01-02").ref == nights[0]
+
+    deprecate(store, "visits", corrected.version, reason="damaged", by="ana")
+    assert find_snapshot(store, "visits").ref == second
+
+
+def test_damage_of_an_older_snapshot_is_nothing_to_the_newest(store: Store, nights: list[DatasetRef]) -> None:
+    """Broken: one damaged night of last year, and no command takes the pipeline's name alone any more."""
+    root = Path(store.uri.removeprefix("file://"))
+    for older in nights[:2]:
+        (root / older.artifacts["manifest"].key).write_text("{}")
+    assert find_snapshot(store, "visits").ref == nights[2]
+    assert find_snapshot(store, "visits@2024-01-03").ref == nights[2]
+
+    (root / nights[0].place / "ref.json").write_text("{")
+    with pytest.raises(DamagedObjectError, match="the newest of 'visits' may be a snapshot that cannot be read"):
+        find_snapshot(store, "visits")
+    assert find_snapshot(store, "visits@2024-01-03").ref == nights[2], "the damaged one is of another time, maybe"

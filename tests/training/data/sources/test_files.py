@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
 import pickle
@@ -22,7 +23,7 @@ from obstore.store import from_url
 
 from mlops.contract.sources import FileSource
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.sources import SourceError
+from mlops.data.sources import SourceError, files
 from mlops.data.sources.files import Files
 from mlops.data.sources.records import Records
 
@@ -479,3 +480,97 @@ def test_a_file_replaced_by_one_of_the_same_age_is_noticed(read: Read, tmp_path:
     os.utime(path, ns=(stamp, stamp))
     with pytest.raises(SourceError, match="was replaced while it was read"):
         table.finish()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        pytest.param(["1", "0.5", "true"], pl.String, id="all three"),
+        pytest.param(["true", "0.5"], pl.String, id="fractions"),
+        pytest.param(["0", "false"], pl.String, id="whole numbers"),
+        pytest.param(["true", "false"], pl.Boolean, id="booleans only"),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True])
+def test_true_beside_numbers_is_text_however_the_rows_are_cut(
+    read: Read, tmp_path: Path, values: list[str], dtype: type[pl.DataType], deep: bool
+) -> None:
+    """Broken: equal rows in other files are another snapshot, and true becomes 1.0 without a word."""
+    field = '{"v": [{"x": %s}], "n": 1}' if deep else '{"v": %s, "n": 1}'
+    expected = values if dtype == pl.String else [value == "true" for value in values]
+    for cuts in ([0, len(values)], [*range(len(values) + 1)]):
+        folder = f"{len(cuts)}"
+        (tmp_path / folder).mkdir()
+        for first, last in itertools.pairwise(cuts):
+            lines = "".join(f"{field % value}\n" for value in values[first:last])
+            (tmp_path / folder / f"{first}.jsonl").write_text(lines)
+        source = read(path=f"{folder}/*.jsonl")
+        found = rows(source)
+        assert found["n"].dtype == pl.Int64
+        assert [v[0]["x"] if deep else v for v in found["v"].to_list()] == expected
+        notes = [n for n in source.notes("t") if f"'{'v.x' if deep else 'v'}' is text, for it holds true or false" in n]
+        assert len(notes) == (dtype == pl.String)
+
+
+def test_true_beside_numbers_has_one_type_at_every_read(read: Read, tmp_path: Path) -> None:
+    """Broken: a retry makes another version of the same rows, drawn by chance."""
+    (tmp_path / "t.jsonl").write_text('{"value": 1}\n{"value": 0.5}\n{"value": true}\n')
+    sources = [read(path="t.jsonl") for _ in range(20)]
+    assert {str(rows(source).schema["value"]) for source in sources} == {"String"}
+    assert all(len(list(source.notes("t"))) == 1 for source in sources)
+
+
+def test_a_column_of_numbers_with_nan_says_why_it_is_text(read: Read, tmp_path: Path) -> None:
+    """Broken: numbers are learnt from as names, and nothing says that one setting makes numbers of them."""
+    (tmp_path / "t.csv").write_text("n,word\n1,nan\n2.5,nan\nNaN,nan\n")
+    source = read(path="t.csv")
+    assert rows(source).schema == {"n": pl.String, "word": pl.String}
+    (note,) = source.notes("t")
+    assert "column 'n' is text, for not all of it is numbers ('NaN')" in note
+    assert "ingest.sources.t.null_values" in note
+    assert rows(read(path="t.csv", null_values=["NaN"]))["n"].to_list() == [1.0, 2.5, None]
+
+
+def test_a_large_object_is_fetched_by_parts(
+    read: Read, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: an object that takes longer than the client tries one request again can never be read."""
+    monkeypatch.setattr(files, "_PART_BYTES", 10)
+    text, asked = "n\n" + "1\n" * 11, []
+    bucket, get = from_url(f"{s3}/{tmp_path.name}"), obstore.get
+
+    def recorded_get(store: Any, path: str, *, options: Any) -> Any:
+        asked.append(options.get("range"))
+        return get(store, path, options=options)
+
+    obstore.put(bucket, "t.csv", text.encode())
+    monkeypatch.setattr(obstore, "get", recorded_get)
+    assert rows(read(path=f"{s3}/{tmp_path.name}/t.csv"))["n"].to_list() == [1] * 11
+    assert asked == [(0, 10), (10, 20), (20, 24)]
+
+    def replaced_after(store: Any, path: str, *, options: Any) -> Any:
+        answer = recorded_get(store, path, options=options)
+        obstore.put(bucket, "t.csv", text.replace("1", "2").encode())
+        return answer
+
+    monkeypatch.setattr(obstore, "get", replaced_after)
+    with pytest.raises(SourceError, match=r"t\.csv was replaced while it was read"):
+        read(path=f"{s3}/{tmp_path.name}/t.csv")
+
+
+def test_a_file_cut_during_the_read_is_read_again(read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken: a delivery into the file at the wrong moment ends the night, with the blame on its last line."""
+    (tmp_path / "t.csv").write_text(CSV)
+    pieces = Files.pieces
+
+    def cut_and_read(self: Files[FileSource], *args: Any) -> Any:
+        (tmp_path / "t.csv").write_text(CSV[:-3])
+        return pieces(self, *args)
+
+    monkeypatch.setattr(Files, "pieces", cut_and_read)
+    with pytest.raises(SourceError, match=r"t\.csv was replaced while it was read") as caught:
+        read(path="t.csv")
+    assert caught.value.retryable
+    monkeypatch.setattr(Files, "pieces", pieces)
+    with pytest.raises(BadDataError, match="was it written to the end"):
+        read(path="t.csv")

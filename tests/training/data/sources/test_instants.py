@@ -234,3 +234,16 @@ def test_whole_numbers_written_as_floats(read: Read, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("n\n180.5\n")
     with pytest.raises(BadDataError, match=r"has '180\.5' in column 'n', which is no int64"):
         read(path="t.csv", types={"n": "int64"})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "values", [["2024-01-02 13:00:00", "2024-01-02T12:00:00Z"], ["2024-01-02 13:00", "2024-01-02T12:00:00.0+0000"]]
+)
+def test_times_with_and_without_an_offset_may_come_in_any_order(
+    read: Read, tmp_path: Path, kind: str, values: list[str]
+) -> None:
+    """Broken: whether a night is ingested or refused depends on which row comes first."""
+    for ordered in (values, values[::-1]):
+        found = rows(read(path=written(tmp_path, kind, ordered), event_time="at", time_zone="Europe/Berlin"))
+        assert found["at"].to_list() == [NOON, NOON]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from other_packages import installed, missing_on
 
@@ -124,6 +125,25 @@ def test_a_recipe_may_bring_a_source(tmp_path: Path, repository: Path, read: Any
         read("include.taxi.stray:STRAY", repository="code")
     with pytest.raises(BadConfigError, match="has no 'GIT'"):
         read("include.taxi.commits:GIT", repository="code")
+
+
+def test_defaults_of_a_recipes_own_source_hold(tmp_path: Path, repository: Path, read: Any) -> None:
+    """Broken: its settings say that a column is a date, and that another is added, and the rows are otherwise."""
+    recipe = tmp_path / "include/taxi"
+    recipe.mkdir(parents=True)
+    (recipe / "defaults.py").write_text(
+        "from dataclasses import replace\n"
+        "from mlops_git_log import GIT_LOG, GitLog\n\n"
+        "class Dated(GitLog):\n"
+        "    event_time: str | None = None\n"
+        "    as_of: str | None = 'read_at'\n"
+        "    types: dict[str, str] = {'committed_at': 'date'}\n\n"
+        "DATED = replace(GIT_LOG, section=Dated)\n"
+    )
+    found = read("include.taxi.defaults:DATED", repository="code")
+    schema = collect(found.rows).schema
+    assert (schema["committed_at"], schema["read_at"]) == (pl.Date(), pl.Datetime("us", "UTC"))
+    assert found.columns[-1] == "read_at"
 
 
 def test_the_page_shows_this_package() -> None:

@@ -266,3 +266,26 @@ def test_a_query_may_end_in_a_comment(read: Read, tmp_path: Path, connect: Conne
 def test_a_host_may_be_a_sockets_folder_or_an_ipv6_address(connect: Connect, host: str, uri: str) -> None:
     connect("db", "postgres", host=host, port=5432, extra={"keepalives": True})
     assert Connection.from_environment("db", "s").uri("postgresql") == f"{uri}?keepalives=1"
+
+
+@pytest.mark.parametrize("range_column", [None, "id"])
+def test_rows_of_postgresql_without_an_instant_are_counted(read: Read, orders: Any, range_column: str | None) -> None:
+    """Broken: a fault at the source would make the table smaller, and nobody would know."""
+    orders.execute("INSERT INTO orders (id, at) VALUES (2001, NULL), (2002, NULL)")
+    query = "SELECT *, CASE WHEN id <> 720 THEN at END AS made FROM orders"
+    source = read("sql", query=query, event_time="at", created_time="made", range_column=range_column, history_days=3)
+    found = rows(source)
+    # Before a check can fail: the open transaction would keep the next test from dropping the table.
+    source.finish()
+    assert source.provenance["undated"] == {"at": 2, "made": 3}
+    # The four days up to the as-of time, without the order that nobody dated.
+    assert sorted(found["id"]) == [number for number in range(29 * 24, 33 * 24) if number != 720]
+
+
+@pytest.mark.usefixtures("orders")
+def test_an_instant_that_is_text_in_postgresql_is_explained(read: Read) -> None:
+    """Broken: PostgreSQL's own words speak of an operator, which is nowhere in the query."""
+    query = "SELECT id, '2024-01-01T00:00:00Z' AS at FROM orders"
+    with pytest.raises(BadConfigError, match=r"cast it to an instant .* or set ingest\.sources\.s\.time_zone or epoch"):
+        read("sql", query=query, event_time="at")
+    assert rows(read("sql", query=query, event_time="at", time_zone="UTC"))["at"][0].year == 2024

@@ -7,22 +7,25 @@ knows topics, partitions, fetching and watermarks, and answers a question for th
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
 import redis
-from confluent_kafka import Producer
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from mlops.contract.sources import KafkaSource
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.sources import SourceError, kafka_topic
+from mlops.data.sources import SourceError, kafka_topic, redis_stream
 from mlops.data.sources.connections import Connection
-from mlops.data.sources.kafka_topic import KafkaTopic
+from mlops.data.sources.kafka_topic import KafkaTopic, PartitionPiece
 from mlops.data.sources.records import Records
 from mlops.data.sources.redis_stream import StreamPiece
 
@@ -87,6 +90,28 @@ def test_a_trimmed_stream_is_noticed(stream: redis.Redis, tmp_path: Path) -> Non
     stream.xtrim("clicks", maxlen=10, approximate=False)
     with pytest.raises(SourceError, match="was trimmed while it was read"):
         StreamPiece("s", Connection.from_environment("stream", "s"), position, {}, tmp_path / "x.parquet")()
+
+
+def test_a_stream_trimmed_between_two_answers_is_noticed(
+    stream: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the rows in the middle are missing from the snapshot, and nobody knows."""
+    monkeypatch.setattr(redis_stream, "_BATCH", 10)
+    answer = redis.Redis.xrange
+
+    def answer_and_trim(*args: Any, **kwargs: Any) -> Any:
+        entries = answer(*args, **kwargs)
+        stream.xtrim("clicks", maxlen=40, approximate=False)
+        return entries
+
+    ends = [milliseconds(AS_OF - timedelta(hours=hours)) for hours in (48, 1)]
+    position = {"stream": "clicks", "first_id": f"{ends[0]}-0", "last_id": f"{ends[1]}-0"}
+    connection = Connection.from_environment("stream", "s")
+    whole = StreamPiece("s", connection, position, {}, tmp_path / "whole.parquet")().collect()
+    assert whole["document"].str.json_path_match("$.n").cast(int).to_list() == list(range(48))
+    monkeypatch.setattr(redis.Redis, "xrange", answer_and_trim)
+    with pytest.raises(SourceError, match="stream clicks was trimmed while it was read"):
+        StreamPiece("s", connection, position, {}, tmp_path / "part.parquet")()
 
 
 @pytest.mark.parametrize(
@@ -236,3 +261,40 @@ def test_brokers_that_are_away_or_unnamed(read: Read, connect: Connect, monkeypa
 def test_what_is_read_of_a_partition(start: int | None, end: int | None, expected: list[int]) -> None:
     """The mock cluster cannot be asked for the offset at a time: what its answer means is held here."""
     assert kafka_topic.bounds(10, 30, start, end) == expected
+
+
+def test_a_partition_that_ends_before_the_wanted_offset_is_not_all_read(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Broken: where a lagging replica answers, the newest messages are missing from the snapshot, and nobody knows."""
+    connect("stream", "kafka", extra={"bootstrap.servers": "none"})
+    consumer, messages = Mock(spec=Consumer), []
+    consumer.get_watermark_offsets.return_value = (0, 5)
+    for offset, error in ((0, None), (1, Mock(spec=KafkaError, **{"code.return_value": KafkaError._PARTITION_EOF}))):
+        message = Mock(spec=Message)
+        message.offset.return_value, message.error.return_value, message.value.return_value = offset, error, b"{}"
+        message.timestamp.return_value = (TIMESTAMP_CREATE_TIME, 0)
+        messages.append(message)
+    monkeypatch.setattr(kafka_topic, "_consumer", lambda *_: contextlib.nullcontext(consumer))
+    monkeypatch.setattr(kafka_topic, "_SILENCE_SECONDS", 0.01)
+
+    def read_up_to(end: int) -> pl.DataFrame:
+        consumer.consume.side_effect = itertools.chain([messages], itertools.repeat([]))
+        connection, file = Connection.from_environment("stream", "s"), tmp_path / f"{end}.parquet"
+        return PartitionPiece("s", connection, "clicks", 0, 0, end, file)().collect()
+
+    assert read_up_to(1)["kafka_offset"].to_list() == [0]
+    with pytest.raises(SourceError, match="partition 0: no message for .* seconds, at offset 1 of 5") as caught:
+        read_up_to(5)
+    assert caught.value.retryable
+
+
+@pytest.mark.usefixtures("brokers")
+def test_a_partitions_end_has_the_offset_after_the_last(kafka: Producer) -> None:
+    """Broken: a partition whose last offsets have no message, as after a transaction, is waited for in vain."""
+    send(kafka, "ends", range(0, 9, 3))
+    with kafka_topic._consumer("s", Connection.from_environment("stream", "s")) as consumer:
+        consumer.assign([TopicPartition("ends", 0, 0)])
+        *messages, end = consumer.consume(4, timeout=30)
+    assert [message.offset() for message in messages] == [0, 1, 2]
+    assert (end.error().code(), end.offset()) == (KafkaError._PARTITION_EOF, 3)

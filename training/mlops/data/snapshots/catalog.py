@@ -68,6 +68,18 @@ class CommittedSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DamagedSnapshot:
+    """A snapshot whose ref or manifest cannot be read."""
+
+    error: DamagedObjectError
+    ref: DatasetRef | None
+    """None where the ref itself is damaged."""
+    committed: datetime
+    """Time of the commit, by the store's clock."""
+    is_deprecated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Catalog:
     """The snapshots of one dataset or of all, and those that are too damaged to be listed."""
 
@@ -75,7 +87,12 @@ class Catalog:
     """
     The snapshots, sorted by name, then from the oldest interval to the newest, then in the order of their commits.
     """
-    damaged: Sequence[DamagedObjectError]
+    unreadable: Sequence[DamagedSnapshot]
+
+    @property
+    def damaged(self) -> list[DamagedObjectError]:
+        """The errors of those that are too damaged."""
+        return [each.error for each in self.unreadable]
 
 
 def dataset_names(store: Store) -> list[str]:
@@ -101,22 +118,25 @@ def read_catalog(store: Store, name: str | None = None) -> Catalog:
     ]
     marks = {key for dataset in names for key in store.list(f"pipelines/{dataset}/deprecated")}
 
-    def read(entry: Stored) -> CommittedSnapshot | DamagedObjectError:
+    def read(entry: Stored) -> CommittedSnapshot | DamagedSnapshot:
+        ref: DatasetRef | None = None
+        marked = False
         try:
-            ref = store.committed(str(PurePosixPath(entry.key).parent))
-            assert isinstance(ref, DatasetRef), f"{entry.key} was committed by an ingest"
-            manifest = Snapshot.open(store, ref).manifest
+            committed = store.committed(str(PurePosixPath(entry.key).parent))
+            assert isinstance(committed, DatasetRef), f"{entry.key} was committed by an ingest"
+            ref = committed
             marked = deprecation_key(ref.name, ref.version) in marks
+            manifest = Snapshot.open(store, ref).manifest
             mark = find_deprecation(store, ref.name, ref.version) if marked else None
         except DamagedObjectError as error:
-            return error
+            return DamagedSnapshot(error=error, ref=ref, committed=entry.modified, is_deprecated=marked)
         return CommittedSnapshot(ref=ref, manifest=manifest, committed=entry.modified, deprecation=mark)
 
     with ThreadPoolExecutor(_REQUESTS) as pool:
         found = list(pool.map(read, refs))
     snapshots = [item for item in found if isinstance(item, CommittedSnapshot)]
     snapshots.sort(key=lambda item: (item.ref.name, item.ref.interval_end, item.committed))
-    return Catalog(snapshots=snapshots, damaged=[item for item in found if isinstance(item, DamagedObjectError)])
+    return Catalog(snapshots=snapshots, unreadable=[item for item in found if isinstance(item, DamagedSnapshot)])
 
 
 def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
@@ -128,6 +148,7 @@ def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
     the latest interval, the last commit, no deprecated one where there is another.
 
     :raises BadConfigError: where none or several are meant, with what there is
+    :raises DamagedObjectError: where the one that is meant cannot be read, or may be one that cannot
     """
     name, at, which = text.partition("@")
     catalog = read_catalog(store, name)
@@ -146,10 +167,32 @@ def find_snapshot(store: Store, text: str) -> CommittedSnapshot:
             raise catalog.damaged[0]
         raise BadConfigError(f"there is no snapshot {text!r} in {store.uri}; {_newest(catalog)}")
     versions = sorted({item.ref.version for item in found})
-    if at and "-" not in which and len(versions) > 1:
+    of_version = at and "-" not in which
+    if of_version and len(versions) > 1:
         length = 1 + max(_common(a, b) for a, b in itertools.pairwise(versions))
         raise BadConfigError(f"{text!r} may mean {' or '.join(version[: max(length, 12)] for version in versions)}")
-    return ([item for item in found if item.deprecation is None] or found)[-1]
+    newest = ([item for item in found if item.deprecation is None] or found)[-1]
+    for damaged in () if of_version else catalog.unreadable:
+        # The one before it would else pass for the newest.
+        if _may_follow(damaged, newest, same_period=bool(at)):
+            verb = "is" if damaged.ref else "may be"
+            raise DamagedObjectError(
+                f"the newest of {text!r} {verb} a snapshot that cannot be read: {damaged.error}. For another one "
+                f"name its version; {_newest(catalog)}"
+            )
+    return newest
+
+
+def _may_follow(damaged: DamagedSnapshot, newest: CommittedSnapshot, *, same_period: bool) -> bool:
+    """Tell whether a damaged snapshot may be newer than the newest that can be read."""
+    if damaged.is_deprecated:
+        return False
+    if damaged.ref is None:
+        # Of what period it is, nobody knows: damage anywhere would take all periods from their users.
+        return not same_period and damaged.committed > newest.committed
+    end, newest_end = damaged.ref.interval_end, newest.ref.interval_end
+    is_later = (end, damaged.committed) > (newest_end, newest.committed)
+    return is_later and (end == newest_end or not same_period)
 
 
 def _newest(catalog: Catalog) -> str:

@@ -29,7 +29,7 @@ from mlops.data.engine.engines import Engine, Table, on_executors, on_polars, on
 from mlops.data.sources.long_numbers import FieldPath, with_text
 from mlops.data.sources.numerals import has_comma
 from mlops.data.sources.records import Records
-from mlops.data.sources.source import Piece, Source, SourceError, reading
+from mlops.data.sources.source import Piece, Source, SourceError, reading, unchanged
 from mlops.data.sources.type_inference import (
     Decoded,
     Survey,
@@ -65,6 +65,8 @@ class SourceTable:
     """Columns of text most of whose values are numbers, each with a value that is none."""
     too_long: Mapping[str, str] = field(default_factory=dict)
     """Columns or fields of text whose values are numbers, each with one that a float would change."""
+    mixed: Sequence[str] = ()
+    """Columns or fields of text that hold true or false beside other values."""
     finish: Callable[[], None] = field(repr=False)
     """
     Function to call when the rows have been read for the last time: it releases the source, and raises
@@ -81,6 +83,11 @@ class SourceTable:
             yield (
                 f"source {name}: {column!r} is text, for it holds whole numbers that a float would change ({number}), "
                 f"and others with a fraction; write all without{lossy if column in self.columns else ''}"
+            )
+        for column in self.mixed:
+            yield (
+                f"source {name}: {column!r} is text, for it holds true or false beside other values; write all of "
+                "it as one kind"
             )
         for column, other in self.spoilt.items():
             if has_comma(other):
@@ -108,35 +115,38 @@ def read_source(
     :raises BadConfigError: where the settings do not fit the source
     :raises SourceError: where a server does not answer, or the source changes while it is read
     """
-    source, records = open_source(name, settings, home=home, window=window)
+    source, records, section = open_source(name, settings, home=home, window=window)
     position = source.position()
-    folder = scratch / f"source-{name}"
-    pieces = source.pieces(position, folder)
-    found = _known(source, pieces, records, settings.types, engine)
-    known, num_rows = found.pieces, found.num_rows
-    if engine == "polars":
-        rows = on_polars(known if source.local else _stored(known, records, folder))
-    else:
-        rows = on_spark(known, spark_session())
-    if records.key:
-        rows = records.latest(rows)
+    finish = functools.partial(source.finish, position)
+    with unchanged(finish):
+        folder = scratch / f"source-{name}"
+        pieces = source.pieces(position, folder)
+        found = _known(source, pieces, records, section.types, engine)
+        known, num_rows = found.pieces, found.num_rows
         if engine == "polars":
-            rows = on_polars(_stored([_Rows(name, rows.to_native())], records, folder / "latest"))
-        num_rows = rows.select(nw.len()).collect("polars").item()
-    if settings.as_of is not None:
-        if settings.as_of in (columns := rows.collect_schema().names()):
-            raise BadDataError(
-                f"source {name!r} has a column {settings.as_of!r} already, which its as_of would add; it has "
-                f"{', '.join(columns)}"
-            )
-        rows = rows.with_columns(nw.lit(window.end - _INSTANT).alias(settings.as_of))
+            rows = on_polars(known if source.local else _stored(known, records, folder))
+        else:
+            rows = on_spark(known, spark_session())
+        if records.key:
+            rows = records.latest(rows)
+            if engine == "polars":
+                rows = on_polars(_stored([_Rows(name, rows.to_native())], records, folder / "latest"))
+            num_rows = rows.select(nw.len()).collect("polars").item()
+        if section.as_of is not None:
+            if section.as_of in (columns := rows.collect_schema().names()):
+                raise BadDataError(
+                    f"source {name!r} has a column {section.as_of!r} already, which its as_of would add; it has "
+                    f"{', '.join(columns)}"
+                )
+            rows = rows.with_columns(nw.lit(window.end - _INSTANT).alias(section.as_of))
     return SourceTable(
         rows=rows,
         columns=tuple(rows.collect_schema().names()),
         provenance={"kind": settings.kind, "position": dict(position), "num_rows": num_rows, "undated": found.undated},
         spoilt=found.spoilt,
         too_long=found.too_long,
-        finish=functools.partial(source.finish, position),
+        mixed=found.mixed,
+        finish=finish,
     )
 
 
@@ -158,9 +168,10 @@ def load_kind(kind: str, home: Path) -> tuple[SourceSpec, Callable[..., Source]]
     return spec, resolved(reader, own)
 
 
-def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -> tuple[Source, Records]:
+def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -> tuple[Source, Records, SourceSection]:
     """
-    Make what reads a source, and the rule for which of its rows count. Nothing is read yet.
+    Make what reads a source, the rule for which of its rows count, and its settings with the defaults of its own kind.
+    Nothing is read yet.
 
     The reader is imported only now: a step waits for the libraries of its own source.
 
@@ -184,7 +195,7 @@ def open_source(name: str, settings: AnySource, *, home: Path, window: Window) -
         epoch=section.epoch,
         decimal=section.decimal if isinstance(section, FileSource) else ".",
     )
-    return reader(name=name, home=home, records=records, settings=section), records
+    return reader(name=name, home=home, records=records, settings=section), records, section
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +208,8 @@ class _Found:
     undated: dict[str, int]
     spoilt: dict[str, str]
     too_long: dict[str, str]
-    """The last three as of :class:`SourceTable`."""
+    mixed: list[str]
+    """The last four as of :class:`SourceTable`."""
 
 
 def _known(
@@ -205,13 +217,20 @@ def _known(
 ) -> _Found:
     undated: Counter[str] = Counter()
     too_long: dict[str, str] = {}
+    mixed: list[str] = []
     if source.documents:
         fields = _each(functools.partial(fields_of, records=records), pieces, engine)
         long: dict[FieldPath, int] = functools.reduce(operator.or_, (dict(found.long) for found in reversed(fields)))
-        schema, changed = with_text(by_name(functools.reduce(merged, (found.schema for found in fields))), long)
+        boolean = {path for found in fields for path in found.boolean}
+        schema = by_name(functools.reduce(merged, (found.schema for found in fields)))
+        schema, changed = with_text(schema, long, boolean)
         for path in changed:
             column = ".".join(each for each in path if each is not None)
-            if column not in types:
+            if column in types:
+                continue
+            if path in boolean:
+                mixed.append(column)
+            else:
                 too_long[column] = str(long[path])
         for found in fields:
             undated.update(found.undated)
@@ -241,6 +260,7 @@ def _known(
         undated=+undated,
         spoilt=spoilt,
         too_long=too_long,
+        mixed=mixed,
     )
 
 

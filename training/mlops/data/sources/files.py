@@ -31,6 +31,8 @@ from mlops.data.sources.source import DOCUMENT, Piece, Position, SourceError, So
 
 _LAST_BYTES = 1 << 20
 """Most bytes of a file's last line that are looked at."""
+_PART_BYTES = 32 << 20
+"""Bytes of an object that are fetched by one request."""
 COMPRESSIONS = ("", ".gz", ".zip", ".zst")
 FORMATS = (".parquet", *(f"{kind}{compression}" for kind in (".csv", ".jsonl") for compression in COMPRESSIONS))
 
@@ -266,11 +268,17 @@ class FilePiece:
             return file
         assert self.store is not None
         version = self.entry["version"]
-        options: Any = {"version": version} if version else {"if_match": self.entry["e_tag"]}
+        recorded = {"version": version} if version else {"if_match": self.entry["e_tag"]}
+        num_bytes = self.entry["num_bytes"]
         try:
             with new_file(file) as partial, partial.open("wb") as target:
-                for chunk in obstore.get(from_url(self.store), self.path, options=options).stream():
-                    target.write(chunk)
+                store = from_url(self.store)
+                # A request for each part: one for all would have to end within the time in which the client tries.
+                for start in range(0, max(num_bytes, 1), _PART_BYTES):
+                    end = min(start + _PART_BYTES, num_bytes)
+                    part: Any = recorded if num_bytes <= _PART_BYTES else {**recorded, "range": (start, end)}
+                    for chunk in obstore.get(store, self.path, options=part).stream():
+                        target.write(chunk)
         except (PreconditionError, FileNotFoundError) as error:
             raise SourceError(
                 f"source {self.source!r}: {self.place} was replaced while it was read; it will be retried"

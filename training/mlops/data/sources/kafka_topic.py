@@ -130,8 +130,9 @@ class PartitionPiece:
                 if (error := message.error()) is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
-                    # Where compaction or a transaction took the last offsets, no message comes for them.
-                    reached = self.end
+                    # Where compaction or a transaction took the last offsets, no message comes for them. The event has
+                    # the offset after the last one. It may be before the end that is wanted: a replica lags behind.
+                    reached = max(reached, message.offset() or 0)
                     continue
                 offset, value = message.offset(), message.value()
                 assert offset is not None, "a message that was received has an offset"
@@ -144,7 +145,10 @@ class PartitionPiece:
                 yield pa.record_batch(columns, schema=_SCHEMA)
                 rows = []
             if time.monotonic() - heard > _SILENCE_SECONDS:
-                raise SourceError(f"source {self.source!r}: {self.place}: no answer at offset {reached} of {self.end}")
+                raise SourceError(
+                    f"source {self.source!r}: {self.place}: no message for {_SILENCE_SECONDS:.0f} seconds, at offset "
+                    f"{reached} of {self.end}: are its brokers there, and its replicas in sync? It will be retried"
+                )
 
     def _document(self, offset: int, value: bytes) -> str:
         try:

@@ -7,7 +7,7 @@ Where a column holds such numbers beside fractions, no type of numbers holds bot
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import polars as pl
@@ -36,7 +36,7 @@ def long_fields(documents: pl.Series, decoded: pl.Series) -> dict[FieldPath, int
     :param decoded: the same, as structs; numbers that stand beside fractions are floats already
     """
     found: dict[FieldPath, int] = {}
-    for path, values in _leaves(decoded, ()):
+    for path, values in leaves(decoded):
         if not values.dtype.is_numeric():
             continue
         long = values.filter((values >= LIMIT) | (values <= -LIMIT))
@@ -53,12 +53,15 @@ def long_fields(documents: pl.Series, decoded: pl.Series) -> dict[FieldPath, int
     return found
 
 
-def with_text(schema: pl.Schema, paths: Mapping[FieldPath, int]) -> tuple[pl.Schema, list[FieldPath]]:
+def with_text(
+    schema: pl.Schema, long: Mapping[FieldPath, int], boolean: Set[FieldPath]
+) -> tuple[pl.Schema, list[FieldPath]]:
     """
-    Make text of those fields that are floats.
+    Make text of those fields of which no type of numbers holds all values.
 
-    :param paths: fields with whole numbers that a float would change
-    :return: the schema, and the fields of it that changed
+    :param long: fields with whole numbers that a float would change
+    :param boolean: fields with true or false
+    :return: the schema, and the fields of it that are text for that
     """
     changed: list[FieldPath] = []
 
@@ -68,7 +71,7 @@ def with_text(schema: pl.Schema, paths: Mapping[FieldPath, int]) -> tuple[pl.Sch
                 return pl.Struct({f.name: exact(instance_of(f.dtype), (*path, f.name)) for f in fields})
             case pl.List(inner=inner):
                 return pl.List(exact(instance_of(inner), (*path, None)))
-        if dtype.is_float() and path in paths:
+        if (dtype.is_float() and path in long) or (dtype != pl.Boolean and path in boolean):
             changed.append(path)
             return pl.String()
         return dtype
@@ -76,13 +79,14 @@ def with_text(schema: pl.Schema, paths: Mapping[FieldPath, int]) -> tuple[pl.Sch
     return pl.Schema({name: exact(dtype, (name,)) for name, dtype in schema.items()}), changed
 
 
-def _leaves(values: pl.Series, path: FieldPath) -> Iterator[tuple[FieldPath, pl.Series]]:
+def leaves(values: pl.Series, path: FieldPath = ()) -> Iterator[tuple[FieldPath, pl.Series]]:
+    """Return the fields of structs that are no structs or lists themselves, each with its values."""
     match values.dtype:
         case pl.Struct(fields=fields):
             for field in fields:
-                yield from _leaves(values.struct.field(field.name), (*path, field.name))
+                yield from leaves(values.struct.field(field.name), (*path, field.name))
         case pl.List():
-            yield from _leaves(values.explode(), (*path, None))
+            yield from leaves(values.explode(), (*path, None))
         case _:
             yield path, values
 

@@ -162,13 +162,18 @@ class PostgresPiece:
 def _where(records: Records) -> str:
     if records.time_zone or records.epoch:
         return ""  # what an instant is, is not the server's to say
-    as_of = f"'{records.as_of.isoformat()}'::timestamptz"
-    conditions = [f"{_quoted(records.created_time)} < {as_of}"] if records.created_time else []
+    conditions = [_or_null(records.created_time, "<", records.as_of)] if records.created_time else []
     if records.event_time and not records.key:
-        conditions.append(f"{_quoted(records.event_time)} < {as_of}")
+        conditions.append(_or_null(records.event_time, "<", records.as_of))
         if records.since is not None:
-            conditions.append(f"{_quoted(records.event_time)} >= '{records.since.isoformat()}'::timestamptz")
+            conditions.append(_or_null(records.event_time, ">=", records.since))
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _or_null(column: str, comparison: str, at: datetime) -> str:
+    """Return the condition on an instant. Rows without one travel too: they are counted before they are left out."""
+    quoted = _quoted(column)
+    return f"({quoted} {comparison} '{at.isoformat()}'::timestamptz OR {quoted} IS NULL)"
 
 
 def _quoted(column: str) -> str:
@@ -211,6 +216,11 @@ def _explained(source: str, connection: Connection) -> Iterator[None]:
         yield
     except Error as error:
         message = f"source {source!r}: connection {connection.id!r}: {connection.redacted(error)}"
+        if "operator does not exist" in message and "timestamp with time zone" in message:
+            message += (
+                "; if that is event_time or created_time, cast it to an instant in the query (at::timestamptz), or set "
+                f"ingest.sources.{source}.time_zone or epoch, with which it may be text or a number"
+            )
         # Class 42: the query does not fit the database. A number out of range, say, is the data's.
         state = getattr(error, "sqlstate", None) or ""
         kind: type[StepError] = SourceError

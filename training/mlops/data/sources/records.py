@@ -151,8 +151,9 @@ def instant(name: str, dtype: pl.DataType, time_zone: str | None) -> pl.Expr:
     column = pl.col(name)
     if dtype == pl.String:
         # Polars would take a text without an offset for UTC.
-        with_offset = column.str.contains(_OFFSET)
-        there = pl.when(with_offset).then(column.str.to_datetime(time_zone="UTC", time_unit="us", strict=False))
+        with_offset = pl.when(column.str.contains(_OFFSET)).then(column)
+        # Polars takes the pattern of the first text for that of all: a time without an offset must not be the first.
+        there = with_offset.str.to_datetime(time_zone="UTC", time_unit="us", strict=False)
         if time_zone is None:
             return there
         # A date first: Polars would not take one for a time.

@@ -84,21 +84,20 @@ class StreamPiece:
 
     def _batches(self, client: redis.Redis) -> Iterator[pa.RecordBatch]:
         first, last = self.position["first_id"], self.position["last_id"]
-        seen: list[str] = []
-        start = first
-        while True:
+        reached: str | None = None
+        while reached != last:
+            # From the second answer on it begins with the last entry of the one before: of a stream that was trimmed in
+            # between, the server answers with the oldest entry that is left, and says nothing of those before it.
+            start, overlap = (first, 0) if reached is None else (reached, 1)
             # The library's types are those of its asynchronous client as well.
-            entries: Any = client.xrange(self.position["stream"], min=start, max=last, count=_BATCH)
-            if not entries:
-                break
-            seen += [entries[0][0].decode(), entries[-1][0].decode()]
-            start = f"({seen[-1]}"
-            yield self._batch(entries)
-        if not seen or (seen[0], seen[-1]) != (first, last):
-            raise SourceError(
-                f"source {self.source!r}: {self.place} was trimmed while it was read: its entries from {first} to "
-                f"{last} are not all there any more; it will be retried"
-            )
+            entries: Any = client.xrange(self.position["stream"], min=start, max=last, count=_BATCH + overlap)
+            if len(entries) <= overlap or entries[0][0].decode() != start:
+                raise SourceError(
+                    f"source {self.source!r}: {self.place} was trimmed while it was read: its entries from {first} to "
+                    f"{last} are not all there any more; it will be retried"
+                )
+            reached = entries[-1][0].decode()
+            yield self._batch(entries[overlap:])
 
     def _batch(self, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> pa.RecordBatch:
         ids, documents = [], []

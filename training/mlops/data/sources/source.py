@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,8 @@ class Piece(Protocol):
 
 class Source(Protocol):
     """
-    One table somewhere. The step's process calls ``position``, then ``pieces`` with it, and ``finish`` when all
-    pieces have been read; a piece is called by whoever reads it, maybe more than once.
+    One table somewhere. The step's process calls ``position``, then ``pieces`` with it, and ``finish`` when all pieces
+    have been read, or their data turn out to be bad; a piece is called by whoever reads it, maybe more than once.
     """
 
     @property
@@ -68,7 +68,7 @@ class Source(Protocol):
 
     def finish(self, position: Position) -> None:
         """
-        Release the source after all pieces have been read.
+        Release the source after all pieces have been read, or where their data are bad; maybe more than once.
 
         :raises SourceError: if the source stopped matching the position while it was read
         """
@@ -117,3 +117,20 @@ def reading(name: str, place: str) -> Iterator[None]:
         cause = str(error).strip().split("\n", 1)[0]
         plain = next((said for begin, said in _PLAINLY.items() if begin in cause), cause)
         raise BadDataError(f"source {name!r}: cannot read {place}: {plain}") from error
+
+
+@contextmanager
+def unchanged(*finish: Callable[[], None]) -> Iterator[None]:
+    """
+    Report that a source was replaced while it was read, rather than bad data: their error would name a wrong cause, and
+    another try can help.
+
+    :param finish: :meth:`Source.finish` of each source that is read within
+    :raises SourceError: where a source changed, instead of the error of the data
+    """
+    try:
+        yield
+    except BadDataError:
+        for each in finish:
+            each()
+        raise

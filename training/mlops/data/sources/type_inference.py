@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import polars as pl
 
 from mlops.contract.step import BadDataError
+from mlops.data.sources.json_booleans import boolean_fields
 from mlops.data.sources.long_numbers import FieldPath, is_long, long_fields
 from mlops.data.sources.numerals import has_comma, numeral
 from mlops.data.sources.records import Records, instant
@@ -69,6 +70,8 @@ class Fields:
     """As of :class:`Survey`."""
     long: Mapping[FieldPath, int]
     """Fields with whole numbers that a float would change, each with one of them."""
+    boolean: Set[FieldPath]
+    """Fields with true or false, see :func:`boolean_fields`."""
 
 
 def fields_of(piece: Piece, records: Records) -> Fields:
@@ -85,17 +88,19 @@ def fields_of(piece: Piece, records: Records) -> Fields:
         undated = {name: _refuse_unreadable(outside, records, name) for name in records.instants}
         schema = pl.Schema()
         long: dict[FieldPath, int] = {}
+        boolean: set[FieldPath] = set()
         for batch in _known_documents(rows, records).select(DOCUMENT).collect_batches():
             decoded = batch[DOCUMENT].str.json_decode(infer_schema_length=None)
             assert isinstance(decoded.dtype, pl.Struct), "other documents were refused"
             schema = merged(schema, pl.Schema(decoded.dtype))
             long = long_fields(batch[DOCUMENT], decoded) | long
+            boolean |= boolean_fields(batch[DOCUMENT], decoded)
     if taken := sorted(set(schema) & (set(columns) - {DOCUMENT})):
         raise BadDataError(
             f"source {records.source!r}: {piece.place} has a field {taken[0]!r}, which is the name of a column that "
             "the source adds; rename the field"
         )
-    return Fields(schema, undated, long)
+    return Fields(schema, undated, long, boolean)
 
 
 def _refuse_broken(rows: pl.LazyFrame, records: Records, place: str) -> None:
@@ -311,15 +316,14 @@ def _unfit(name: str, dtype: pl.DataType, wanted: str, records: Records) -> pl.E
 def _counts(name: str, decimal: str) -> list[pl.Expr]:
     column = pl.col(name)
     number = numeral(column, decimal)
+    # NaN is no number here: it counts as one neither for the type nor for the note that says why the column is text.
+    is_number = number.cast(pl.Float64, strict=False).is_not_nan().fill_null(False)
     return [
         column.count().alias(f"values {name}"),
         number.cast(pl.Int64, strict=False).count().alias(f"int64 {name}"),
         column.filter(is_long(number)).first().str.slice(0, 80).alias(f"long {name}"),
-        number.cast(pl.Float64, strict=False).is_not_nan().sum().alias(f"float64 {name}"),
-        column.filter(number.cast(pl.Float64, strict=False).is_null() & column.is_not_null())
-        .first()
-        .str.slice(0, 80)
-        .alias(f"other {name}"),
+        is_number.sum().alias(f"float64 {name}"),
+        column.filter(~is_number & column.is_not_null()).first().str.slice(0, 80).alias(f"other {name}"),
         column.is_in(["true", "false", "True", "False", "TRUE", "FALSE"]).sum().alias(f"boolean {name}"),
     ]
 
