@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +11,15 @@ import polars as pl
 import pytest
 import requests
 import services
+import toy_model
+from PIL import Image as Pillow
 from turns import on_turn
 
 from mlops.contract.refs import ModelVersionRef
 from mlops.features.fitted import held_out
+from mlops.features.images import Image
 from mlops.predictor.packing import open_checkpoint
+from mlops.serving.archive import unarchived
 
 ASK = """
 import sys
@@ -65,19 +70,29 @@ def ask(address: str, body: Mapping[str, Any]) -> tuple[int, Any]:
 
 
 @on_turn(0, 2)
-def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, register: Any, tmp_path: Path) -> None:
+def test_mlflows_own_server_takes_raw_rows(
+    project: Any, toy_checkpoint: Any, register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Broken: a request could not be made by hand, or a wrong one would look like a fault of the server."""
-    checkpoint = toy_checkpoint(binary=True)
+    pixel = Image("icon", height=1, width=1, missing="indicator")
+    buffer = io.BytesIO()
+    Pillow.new("L", (1, 1), 200).save(buffer, "PNG")
+    text = toy_model.FEATURES.replace("transforms=[", f"transforms=[{pixel!r},")
+    monkeypatch.setattr(toy_model, "FEATURES", text.replace("Vocabulary\n", "Vocabulary, Image\n"))
+    icon = pl.when(pl.col("seats") > 4).then(pl.lit(buffer.getvalue())).alias("icon")
+    checkpoint = toy_checkpoint(binary=True, columns=[icon])
     version = register(checkpoint)
     assert isinstance(version, ModelVersionRef), version
     scored = open_checkpoint(project.store, checkpoint, tmp_path).score(held_out(project.store, checkpoint.parent))
     held = held_out(project.store, checkpoint.parent)[scored.rows].drop("label")
-    document = json.loads(held.write_json())
+    document = json.loads(held.with_columns(pl.col("icon").bin.encode("base64")).write_json())
     # As a caller in another language writes them.
     good = [{**row, "at": row["at"].replace(" ", "T").removesuffix("Z").split("+")[0] + "Z"} for row in document]
     assert any(row["seats"] is None for row in good)
     assert any(row["weekend"] is None for row in good)
-    with services.model_server(f"models:/{version.name}/{version.version}", project.tracking_uri) as address:
+    assert len({row["icon"] for row in good}) == 2, "an icon, and none"
+    uri = f"models:/{version.name}/{version.version}"
+    with services.model_server(uri, project.tracking_uri) as address:
         status, answer = ask(address, {"dataframe_records": good})
         assert status == 200, answer
         np.testing.assert_array_equal(
@@ -88,20 +103,28 @@ def test_mlflows_own_server_takes_raw_rows(project: Any, toy_checkpoint: Any, re
         assert ask(address, {"dataframe_split": split}) == (200, answer)
         unknown = {**dict.fromkeys(names), "at": good[0]["at"], "day": good[0]["day"], "item": 0}
         assert ask(address, {"dataframe_records": [unknown]})[0] == 200
+        assert ask(address, {"dataframe_records": [{**good[0], "day": "9999-12-31"}]})[0] == 200
+        example = unarchived(project.store, version.parent, tmp_path) / "serving_input_example.json"
+        headers = {"Content-Type": "application/json"}
+        found = requests.post(f"{address}/invocations", data=example.read_bytes(), headers=headers, timeout=60)
+        assert found.status_code == 200, found.text
 
         nameless = {name: value for name, value in good[0].items() if name != "item"}
         status, twins = ask(address, {"dataframe_records": [nameless, nameless]})
         assert (status, twins["predictions"]) == (200, [answer["predictions"][0]] * 2), "no key, and none is needed"
 
-        for wrong, said in {
-            "seats": ("two", "Int64"),
-            "weekend": ("yes", "Boolean"),
-            "at": ("2013-01-17T05:00:00", "without an offset"),
-            "day": ("yesterday", "day"),
-            "good": ("high", "good"),
-            "city": (7, "String"),
-        }.items():
-            value, message = said
+        for wrong, value, message in (
+            ("seats", "two", "Int64"),
+            ("weekend", "yes", "Boolean"),
+            ("at", "2013-01-17T05:00:00", "without an offset"),
+            ("day", "yesterday", "day"),
+            ("day", "03/04/2013", "not ISO 8601"),
+            ("day", "now", "not ISO 8601"),
+            ("day", 15000, "Date"),
+            ("good", "high", "good"),
+            ("city", 7, "String"),
+            ("icon", "icon.png", "not base64"),
+        ):
             status, answer = ask(address, {"dataframe_records": [{**good[0], wrong: value}]})
             assert status == 400, (wrong, answer)
             assert message in answer["message"], answer

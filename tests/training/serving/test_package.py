@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from mlops.contract.refs import ModelVersionRef, digest_of
 from mlops.contract.step import BadDataError, Failure
-from mlops.serving.library import LOCK, closure, packed
+from mlops.serving.library import LOCK, closure, imports_of, packed
 from mlops.serving.model import ServedModel
 from mlops.serving.package import package, served_example
 from mlops.serving.verified_loading import files_of
@@ -191,6 +191,23 @@ def test_only_what_serving_imports_travels() -> None:
 def test_a_public_name_travels_with_its_module() -> None:
     """Broken: a recipe that imports from the public surface alone could not be imported where it is served."""
     modules, _ = closure({"mlops", "mlops.FeatureSet", "mlops.last_known"})
+    assert {"mlops", "mlops.features.feature_set", "mlops.features.point_in_time"} <= modules.keys()
+    assert "mlops.program" not in modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import mlops\nFEATURES = mlops.FeatureSet(derived=mlops.last_known())",
+        "import mlops as ml\ndef make():\n    return ml.FeatureSet(derived=ml.last_known())",
+        "def make():\n    import mlops.client\n    return mlops.FeatureSet(derived=mlops.last_known())",
+        "from mlops import *\nFEATURES = FeatureSet(derived=last_known())",
+    ],
+    ids=["package", "another name", "in a function", "star"],
+)
+def test_a_public_name_travels_however_the_package_is_imported(text: str) -> None:
+    """Broken: the model would be registered, and no server could load it: no module mlops.features.feature_set."""
+    modules, _ = closure(imports_of(text, lazily=True))
     assert {"mlops", "mlops.features.feature_set", "mlops.features.point_in_time"} <= modules.keys()
     assert "mlops.program" not in modules
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +156,24 @@ def test_a_folder_of_somebody_else_is_left_alone(
 
 
 def test_a_column_of_another_type_is_no_column_of_the_model(
-    project: Any, toy_checkpoint: Any, register: Any, predicted: Any
+    project: Any, toy_checkpoint: Any, register: Any, predicted: Any, tmp_path: Path
 ) -> None:
     """Broken: numbers would be read as words that the model never saw, and answered without a word."""
     version = register(toy_checkpoint(binary=True))
-    other = toy_checkpoint(binary=True, key="other", columns=[pl.lit(7).alias("city")])
-    failure = predicted(version, other.ancestor(DatasetRef))
-    assert isinstance(failure, Failure), failure
-    assert "2013-01-09: column 'city' does not hold String, to which these features were fitted" in failure.message
+    for column, change, message in (
+        ("city", pl.lit(7), "String, to which these features were fitted: it is Int"),
+        (
+            "seats",
+            pl.col("at").dt.replace_time_zone(None),
+            "Int64, to which these features were fitted: it is Date",
+        ),
+        ("day", pl.lit(datetime(2013, 1, 9, 12)), "Date: 2013-01-09 12:00:00 has a time of day"),
+    ):
+        rows = toy_model.rows(binary=True).with_columns(change.alias(column))
+        other = toy_model.snapshot(project.store, tmp_path, rows, name=f"other_{column}").parent
+        failure = predicted(version, other, key=column)
+        assert isinstance(failure, Failure), failure
+        assert f"2013-01-09: column {column!r} does not hold {message}" in failure.message
 
 
 def test_an_interval_that_is_predicted_stays_though_no_version_is_left(

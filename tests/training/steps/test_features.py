@@ -265,7 +265,7 @@ def test_stored_features_outlive_the_checkout(run: Run, store: Store, home: Path
 
     table = fitted.apply(frame)
     assert by_id(table) == by_id(open_split(store, ref, "test", tmp_path))
-    assert fitted.rows(frame)["grade"].to_list() == table.labels.tolist()
+    assert fitted.arranged(frame).rows["grade"].to_list() == table.labels.tolist()
 
 
 def test_changed_code_is_another_version(run: Run, home: Path) -> None:

@@ -104,6 +104,19 @@ def evaluated(project: Any, run_step: Any) -> Any:
 
 
 @pytest.fixture
+def promoted(project: Any, run_step: Any) -> Any:
+    """Puts the model of a report into production."""
+
+    def promote(report: Any) -> None:
+        section = {"registered_model": project.pipeline}
+        version = run_step(project, project.step_input("register", section, report, "first"))
+        move = {"action": "promote", "why": "", "decisions": [], "approvals": 0, "keys": [], "request": None}
+        assert isinstance(run_step(project, project.step_input("promote", move, version, "first")), ModelVersionRef)
+
+    return promote
+
+
+@pytest.fixture
 def learnt(project: Any, toy_checkpoint: Any) -> Any:
     """Trains the toy recipe for ten epochs, by a linear model."""
     (project.home / "include/toy/model.py").write_text(MODEL)
@@ -170,6 +183,36 @@ def test_a_regression_goes_all_the_way(
     assert len(known)
     assert (known["quantile_0.1"] <= known["prediction"]).all()
     assert (known["prediction"] == known["quantile_0.5"]).all()
+
+
+def test_quantiles_are_not_compared_with_others_by_what_averages_over_them(
+    project: Any, learnt: Any, evaluated: Any, promoted: Any
+) -> None:
+    """Broken: a candidate of easier quantiles would beat the champion, however little it knows."""
+    settings = {"metric": "pinball", "epochs": 1}
+    promoted(evaluated(learnt("first", objective_settings=QUANTILES, **settings), "first", metric="pinball"))
+    checkpoint = learnt("other", objective_settings={**QUANTILES, "quantiles": [0.4, 0.5]}, **settings)
+    for key, measured in {"pinball": {"metric": "pinball"}, "quantile_error": {"metrics": ["quantile_error"]}}.items():
+        failure = evaluated(checkpoint, key, **measured)
+        assert isinstance(failure, Failure), failure
+        levels = f"quantiles are [0.1, 0.5, 0.9], and the candidate's [0.4, 0.5]: {key} is an average over each"
+        assert levels in failure.message
+    assert isinstance(evaluated(checkpoint, "by the median", metrics=["rmse"]), ReportRef)
+
+
+def test_a_label_of_another_column_is_not_the_same_label(
+    project: Any, learnt: Any, evaluated: Any, promoted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: a champion that predicts minutes would be measured by hours, and always lose."""
+    promoted(evaluated(learnt("minutes", epochs=1), "minutes"))
+    hours = toy_model.FEATURES.replace('label="label"', 'label="hours", outcomes=["label"]')
+    monkeypatch.setattr(toy_model, "FEATURES", hours)
+    failure = evaluated(learnt("hours", epochs=1, columns=[(pl.col("label") / 60).alias("hours")]), "hours")
+    assert isinstance(failure, Failure), failure
+    told = (
+        "its labels mean something else: the columns of FeatureSet.label are ['label'], and the candidate's ['hours']"
+    )
+    assert told in failure.message
 
 
 def test_classes_go_all_the_way(project: Any, learnt: Any, evaluated: Any, run_step: Any, tmp_path: Path) -> None:
@@ -280,7 +323,7 @@ def test_several_labels_of_a_row_go_all_the_way(
     single = {"columns": OF_LABELS, "objective": "binary", "metric": "log_loss", "objective_settings": {}}
     failure = evaluated(learnt("single", binary=True, **single), "single", metric="log_loss")
     assert isinstance(failure, Failure), failure
-    assert told + ", and the candidate's []" in failure.message
+    assert told + ", and the candidate's ['label']" in failure.message
 
 
 @pytest.mark.parametrize(

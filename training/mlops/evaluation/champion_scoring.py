@@ -62,8 +62,8 @@ def score_champion(
 
 def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: Sequence[Metric]) -> None:
     """
-    Check that the metrics are defined for both models, that their labels mean the same, and that language models have
-    the same tokens.
+    Check that the metrics are defined for both models, that their labels mean the same, that metrics of quantiles are
+    of the same ones, and that language models have the same tokens.
 
     :raises BadConfigError: if the two cannot be compared
     """
@@ -76,7 +76,7 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
     settings = champion.scored.predictions.settings.model_dump(mode="json")
     now = own.settings.model_dump(mode="json")
     meanings: list[tuple[str, Any, Any]] = [
-        ("the columns of FeatureSet.label are", list(champion.several_labels), described["several_labels"]),
+        ("the columns of FeatureSet.label are", list(champion.labels), described["labels"]),
         ("the classes of its feature set are", list(champion.classes), described["classes"]),
     ]
     if champion.objective == own.name:
@@ -89,6 +89,14 @@ def _check_comparable(candidate: Predictor, champion: ScoredByPackage, metrics: 
     for what, before, after in meanings:
         if before != after:
             raise BadConfigError(f"its labels mean something else: {what} {before}, and the candidate's {after}")
+    levels, others = settings.get("quantiles"), now.get("quantiles")
+    of_quantiles = [metric.name for metric in metrics if tuple(metric.spec.measures) == ("quantiles",)]
+    if of_quantiles and levels and others and levels != others:
+        raise BadConfigError(
+            f"its objective_settings.quantiles are {levels}, and the candidate's {others}: {of_quantiles[0]} is an "
+            "average over each model's own. Train the candidate for the same ones, or measure both by a metric of "
+            "their medians, such as mae"
+        )
     tokens = described["tokens"]
     if tokens is not None and tokens != champion.tokens:
         assert champion.tokens is not None, "the metrics of tokens fit both"

@@ -16,7 +16,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from mlops.contract.step import BadConfigError, BadDataError
-from mlops.data.engine.dtypes import dtype_of
+from mlops.data.engine.dtypes import dtype_of, zone_of
 from mlops.data.shards.feature_table import FeatureTable
 from mlops.features.derivation import Arranged, Derivation
 from mlops.features.feature_set import FeatureSet
@@ -142,13 +142,12 @@ class FittedFeatures:
             features=self._features(arranged), labels=self._no_labels(arranged.rows.height), offsets=arranged.offsets
         )
 
-    def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the raw rows in exactly the number and order of ``apply``'s rows."""
-        return self.arranged(frame).rows
-
     def arranged(self, frame: pl.DataFrame) -> Arranged:
-        """Return :meth:`rows`, and where samples begin and end."""
-        return self._derivation.arrange(frame)
+        """
+        Return the raw rows in exactly the number and order of :meth:`apply`'s rows, and where samples begin and end.
+        """
+        # Keys as text have another order than the numbers that were fitted.
+        return self._derivation.arrange(frame.with_columns(self._derivation.conform(frame).get_columns()))
 
     def ids(self, rows: pl.DataFrame, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the ids of the samples of arranged rows; see :attr:`FeatureTable.ids`."""
@@ -267,7 +266,7 @@ class FittedFeatures:
                 continue  # JSON has but one kind of number
             said = f"of type {kind.__name__}"
             if kind in kinds:
-                if (value.tzinfo is None) == (_zone(self.columns[name]) is None):
+                if (value.tzinfo is None) == (zone_of(self.columns[name]) is None):
                     continue
                 said = "without an offset from UTC" if value.tzinfo is None else "with an offset from UTC"
             raise BadDataError(f"the request's {name!r} is {value!r}, {said}; the column is {self.columns[name]}")
@@ -285,10 +284,6 @@ def _kinds(dtype: pl.DataType) -> tuple[type, ...]:
     if dtype.is_integer():
         return (int,)
     return (float, int) if dtype.is_float() else _TAKES.get(dtype.base_type(), ())
-
-
-def _zone(dtype: pl.DataType) -> str | None:
-    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
 
 
 def _encoders(features: FeatureSet, state: State) -> list[Encoder]:

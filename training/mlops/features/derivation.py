@@ -18,6 +18,7 @@ from narwhals.exceptions import NarwhalsError
 from polars.exceptions import PolarsError
 
 from mlops.contract.step import BadConfigError, BadDataError
+from mlops.data.engine.dtypes import zone_of
 from mlops.features.feature_set import FeatureSet
 from mlops.features.protocol import described
 from mlops.features.source_line import no_column
@@ -139,11 +140,8 @@ class Derivation:
                     cast = frame.with_columns(pl.col(column).cast(dtype))
                 except PolarsError as error:
                     raise BadDataError(f"column {column!r} does not hold {dtype}: {_first_line(error)}") from error
-                if dtype.is_integer() and frame.schema[column].is_float():
-                    # Polars cuts fractions off without a word.
-                    cut = frame.get_column(column).filter(cast.get_column(column) != frame.get_column(column))
-                    if len(cut):
-                        raise BadDataError(f"column {column!r} does not hold {dtype}: {cut[0]} is no whole number")
+                if lost := _lost(frame.get_column(column), cast.get_column(column)):
+                    raise BadDataError(f"column {column!r} does not hold {dtype}: {lost}")
                 frame = cast
         return frame
 
@@ -220,12 +218,31 @@ class Derivation:
 
 
 def _same_kind(given: pl.DataType, dtype: pl.DataType) -> bool:
-    """Tell whether a value keeps its meaning in another type: a number as text, or as an instant, has another one."""
+    """
+    Tell whether a cast, which fails on what it cannot read, keeps the meaning of each value. A number as text, or as an
+    instant, has another one; so has a category as a number, and a time of day in another zone.
+    """
     if dtype in _TEXTS:
         return given in _TEXTS
-    if dtype == pl.Boolean:
-        return False
-    return not dtype.is_temporal() or given.is_temporal() or given == pl.String
+    if dtype.is_numeric():
+        return given.is_numeric() or given in (pl.Boolean, pl.String)
+    if dtype.is_nested():
+        return given.is_nested()
+    if {given.base_type(), dtype.base_type()} <= {pl.Date, pl.Datetime}:
+        return (zone_of(given) is None) == (zone_of(dtype) is None)
+    return given == dtype.base_type()
+
+
+def _lost(given: pl.Series, cast: pl.Series) -> str | None:
+    """Say what a value has that its cast has not; Polars cuts it off without a word. None where nothing is lost."""
+    if cast.dtype.is_integer() and (given.dtype.is_float() or given.dtype.is_decimal()):
+        said = "is no whole number"
+    elif cast.dtype == pl.Date and given.dtype == pl.Datetime:
+        said = "has a time of day"
+    else:
+        return None
+    cut = given.filter(cast.cast(given.dtype) != given)
+    return f"{cut[0]} {said}" if len(cut) else None
 
 
 def _stages(

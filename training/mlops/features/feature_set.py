@@ -44,7 +44,7 @@ class FeatureSet:
     where: nw.Expr | None = None
     """
     Condition on rows to learn and measure on; may use the label and the outcomes. Rows without a label (in serving) all
-    stay.
+    stay: with ``group_by``, a feature of the group (``.over``) that would change by them is refused.
     """
     group_by: Sequence[str] = ()
     """Columns that group rows into a sample (a query); empty: every row is a sample."""

@@ -71,9 +71,10 @@ class RowsPredictor:
         return [*self.fitted.feature_set.label_names, *self.fitted.feature_set.outcomes]
 
     def score(self, rows: pl.DataFrame) -> Scored:
-        table = self.fitted.apply(rows)
+        table = self.fitted.apply(rows.with_row_index(_ROW), keys={_ROW: _ROW})
+        assert table.keys is not None, "asked for"
         return Scored(
-            rows=self.fitted.rows(rows.with_row_index(_ROW))[_ROW].to_numpy().astype(np.int64),
+            rows=table.keys[_ROW].to_numpy().astype(np.int64),
             predictions=self.objective.predictions(table.labels, self._predict(table), table.offsets),
         )
 

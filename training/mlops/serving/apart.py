@@ -28,7 +28,7 @@ from mlops.contract.step import StepError
 from mlops.predictor.predictor import Predictor, open_predictor
 from mlops.process import die_with_parent
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 def reply_to_requests(work: Callable[[Predictor, pl.DataFrame, Path], dict[str, Any]]) -> None:

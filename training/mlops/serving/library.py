@@ -30,19 +30,29 @@ _ALWAYS: Final = ("mlflow", "pandas")
 def imports_of(text: str, *, lazily: bool) -> set[str]:
     """
     Return the modules that a file imports from elsewhere; of ``from a import b`` both ``a`` and ``a.b``, which may be
-    one.
+    one. Of this library's public names also those that it uses as ``mlops.NAME``, or imports by ``*``.
 
     :param lazily: include those that its functions import
     """
+    tree = ast.parse(text)
+    packages = {_bound(alias) for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
 
     def walk(node: ast.AST) -> Iterator[str]:
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
                 return
+            case ast.ImportFrom(module="mlops", names=[ast.alias(name="*")], level=0):
+                used = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+                yield from (_PACKAGE, *(f"{_PACKAGE}.{name}" for name in used & MODULE_OF.keys()))
+                return
             case ast.ImportFrom(module=str() as module, names=names, level=0):
                 yield module
                 yield from (f"{module}.{alias.name}" for alias in names)
+                return
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in packages:
+                # The package imports a public name when it is asked for it.
+                yield f"{_PACKAGE}.{attribute}"
                 return
             case ast.FunctionDef() | ast.AsyncFunctionDef() if not lazily:
                 return
@@ -53,7 +63,14 @@ def imports_of(text: str, *, lazily: bool) -> set[str]:
         for child in children:
             yield from walk(child)
 
-    return set(walk(ast.parse(text)))
+    return set(walk(tree))
+
+
+def _bound(alias: ast.alias) -> str | None:
+    """Return the name that an import gives this library's package; None where it imports something else."""
+    if alias.asname is None:
+        return _PACKAGE if alias.name.partition(".")[0] == _PACKAGE else None
+    return alias.asname if alias.name == _PACKAGE else None
 
 
 def closure(modules: Iterable[str]) -> tuple[dict[str, Path], set[str]]:

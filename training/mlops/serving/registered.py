@@ -33,8 +33,8 @@ class ScoredByPackage:
     """Kind of prediction."""
     classes: Sequence[str]
     """Values of its label, as ``FeatureSet.classes`` names them; empty where the label is a number."""
-    several_labels: Sequence[str]
-    """The columns of its labels; empty where a row has one."""
+    labels: Sequence[str]
+    """The columns of its label, of which there may be one; empty where documents are scored."""
     tokens: Mapping[str, Any] | None
     """``format``, ``tokenizer`` and ``fitted`` of the tokens of a language model."""
     model: Predictor | None
@@ -89,7 +89,7 @@ def _described(document: Mapping[str, Any], scored: Scored, model: Predictor | N
         objective=document["objective"],
         kind=document["kind"],
         classes=document["classes"],
-        several_labels=document["several_labels"],
+        labels=document["labels"],
         tokens=document["tokens"],
         model=model,
     )

@@ -32,7 +32,7 @@ def describe(model: Predictor) -> dict[str, Any]:
         "kind": model.objective.kind,
         "settings": model.objective.settings.model_dump(mode="json"),
         "classes": features.class_names if features is not None else [],
-        "several_labels": features.label_names if features is not None and features.several_labels else [],
+        "labels": features.label_names if features is not None else [],
         "tokens": tokens and {part: tokens[part] for part in ("format", "tokenizer", "fitted")},
     }
 

@@ -22,8 +22,8 @@ class SignatureColumn:
     name: str
     type: str
     """
-    MLflow's type: ``double``, ``float``, ``long``, ``string``, ``datetime``, ``binary``; ``any`` where missing values
-    rule out its own types.
+    MLflow's type: ``double``, ``float``, ``long``, ``string``, ``datetime``, ``binary``; ``any`` where its own type
+    would refuse missing values, or guess what a value means.
     """
 
 

@@ -26,6 +26,11 @@ def instance_of(dtype: object) -> pl.DataType:
     return dtype if isinstance(dtype, pl.DataType) else dtype()  # type: ignore[operator]
 
 
+def zone_of(dtype: pl.DataType) -> str | None:
+    """Return the time zone of instants; None for times without one, and for other types."""
+    return dtype.time_zone if isinstance(dtype, pl.Datetime) else None
+
+
 def _value(node: ast.expr) -> object:
     match node:
         case ast.Name(id=name) if isinstance(getattr(pl, name, None), type):
