@@ -28,8 +28,8 @@ def note_environment(store: Store, place: str, environment: Mapping[str, Any]) -
     store.put_new(_key(place, environment), canonical_json({"at": time.time(), "environment": dict(environment)}))
     for other in other_environments(store, place, environment):
         logger.warning(
-            "a part of this training may have been done elsewhere, which may show in the last bits of the model, and is "
-            "kept with it: %s",
+            "a part of this training may have been done elsewhere, which may show in the last bits of the model, and "
+            "is kept with it: %s",
             "; ".join(other["differences"][:_MOST_SHOWN]),
         )
 
