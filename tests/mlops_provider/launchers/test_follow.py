@@ -201,10 +201,12 @@ def test_a_pod_that_was_to_end_before_an_outage_has_its_time_after_it(follow: An
     assert cluster.deleted == []
 
 
-def evicted(number: int, index: int) -> dict[str, Any]:
+def evicted(number: int, index: int, ran: str = "00:00:40") -> dict[str, Any]:
     """By the kubelet."""
     taken = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": "low on disk"}]
-    return pod(number, "Failed", ended(137), index=index, reason="Evicted", conditions=taken)
+    taken[0]["lastTransitionTime"] = f"2024-01-15T{ran}Z"
+    begun = "2024-01-15T00:00:00Z"
+    return pod(number, "Failed", ended(137), index=index, reason="Evicted", startTime=begun, conditions=taken)
 
 
 def test_pods_that_nodes_have_no_room_for_are_not_replaced_for_ever(follow: Any) -> None:
@@ -216,6 +218,14 @@ def test_pods_that_nodes_have_no_room_for_are_not_replaced_for_ever(follow: Any)
     assert "low on disk" in ending.status
     assert "made anew" not in log
     assert (cluster.deleted, ending.failed_nodes) == (["job"], [])
+
+
+def test_a_pod_that_worked_for_hours_was_not_too_big_for_its_node(follow: Any) -> None:
+    """Broken: a training of weeks fails for three neighbours that have filled its nodes, each on another day."""
+    cluster = Cluster([evicted(number, 0, "09:00:00") for number in range(3)])
+    ending, log = follow(cluster, nothing)
+    assert ending is None, "the same try goes on with a new Job"
+    assert "is made anew: 3 of its pods were taken away" in log
 
 
 @pytest.mark.parametrize("indexes", [(0, 1, 2), (3, 3, 3)], ids=["by others", "without it"])

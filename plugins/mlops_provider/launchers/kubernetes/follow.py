@@ -33,6 +33,7 @@ from mlops_provider.launchers.kubernetes.status import (
     last_words,
     node_of,
     other_containers,
+    ran_seconds,
     waiting_for,
     was_taken_away,
     was_too_big,
@@ -55,6 +56,8 @@ Pods of one Job that may be taken away, or evicted for what they take. The clust
 first and twice as long each time, up to ten minutes, also for those that do not count as failures
 (kubernetes/kubernetes#130881). A new Job begins anew.
 """
+LONG_SECONDS: Final = 3600.0
+"""A pod that has run for so long had room on its node."""
 REPORT_SECONDS: Final = 60.0
 """What nodes may take, after the API was away, to tell it what their pods have done."""
 STUCK_SECONDS: Final = 60.0
@@ -256,7 +259,9 @@ class Follower:
             if was_taken_away(pod):
                 self._taken.add(uid)
             if was_too_big(pod):
-                self._too_big.setdefault(index_of(pod), []).append(died)
+                before = self._too_big.get(index_of(pod), [])
+                # One that has worked for long was evicted for what came later, its neighbours perhaps.
+                self._too_big[index_of(pod)] = [*before, died] if ran_seconds(pod) < LONG_SECONDS else [died]
             self._say(died)
 
     async def _note(self) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Self
 
 from mlops.contract.step import FAILED, INTERRUPTED, Failure
@@ -167,6 +168,15 @@ def was_too_big(pod: Manifest) -> bool:
     """
     taken = condition(pod, "DisruptionTarget") is not None
     return taken and bool(pod.get("status", {}).get("reason") == "Evicted")
+
+
+def ran_seconds(pod: Manifest) -> float:
+    """How long a pod that is over has run; 0 where that is not known."""
+    begun = pod.get("status", {}).get("startTime")
+    end = _ended_at(pod) or (condition(pod, "DisruptionTarget") or {}).get("lastTransitionTime")
+    if not begun or not end:
+        return 0.0
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begun)).total_seconds()
 
 
 def last_words(pods: Iterable[Manifest]) -> Mapping[str, Any] | None:

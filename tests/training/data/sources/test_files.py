@@ -520,6 +520,16 @@ def test_true_beside_numbers_has_one_type_at_every_read(read: Read, tmp_path: Pa
     assert all(len(list(source.notes("t"))) == 1 for source in sources)
 
 
+def test_true_beside_one_and_zero_is_a_boolean_where_types_says_so(read: Read, tmp_path: Path) -> None:
+    """Broken: a flag that two programs write differently can be had as text only."""
+    (tmp_path / "t.jsonl").write_text('{"flag": 1}\n{"flag": true}\n{"flag": 0}\n{"flag": false}\n{"flag": null}\n')
+    flags = rows(read(path="t.jsonl", types={"flag": "boolean"}))["flag"]
+    assert flags.to_list() == [True, True, False, False, None]
+    (tmp_path / "t.jsonl").write_text('{"flag": 2}\n{"flag": true}\n')
+    with pytest.raises(BadDataError, match="'2' in column 'flag', which is no boolean"):
+        rows(read(path="t.jsonl", types={"flag": "boolean"}))
+
+
 def test_a_column_of_numbers_with_nan_says_why_it_is_text(read: Read, tmp_path: Path) -> None:
     """Broken: numbers are learnt from as names, and nothing says that one setting makes numbers of them."""
     (tmp_path / "t.csv").write_text("n,word\n1,nan\n2.5,nan\nNaN,nan\n")

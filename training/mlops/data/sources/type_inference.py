@@ -253,8 +253,9 @@ def converted(name: str, dtype: pl.DataType, wanted: str, records: Records) -> p
         zone = records.time_zone if dtype.time_zone is not None else None
         return (column.dt.convert_time_zone(zone) if zone else column).dt.date()
     if dtype == pl.String and wanted == "boolean":
+        # With the numbers that a column of numbers may hold, for one that holds both is text.
         lower = column.str.to_lowercase()
-        return pl.when(lower.is_in(["true", "false"])).then(lower == "true")
+        return pl.when(lower.is_in(["true", "false", "1", "0"])).then(lower.is_in(["true", "1"]))
     if dtype == pl.String and target.is_numeric():
         column = numeral(column, records.decimal)
     if dtype == pl.String and target.is_integer():

@@ -49,7 +49,8 @@ def without_trace(model: nn.Module, device: torch.device) -> Iterator[Callable[[
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if all(parameter.requires_grad for parameter in model.parameters()):
         learnt = []
-    kept = [parameter.detach().clone() for parameter in learnt]
+    # On the host: there may be no room for another copy beside the gradients and activations of the pass.
+    kept = [parameter.detach().to("cpu", copy=True) for parameter in learnt]
     with torch.no_grad():
         for parameter in learnt:
             parameter.mul_(_OTHER)
