@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from mlops_provider.launchers.kubernetes.api import JOBS, Api, ApiError, Manifest, UnreachableError
+from mlops_provider.launchers.kubernetes.evictions import Evictions
 from mlops_provider.launchers.kubernetes.hints import Hints
 from mlops_provider.launchers.kubernetes.logs import PodLog
 from mlops_provider.launchers.kubernetes.manifests import LOGGED_UNTIL
@@ -33,10 +34,8 @@ from mlops_provider.launchers.kubernetes.status import (
     last_words,
     node_of,
     other_containers,
-    ran_seconds,
     waiting_for,
     was_taken_away,
-    was_too_big,
 )
 from mlops_provider.launchers.kubernetes.view import JobView
 
@@ -56,8 +55,6 @@ Pods of one Job that may be taken away, or evicted for what they take. The clust
 first and twice as long each time, up to ten minutes, also for those that do not count as failures
 (kubernetes/kubernetes#130881). A new Job begins anew.
 """
-LONG_SECONDS: Final = 3600.0
-"""A pod that has run for so long had room on its node."""
 REPORT_SECONDS: Final = 60.0
 """What nodes may take, after the API was away, to tell it what their pods have done."""
 STUCK_SECONDS: Final = 60.0
@@ -102,8 +99,7 @@ class Follower:
         self._waited_for: set[str] = set()
         self._told: set[str] = set()
         self._taken: set[str] = set()
-        self._too_big: dict[str | None, list[str]] = {}
-        """How pods were evicted for what they take of their nodes, by their index."""
+        self._evictions = Evictions()
         self._leaving: dict[str, float] = {}
         """Since when a pod is asked to end."""
         self._renewed_at: float | None = None
@@ -169,7 +165,7 @@ class Follower:
         if job["spec"].get("suspend"):
             # By Kueue, which starts all of them again together.
             self._taken.clear()
-            self._too_big.clear()
+            self._evictions = Evictions()
             return
         if self._why_anew(job) is None or not await self._view.refresh():
             return
@@ -258,10 +254,7 @@ class Follower:
             self._told.add(uid)
             if was_taken_away(pod):
                 self._taken.add(uid)
-            if was_too_big(pod):
-                before = self._too_big.get(index_of(pod), [])
-                # One that has worked for long was evicted for what came later, its neighbours perhaps.
-                self._too_big[index_of(pod)] = [*before, died] if ran_seconds(pod) < LONG_SECONDS else [died]
+            self._evictions.note(pod, died)
             self._say(died)
 
     async def _note(self) -> None:
@@ -321,13 +314,7 @@ class Follower:
 
     def _no_room(self, job: Manifest) -> str | None:
         """Why no other pod would fare better, where nodes had not what each of several in a row took."""
-        evicted = max(self._too_big.values(), key=len, default=[])
-        if len(evicted) < MOST_TAKEN or self._works(job):
-            return None
-        return (
-            f"{len(evicted)} pods, one after the other, were evicted for what they take of their nodes (pods.memory, "
-            f"pods.scratch, pods.ephemeral_storage); the last: {evicted[-1]}"
-        )
+        return None if self._works(job) else self._evictions.why(MOST_TAKEN)
 
     def _at_last(self, met: Manifest) -> Ending | None:
         """The Job waits for pods to end, of which some may lie on a node that is gone, or wait for one."""
