@@ -15,10 +15,16 @@ from typing import Any, Final, Protocol
 
 from obstore.store import ObjectStore
 
+from mlops.contract.refs import shorten
 from mlops.signing.seals import ANCHOR, entry_key
 from mlops_provider.committed import read_bytes
+from mlops_provider.exceptions import StepFailedError
 
 DESCRIPTION: Final = "Newest signed entry of the audit trail: see `mlops audit verify`"
+
+
+class AnchorError(StepFailedError):
+    """A variable of Airflow knows no entry, but something else: whoever may edit variables has written it."""
 
 
 class Keeper(Protocol):
@@ -55,11 +61,32 @@ class InAirflow:
 
     def newest(self, model: str) -> Mapping[str, Any] | None:
         value = self._variables.variable(ANCHOR + model)
-        return None if value is None else dict(json.loads(value))
+        return None if value is None else anchor_of(model, value)
 
     def keep(self, model: str, number: int, sha256: str) -> None:
         value = json.dumps({"number": number, "sha256": sha256})
         self._variables.set_variable(ANCHOR + model, value, DESCRIPTION)
+
+
+def anchor_of(model: str, value: str | None) -> Mapping[str, Any]:
+    """
+    Read the anchor of a model.
+
+    :param value: of Airflow's variable; None where Airflow itself cannot read it
+    :raises AnchorError: where it is none
+    """
+    try:
+        known = json.loads(value or "")
+        number, sha256 = known["number"], known["sha256"]
+        if type(number) is not int or not 0 < number < 10**12 or not isinstance(sha256, str):
+            raise ValueError("it is no number and digest")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise AnchorError(
+            f"Airflow's variable {ANCHOR + model!r} is {shorten(value)}, not the number and the SHA-256 of an entry: "
+            "somebody has changed it. Compare the trail with a backup, then delete the variable: the next transition "
+            "makes it again"
+        ) from error
+    return {"number": number, "sha256": sha256}
 
 
 def difference(keeper: Keeper, store: ObjectStore, model: str) -> str | None:

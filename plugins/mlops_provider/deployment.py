@@ -20,6 +20,7 @@ from airflow.sdk.configuration import conf
 from mlops.contract.section import SpecError
 from mlops.signing.keys import UnusableKeyError, is_in_service, public_file
 from mlops_provider.launcher_names import LAUNCHERS
+from mlops_provider.logins import WORKSPACE
 from mlops_provider.team_spec import LOGINS as LOGIN_KEYS
 from mlops_provider.team_spec import (
     ExperimentCode,
@@ -196,6 +197,14 @@ class Deployment:
                 f"[{SECTION}] teams_file: the store of team {tenant.name!r}, {team.store}, and the deployment's own, "
                 f"{self.store}, are not apart: choose a bucket or a prefix beside it"
             )
+        if shared := list(self._in_common(team)):
+            raise SpecError(
+                "\n".join(
+                    f"[{SECTION}] teams_file: teams.{tenant.name}.{key} is {value!r}, which is the deployment's own "
+                    f"([{SECTION}] {option}): give the team one of its own, or remove it"
+                    for key, value, option in shared
+                )
+            )
         logins = {key.removesuffix("_login"): getattr(team, key) for key in LOGIN_KEYS}
         if team.tracking_uri is not None:
             tracking_uri = team.tracking_uri.rstrip("/")
@@ -218,6 +227,28 @@ class Deployment:
             experiment_sources=team.experiment_sources,
             experiment_code=team.experiment_code,
         )
+
+    def _in_common(self, team: Team) -> Iterator[tuple[str, str, str]]:
+        """Iterate over what a team has of the deployment's own and must not: its key, the value, our option."""
+        if team.kubernetes_namespace == self.kubernetes_namespace:
+            yield "kubernetes_namespace", self.kubernetes_namespace, "kubernetes_namespace"
+        if self.release_key is not None and _key(self.home, team.release_key) == self.release_key:
+            yield "release_key", str(team.release_key), "release_key"
+        # A workspace of the deployment's MLflow is a team's own, unless it is the one that we are in.
+        server = (team.tracking_uri or self.tracking_uri).rstrip("/")
+        if server == self.tracking_uri.rstrip("/") and team.workspace in (None, WORKSPACE):
+            key = "tracking_uri" if team.workspace is None else "workspace"
+            yield key, team.workspace or server, "tracking_uri"
+        own = {f"{purpose}_login": connection for purpose, connection in self.logins.items()}
+        if self.kubernetes_connection is not None:
+            own["kubernetes_connection"] = self.kubernetes_connection
+        for option, connection in own.items():
+            for key in ("store_connection", *LOGIN_KEYS):
+                if getattr(team, key) == connection:
+                    yield key, connection, option
+            # Code of the team's recipes gets what is in them.
+            if connection in team.allowed_connections:
+                yield "allowed_connections", connection, option
 
 
 def tenant_of(team: str | None, file: str | Path | None = None) -> Tenant:

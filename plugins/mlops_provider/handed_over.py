@@ -22,7 +22,7 @@ from mlops.contract.step import STEPS_VARIABLES, TRACKING_VARIABLES, VALIDATION_
 from mlops.signing.aws import AwsAwayError, AwsRefusedError
 from mlops.signing.keys import is_in_service, load_public_keys
 from mlops.signing.seals import ANCHOR
-from mlops_provider.anchors import InAirflow, note_newest
+from mlops_provider.anchors import AnchorError, InAirflow, anchor_of, note_newest
 from mlops_provider.connections import login_environment, login_of, store_environment, store_of
 from mlops_provider.deployment import Deployment, tenant_of_name
 from mlops_provider.launchers.process import runtime_environment
@@ -102,6 +102,8 @@ def _note(signed: Path, options: argparse.Namespace, deployment: Deployment, con
     found = []
     try:
         found.append(note_newest(InAirflow(airflow_of(options)), store_of(deployment), model, number, entry["sha256"]))
+    except AnchorError as error:
+        found.append(str(error))
     except httpx.HTTPError as error:
         console.print(
             f"entry {number} is signed, but Airflow was not told of it: {error}. {later} Name Airflow by "
@@ -211,15 +213,19 @@ def _keys_of(given: Sequence[str], deployment: Deployment) -> list[str]:
 
 
 def _anchors(options: argparse.Namespace, deployment: Deployment) -> list[str]:
-    """The newest entry of each model's audit trail that Airflow and the bucket of anchors know."""
+    """
+    The newest entry of each model's audit trail that Airflow and the bucket of anchors know; its ``flaw`` where Airflow
+    knows something else.
+    """
     if options.word != "audit" or options.rest[:1] != ["verify"]:
         return []
     known = {} if options.without_airflow else dict(_anchors_in_airflow(options))
     if deployment.anchor_bucket is not None:
         for model, anchor in LockedAnchors(deployment.anchor_bucket).all().items():
+            in_airflow = known.get(model, {})
             # Of two with one number the bucket's counts, which nobody can change.
-            if model not in known or known[model]["number"] <= anchor["number"]:
-                known[model] = anchor
+            if in_airflow.get("number", 0) <= anchor["number"]:
+                known[model] = {**in_airflow, **anchor}
     elif options.without_airflow:
         return []
     anchors = {model: anchor for model, anchor in known.items() if tenant_of_name(model) == options.team}
@@ -236,7 +242,14 @@ def _anchors_in_airflow(options: argparse.Namespace) -> Iterator[tuple[str, Mapp
             "--without-airflow leaves it out"
         ) from error
     for variable in found:
-        yield variable["key"].removeprefix(ANCHOR), json.loads(variable["value"])
+        if not variable["key"].startswith(ANCHOR):  # in Airflow's pattern _ is any character
+            continue
+        model = variable["key"].removeprefix(ANCHOR)
+        try:
+            anchor = anchor_of(model, variable["value"])
+        except AnchorError as error:  # of one model: the others are checked all the same
+            anchor = {"flaw": str(error)}
+        yield model, anchor
 
 
 def _says(given: Sequence[str], option: str) -> bool:

@@ -8,10 +8,12 @@ object until their retention is over: the oldest one counts, whatever was writte
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from mlops.contract.refs import shorten
 from mlops.signing.aws import AwsRefusedError, aws_errors
 
 
@@ -65,17 +67,29 @@ class LockedAnchors:
     def _newest(self, prefix: str) -> dict[str, dict[str, Any]]:
         with self._errors():
             # S3 lists by key, and of a key the newest version first: what comes last for a model is what counts.
-            counts: dict[str, tuple[str, str]] = {}
+            counts: dict[str, tuple[str, int, str]] = {}
+            # Of other names none is an anchor: whoever may write the bucket chooses them, so that they come last.
+            name = re.compile(rf"{re.escape(self._prefix)}([^/]+)/(\d{{12}})\.json", re.ASCII)
             for page in self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=prefix):
                 for version in page.get("Versions", []):
-                    model = version["Key"].removeprefix(self._prefix).rpartition("/")[0]
-                    counts[model] = version["Key"], version["VersionId"]
-            return {model: self._read(key, version) for model, (key, version) in counts.items()}
+                    if (match := name.fullmatch(version["Key"])) is not None:
+                        counts[match[1]] = version["Key"], int(match[2]), version["VersionId"]
+            return {model: self._read(*found) for model, found in counts.items()}
 
-    def _read(self, key: str, version: str) -> dict[str, Any]:
+    def _read(self, key: str, number: int, version: str) -> dict[str, Any]:
         found = self._s3.get_object(Bucket=self._bucket, Key=key, VersionId=version)
-        anchor = json.loads(found["Body"].read())
-        return {"number": int(anchor["number"]), "sha256": str(anchor["sha256"])}
+        data = found["Body"].read()
+        try:
+            anchor = json.loads(data)
+            if anchor["number"] != number:
+                raise ValueError("it has another number")
+            return {"number": number, "sha256": str(anchor["sha256"])}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise AwsRefusedError(
+                f"[mlops] anchor_bucket: {key} in {self._bucket} is {shorten(data)}, no anchor of entry {number}: "
+                "somebody else wrote it, and nobody can delete it while the bucket locks it. Look who may write there, "
+                "and name another bucket or prefix"
+            ) from error
 
     def _check_locked(self) -> None:
         from botocore.exceptions import ClientError

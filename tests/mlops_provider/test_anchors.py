@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlops.signing.seals import ANCHOR, entry_key
-from mlops_provider.anchors import InAirflow, note_newest
+from mlops_provider.anchors import AnchorError, InAirflow, note_newest
 from mlops_provider.committed import open_store
 
 ENTRIES = {number: f"entry {number}".encode() for number in (1, 2, 3)}
@@ -78,3 +78,13 @@ def test_a_new_entry_hides_no_tampering(store: Path, known: int, removed: bool) 
     assert f"tampered with: {entry_key('events', known)}" in said
     assert ("is missing" if removed else "is another one") in said
     assert variables.values == {NAME: anchor(known)}
+
+
+@pytest.mark.parametrize("value", ["", "x", "[]", '{"number": 2}', '{"number": "2", "sha256": "0"}'])
+def test_a_variable_that_is_no_anchor_is_named(store: Path, value: str) -> None:
+    """Broken: who edits the variable has each task of the model fail by an error that names nothing."""
+    variables = Variables(None)
+    variables.values[NAME] = value
+    with pytest.raises(AnchorError, match=r"Airflow's variable 'mlops_audit.events' is .*, not the number"):
+        note_newest(InAirflow(variables), open_store(f"file://{store}"), "events", 2, digest(2))
+    assert variables.values == {NAME: value}

@@ -50,6 +50,34 @@ def test_what_was_kept_first_counts(s3: Any, prefix: str) -> None:
     }
 
 
+def test_only_what_is_called_like_an_entry_is_an_anchor(s3: Any) -> None:
+    """Broken: whoever holds Airflow's credentials has the bucket forget an entry, and cuts the trail's end off."""
+    make_locked_bucket("named")
+    anchors, body = LockedAnchors("s3://named/of"), b'{"number": 1, "sha256": "x"}'
+    anchors.keep("events", 2, "2" * 64)
+    for key in ("zzz.json", "zzz/000000000009.json", "9.json", "0000000000099.json", "000000000009.json.bak"):
+        s3.put_object(Bucket="named", Key=f"of/events/{key}", Body=body)
+    known = {"number": 2, "sha256": "2" * 64}
+    assert (anchors.newest("events"), anchors.all()) == (known, {"events": known})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"number": 1, "sha256": "x"}', b'{"number": 999999999999}', b"[]", b"no JSON", b"\xff"],
+    ids=["another number", "no digest", "no object", "no JSON", "no text"],
+)
+def test_an_anchor_that_does_not_say_what_it_is_called_is_refused(s3: Any, body: bytes) -> None:
+    """Broken: one object with a high number has the bucket know an older entry as the newest, or nothing at all."""
+    bucket = f"wrong-{len(body)}"
+    make_locked_bucket(bucket)
+    anchors = LockedAnchors(f"s3://{bucket}")
+    anchors.keep("events", 2, "2" * 64)
+    s3.put_object(Bucket=bucket, Key="events/999999999999.json", Body=body)
+    for ask in (lambda: anchors.newest("events"), anchors.all):
+        with pytest.raises(AwsRefusedError, match=f"events/{10**12 - 1}.json in {bucket} is .*, no anchor of entry"):
+            ask()
+
+
 def test_many_versions_are_all_read(s3: Any) -> None:
     """Broken: S3 gives a thousand at once, and the newest entry comes last."""
     make_locked_bucket("many")

@@ -177,6 +177,47 @@ def test_the_deployment_s_own_store_lies_beside_the_teams(
         Deployment.load("ads")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "key"),
+    [
+        ("release_key", "keys/ads.pem", "release_key"),
+        ("kubernetes_namespace", "ads", "kubernetes_namespace"),
+        ("release_login", "ads_warehouse", "allowed_connections"),
+        ("kubernetes_connection", "ads_warehouse", "allowed_connections"),
+        ("steps_login", "ads_release", "release_login"),
+        ("reader_login", "ads_store", "store_connection"),
+    ],
+)
+def test_what_is_the_deployment_s_own_is_no_team_s(
+    teams_file: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str, key: str
+) -> None:
+    """Broken: code of a team's recipes gets the login that releases everybody's models, or signs as the deployment."""
+    assert Deployment.load("ads").tenant.name == "ads"
+    monkeypatch.setenv(f"AIRFLOW__MLOPS__{option.upper()}", value)
+    with pytest.raises(SpecError) as caught:
+        Deployment.load("ads")
+    assert str(caught.value) == (
+        f"[mlops] teams_file: teams.ads.{key} is {value!r}, which is the deployment's own ([mlops] {option}): give the "
+        "team one of its own, or remove it"
+    )
+    assert Deployment.load("search").tenant.name == "search"
+    assert Deployment.load().tenant.team is None
+
+
+@pytest.mark.parametrize("where", ["tracking_uri: http://own/", "workspace: default"])
+def test_a_team_has_no_part_of_the_deployment_s_own_mlflow(
+    teams_file: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Broken: a team reads and writes the deployment's runs and models; a workspace beside them is its own."""
+    monkeypatch.setenv("AIRFLOW__MLOPS__TRACKING_URI", "http://own")
+    teams_file.write_text("teams:\n" + ADS.replace("workspace: ads", where) + SEARCH)
+    with pytest.raises(SpecError, match=rf"teams.ads.{where.split(':')[0]} is .* the deployment's own"):
+        Deployment.load("ads")
+    beside = "workspace: ads\n    tracking_uri: http://own"
+    teams_file.write_text("teams:\n" + ADS.replace("workspace: ads", beside) + SEARCH)
+    assert Deployment.load("ads").workspace == "ads"
+
+
 def test_a_pipeline_of_a_team_becomes_a_dag(edit) -> None:
     pipeline = edit()
     dag = build_dag(pipeline)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
 
@@ -12,16 +14,17 @@ from mlops.contract.refs import ModelVersionRef, Ref, RefError
 from mlops.contract.section import Section
 from mlops.contract.stage_moves import Stages
 from mlops.contract.stages import reason_of
-from mlops.signing.seals import ENTRY
+from mlops.signing.seals import ENTRY, Seal
 from mlops_provider.assets import event_extra, model_asset
 from mlops_provider.deployment import Deployment, all_teams, tenant_of_name
-from mlops_provider.exceptions import StepFailedError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.links import ModelLink, model_url
 from mlops_provider.operator_keys import ROLLBACK
 from mlops_provider.operators.approve import everybody_is_admin
 from mlops_provider.operators.champion import champion_of, why_not_champion
+from mlops_provider.operators.keys import trusted_keys
 from mlops_provider.operators.promote import move
-from mlops_provider.operators.transition import TransitionOperator
+from mlops_provider.operators.transition import TransitionOperator, is_sealed
 from mlops_provider.registry import NotOursError
 from mlops_provider.telemetry import tell_production
 
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
 
 TAKEN_BACK = "taken_back"
 """In the task's state: the ref of the champion that the first try found. A retry must not take back the one before."""
-_ENTRY: Final = re.compile(r".*/\d{12}\.json")
 
 
 class RollbackOperator(TransitionOperator):
@@ -171,9 +173,11 @@ class RollbackOperator(TransitionOperator):
             if found.version != self.champion:
                 raise self._other(found)
             return
+        # Where nothing is signed, nobody can tell who has written an entry.
+        trusted = trusted_keys(deployment) if deployment.release_key is not None else []
         with store_errors(deployment.store, f"task {self.task_id!r} cannot read the audit trail"):
             try:
-                then = asyncio.run(champion_at(store_of(deployment), self.model, asked_at))
+                then = asyncio.run(champion_at(store_of(deployment), self.model, asked_at, trusted))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StepFailedError(
                     f"task {self.task_id!r}: the audit trail of {self.model!r} is damaged ({error!r}): see "
@@ -200,21 +204,37 @@ def other_champion(model: str, asked: str, champion: str) -> str:
     )
 
 
-async def champion_at(store: ObjectStore, model: str, moment: datetime) -> str | None:
+async def champion_at(store: ObjectStore, model: str, moment: datetime, trusted: list[str]) -> str | None:
     """
     Return the version that was in production at a moment, by the audit trail; None where none was.
 
+    :param trusted: public keys. If there are some, only an entry that one of them signed counts.
+    :raises StepRetryableError: where nobody has signed the entry that says it
     :raises ValueError: where an entry is damaged; others that reading it raises as well
     """
     import obstore
 
-    from mlops_provider.committed import read_json
+    from mlops_provider.committed import read_bytes
 
-    paths = [entry["path"] async for page in obstore.list(store, f"models/{model}/audit") for entry in page]
-    for path in sorted(filter(_ENTRY.fullmatch, paths), reverse=True):
-        entry = await read_json(store, path)
-        if entry is not None and datetime.fromisoformat(entry["at"]) <= moment:
-            return Stages.from_wire(entry["stages"]).champion
+    folder = f"models/{model}/audit"
+    # Not what lies in a folder below: that is somebody's copy.
+    name = re.compile(rf"{re.escape(folder)}/(\d{{12}})\.json", re.ASCII)
+    paths = [entry["path"] async for page in obstore.list(store, folder) for entry in page]
+    for match in filter(None, map(name.fullmatch, sorted(paths, reverse=True))):
+        if (data := await read_bytes(store, match[0])) is None:
+            continue
+        entry, number = json.loads(data), int(match[1])
+        if datetime.fromisoformat(entry["at"]) > moment:
+            continue
+        seal = Seal(model=model, number=number, sha256=hashlib.sha256(data).hexdigest(), signed_for="", at="")
+        if trusted and not await is_sealed(store, seal, trusted):
+            raise StepRetryableError(
+                f"which version of {model} was in production at {moment:%Y-%m-%d %H:%M:%S} UTC is said by {match[0]}, "
+                "which no trusted key has signed. Clear the task that made it; where it is gone, look at the entry and "
+                f"sign it: mlops audit sign {model} {number} --why ...; where nobody made it: mlops models adopt "
+                f"{model} --why ..., and trigger a new run"
+            )
+        return Stages.from_wire(entry["stages"]).champion
     return None
 
 

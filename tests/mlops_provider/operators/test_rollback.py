@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from airflow.sdk import DAG, Context
 
 from mlops.contract.refs import ModelVersionRef
-from mlops.signing.seals import entry_key
+from mlops.signing.keys import load_key, make_key
+from mlops.signing.seals import Seal, entry_key, seal_key
 from mlops_provider.deployment import Deployment
-from mlops_provider.exceptions import StepFailedError
+from mlops_provider.exceptions import StepFailedError, StepRetryableError
 from mlops_provider.operators import rollback
 from mlops_provider.operators.base import StepOperator
 from mlops_provider.operators.rollback import TAKEN_BACK, RollbackOperator
@@ -118,6 +120,33 @@ def test_an_edited_state_takes_nothing_else_back(
     world.state[TAKEN_BACK] = {**world.state[TAKEN_BACK], **change}
     with pytest.raises(StepFailedError, match=said):
         world.run(**given)
+
+
+def test_a_copy_in_a_folder_below_the_trail_names_no_champion(world: World) -> None:
+    """Broken: whoever may write the store has a cleared run take back what was put into production since."""
+    world.promoted("3", ASKED + timedelta(minutes=1))
+    entry = json.loads((world.folder / entry_key("p", 3)).read_text())
+    copy = world.folder / "models/p/audit/zz/000000000001.json"
+    copy.parent.mkdir()
+    copy.write_text(json.dumps({**entry, "at": (ASKED - timedelta(hours=1)).isoformat()}))
+    with pytest.raises(StepFailedError, match="version 3 of p was found in production, and version 2 was when"):
+        world.run()
+
+
+def test_where_entries_are_signed_an_unsigned_one_names_no_champion(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the same by an entry that is written where entries are, and that nobody answers for."""
+    make_key(tmp_path / "release.pem")
+    monkeypatch.setenv("AIRFLOW__MLOPS__RELEASE_KEY", str(tmp_path / "release.pem"))
+    with pytest.raises(StepRetryableError, match=rf"is said by {entry_key('p', 2)}, which no trusted key .* sign p 2"):
+        world.run()
+    digest = hashlib.sha256((world.folder / entry_key("p", 2)).read_bytes()).hexdigest()
+    seal = Seal(model="p", number=2, sha256=digest, signed_for="the night", at=ASKED.isoformat())
+    path = world.folder / seal_key("p", 2)
+    path.parent.mkdir()
+    path.write_bytes(seal.sealed(load_key(str(tmp_path / "release.pem"))))
+    assert world.run() == "2"
 
 
 def test_a_damaged_trail_is_named(world: World) -> None:

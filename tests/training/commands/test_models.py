@@ -230,6 +230,17 @@ def test_what_a_person_does_is_signed_and_can_be_checked(
 
 
 @pytest.mark.server
+def test_the_check_of_a_model_that_is_not_there_fails(mlops: Run, client: MlflowClient, key: Path) -> None:
+    """Broken: a nightly check of a mistyped name would say for ever that nothing was changed."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    mistyped = mlops("verify", "rankr", trusted, word="audit")
+    assert (mistyped.returncode, mistyped.stdout) == (2, "")
+    assert "there is no model 'rankr'" in mistyped.stderr
+    assert "there are ranker" in mistyped.stderr
+    assert mlops("verify", "ranker", trusted, word="audit").returncode == 0, "no version was ever promoted"
+
+
+@pytest.mark.server
 def test_without_a_key_nothing_is_moved(mlops: Run, client: MlflowClient, tmp_path: Path) -> None:
     """Broken: an entry that nobody answers for, or a version in production without one."""
     refused = mlops("promote", "ranker", "1", "--why", "x", "--key", str(tmp_path / "none.pem"))
@@ -259,6 +270,22 @@ def test_one_model_does_not_silence_the_check_of_others(
     assert "\x1b" not in checked.stdout
     rows = json.loads(mlops("verify", trusted, "--json", word="audit").stdout)
     assert [row["model"] for row in rows if row["findings"]] == ["a", "ranker", "z"]
+
+
+@pytest.mark.server
+def test_what_airflow_knows_wrongly_is_a_finding_of_its_model(
+    mlops: Run, client: MlflowClient, store: Store, key: Path
+) -> None:
+    """Broken: who edits one variable of Airflow ends the check of all models and teams."""
+    trusted = f"--trusted={public_file(key).read_text().strip()}"
+    assert mlops("promote", "ranker", "1", "--why", "the first").returncode == 0
+    known = {"a": {"flaw": "the variable of a"}, "ranker": {"number": 1, "sha256": "0" * 64, "flaw": "that of ranker"}}
+    checked = mlops("verify", trusted, "--json", f"--anchors={json.dumps(known)}", word="audit")
+    assert (checked.returncode, checked.stderr) == (1, "")
+    found = {row["model"]: [each["what"] for each in row["findings"]] for row in json.loads(checked.stdout)}
+    assert found["a"] == ["the variable of a"]
+    assert found["ranker"][0] == "that of ranker"
+    assert "is not what the anchor knows" in found["ranker"][1]
 
 
 @pytest.mark.server

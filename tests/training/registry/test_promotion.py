@@ -24,6 +24,7 @@ from mlops.contract.step import BadConfigError, StepError
 from mlops.registry.audit import AuditError
 from mlops.registry.consent import ApprovalMissingError
 from mlops.registry.promotion import Promotion
+from mlops.registry.trail_verification import TrailCheck
 from mlops.registry.transitions import AliasMovedError, Author
 from mlops.tracking.connection import connect
 from mlops.tracking.model_registry import ModelRegistry
@@ -387,6 +388,25 @@ def test_a_copy_beside_the_trail_is_no_entry(promotion: Promotion, new_version: 
     folder = Path(promotion.trail.store.uri.removeprefix("file://"), "models", promotion.registry.name, "audit")
     (folder / "000000000001.json.bak").write_text("{}")
     assert actions(promotion) == ["register"]
+
+
+@pytest.mark.parametrize("folder", ["audit", "applied"])
+def test_a_copy_in_a_folder_below_the_trail_is_no_entry(
+    promotion: Promotion, new_version: NewVersion, folder: str
+) -> None:
+    """Broken: whoever copies a trail to look at it, or plants one there, stops all transitions of the model."""
+    new_version()
+    store, place = promotion.trail.store, f"models/{promotion.registry.name}"
+    ending = ".json" if folder == "audit" else ""
+    whole = store.get(f"{place}/{folder}/000000000001{ending}")
+    for copy in (f"{folder}/copy", f"{folder}/{folder}"):
+        store.put(f"{place}/{copy}/000000000099{ending}", whole)
+    assert (last := promotion.trail.last()) is not None
+    assert last.number == 1
+    check = TrailCheck(store=store, model=promotion.registry.name, trusted=())
+    assert check.findings()[0] == 1
+    new_version()
+    assert actions(promotion) == ["register", "register"]
 
 
 @pytest.mark.parametrize("harm", ["changed", "last changed", "removed", "last removed"])

@@ -305,6 +305,15 @@ def test_a_planted_entry_with_its_mark_chooses_no_former_champion(
     assert promotion.registry.aliases()["champion"] == "1"
 
 
+def rollback_of(last: Entry, version: str, by: Author) -> dict[str, Any]:
+    """Return the fields of the entry that a rollback writes after the newest one."""
+    return {
+        "action": "rollback", "version": version, "from_stage": "archived", "to_stage": "production", "who": by.who,
+        "why": by.why, "former_champion": last.stages.champion, "report": None, "approver": None,
+        "stages": rolled_back(last.stages, version, at=last.at, report=None),
+    }  # fmt: skip
+
+
 @pytest.mark.usefixtures("hasty")
 def test_two_planted_entries_are_no_earlier_try_either(promotion: Promotion, new_version: Callable[..., str]) -> None:
     """Broken: the second planted entry passes for the rollback's own, and the first one is believed for it."""
@@ -316,11 +325,52 @@ def test_two_planted_entries_are_no_earlier_try_either(promotion: Promotion, new
     last, by = promotion.trail.last(), Author(who="vera by rollback/r/rollback", why="complaints")
     assert last is not None
     first = plant(promotion, stages=dataclasses.replace(last.stages, former=(rejected,)))
-    after = rolled_back(first.stages, rejected, at=last.at, report=f"reports/{rejected}.html")
-    plant(promotion, marked=False, who=by.who, action="rollback", version=rejected, stages=after)
+    plant(promotion, marked=False, **rollback_of(first, rejected, by))
     with pytest.raises(AuditError, match="nobody has signed it"):
         trusting(promotion).roll_back(by)
     assert promotion.registry.aliases()["champion"] == "2"
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"why": "approved by the board"}, {"approver": "the board"}],
+    ids=["an earlier try", "another reason", "another approver"],
+)
+def test_a_planted_entry_that_says_something_else_is_no_earlier_try(
+    promotion: Promotion, new_version: Callable[..., str], changes: dict[str, Any]
+) -> None:
+    """Broken: a person signs, with their own rollback, a reason and an approver that somebody else has written."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    sign_all(promotion)
+    last, by = promotion.trail.last(), Author(who="alice", why="mine")
+    assert last is not None
+    planted = plant(promotion, marked=False, **{**rollback_of(last, "1", by), **changes})
+    if not changes:
+        assert trusting(promotion).roll_back(by, taken_back="2").number == planted.number
+        return
+    with pytest.raises(UnsignedEntryError):
+        trusting(promotion).roll_back(by, taken_back="2")
+    assert not promotion.trail.store.exists(seal_key(promotion.registry.name, planted.number))
+    assert promotion.registry.aliases() == {"champion": "2"}
+
+
+@pytest.mark.timeout(60)
+def test_a_copy_of_the_newest_entry_under_the_next_number_is_named(
+    promotion: Promotion, new_version: Callable[..., str]
+) -> None:
+    """Broken: whoever may write the store has each transition of the model, a rollback too, try for ever."""
+    for champion in (None, "1"):
+        promotion.promote(new_version(), BY, judged_against=champion)
+    sign_all(promotion)
+    store, model = promotion.trail.store, promotion.registry.name
+    store.put(entry_key(model, 5), store.get(entry_key(model, 4)))
+    careful, said = trusting(promotion), rf"{entry_key(model, 5)} .* holds entry 4 of {model}: .* Delete it"
+    for move in (careful.roll_back, careful.adopt):
+        with pytest.raises(AuditError, match=said):
+            move(BY)
+    assert promotion.registry.aliases() == {"champion": "2"}
 
 
 @pytest.mark.usefixtures("hasty")
@@ -419,7 +469,7 @@ def test_a_killed_try_is_completed_by_the_next(
     written = Entry(**{
         **{name: getattr(last, name) for name in ("at", "model", "report", "approver")},
         "number": last.number + 1, "version": version, "action": "archive", "from_stage": "staging", "who": by.who,
-        "to_stage": "archived", "former_champion": None, "why": "x", "previous": last.digest,
+        "to_stage": "archived", "former_champion": None, "why": by.why, "previous": last.digest,
         "stages": archived(last.stages, version),
     })  # fmt: skip
     assert promotion.trail.append(written)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ref_fixtures import version_ref  # noqa: F401, a fixture of these tests
 
 from mlops.contract.refs import CheckpointRef, ReportRef, digest_of
 from mlops.contract.step import Failure, StepError

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -16,12 +17,15 @@ from mlflow import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from mlops.contract.refs import ModelVersionRef, digest_of
+from mlops.contract.refs import CheckpointRef, ModelVersionRef, digest_of
 from mlops.contract.step import BadDataError, Failure
+from mlops.serving.archive import unarchived
 from mlops.serving.library import LOCK, closure, imports_of, packed
 from mlops.serving.model import ServedModel
 from mlops.serving.package import package, served_example
 from mlops.serving.verified_loading import files_of
+from mlops.store import Store
+from mlops.tracking.run import MODEL_PACKAGE
 
 LAZY = """
 
@@ -63,6 +67,27 @@ def test_equal_checkpoints_give_equal_bytes(project: Any, toy_checkpoint: Any, t
     for name in ("one", "two"):
         digests.add(digest_of(files_of(packed_model(project, toy_checkpoint(), tmp_path / name))))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("where", ["../../evil", "{outside}", "library.zip", "", "data"])
+def test_a_package_writes_its_weights_into_its_own_folder(
+    version_ref: ModelVersionRef, tmp_path: Path, where: str
+) -> None:
+    """Broken: who may write the store has a step, which holds the logins that release, write a file of their choice."""
+    store, outside = Store(f"file://{tmp_path}/store"), tmp_path / "outside/evil"
+    outside.parent.mkdir()
+    place, buffer = where.format(outside=outside), io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in {"library.zip": "code", "data/MLmodel": "{}", "weights.path": place}.items():
+            archive.writestr(name, text)
+    weights = {"weights": store.put_artifact("train", "weights.pt", b"weights")}
+    package = {MODEL_PACKAGE: store.put_artifact("evaluate", "model_package.zip", buffer.getvalue())}
+    checkpoint = dataclasses.replace(version_ref.ancestor(CheckpointRef), artifacts=weights)
+    report = dataclasses.replace(version_ref.parent, artifacts=package, parent=checkpoint)
+    with pytest.raises(BadDataError) as caught:
+        unarchived(store, report, tmp_path / "scratch/of_step")
+    assert f"{package[MODEL_PACKAGE].key} in {store.uri} puts its weights at {place!r}" in str(caught.value)
+    assert not list(tmp_path.rglob("evil"))
 
 
 def test_a_damaged_model_is_not_served(project: Any, toy_checkpoint: Any, tmp_path: Path) -> None:

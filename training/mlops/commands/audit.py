@@ -55,10 +55,20 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _verify(options: argparse.Namespace, places: Places, console: Console) -> int:
-    anchors = {model: Anchor(**known) for model, known in (options.anchors or {}).items()}
+    given = {model: {**anchor} for model, anchor in (options.anchors or {}).items()}
+    flaws = {model: anchor.pop("flaw") for model, anchor in given.items() if "flaw" in anchor}
+    anchors = {model: Anchor(**anchor) for model, anchor in given.items() if anchor}
     aliases = _aliases(places)
     in_stages = [name for name, named in (aliases or {}).items() if named]
-    names = options.models or sorted({*_with_trail(places.store), *anchors, *in_stages})
+    audited = {*_with_trail(places.store), *given, *in_stages}
+    names = options.models or sorted(audited)
+    # Of a mistyped name nothing would be found to be wrong.
+    known = {*audited, *(aliases or {})}
+    if unknown := [name for name in names if name not in known]:
+        raise BadConfigError(
+            f"there is no model {unknown[0]!r}: it has no audit trail, and neither MLflow nor Airflow knows it; there "
+            f"are {', '.join(sorted(known)) or 'none at all'}"
+        )
     if not options.trusted:
         raise BadConfigError(
             "no key is trusted: name a file of public keys in [mlops] release_public_keys, or a key of the "
@@ -76,6 +86,8 @@ def _verify(options: argparse.Namespace, places: Places, console: Console) -> in
         except Exception as error:
             text = f"its trail cannot be checked: {type(error).__name__}: {error}"
             count, findings, moved = 0, [Finding(number=0, kind="changed", text=text)], []
+        if name in flaws:
+            findings.insert(0, Finding(number=0, kind="changed", text=flaws[name]))
         anchored = _number(anchors.get(name))
         rows.append({"model": name, "entries": count, "anchored": anchored, "findings": [*findings, *moved]})
     wrong = any(row["findings"] for row in rows)

@@ -218,7 +218,8 @@ def _move(options: argparse.Namespace, places: Places, console: Console) -> int:
             entry = promotion.retire(by)
         case _:
             entry = promotion.adopt(by)
-    if (entry.who, entry.action) == (by.who, options.action):  # not where somebody else was quicker
+    # Not where somebody else was quicker: what a person has not said they do not answer for.
+    if (entry.who, entry.why, entry.action) == (by.who, by.why, options.action):
         sign_entry(places.store, entry, key, f"{by.who}: {by.why}", trusted)
         tell_signed(options.signed, entry)
     left = sorted(set(before.stages.live if before else ()) - set(entry.stages.live), key=int)

@@ -23,8 +23,8 @@ from mlops.signing.envelope import EnvelopeError
 from mlops.signing.seals import ENTRY, Seal, entry_key, seal_key
 from mlops.store import Store
 
-_NAME: Final = re.compile(r".*/(\d{12})(?:\.json)?")
-"""Name of an entry or a marker; any other file there is somebody's copy."""
+_ENDINGS: Final = {"audit": r"\.json", "applied": "", "seals": r"\.json"}
+"""End of the names of a trail's objects, by their folder below that of the model."""
 
 
 class AuditError(BadDataError):
@@ -132,12 +132,12 @@ class AuditTrail:
 
         :raises AuditError: where it was taken away or changed
         """
-        numbers = [*self._numbers("audit"), *self._numbers("applied")]
+        numbers = self.numbers("audit", "applied")
         return self._as_applied(self.read(max(numbers))) if numbers else None
 
     def last_readable(self) -> Entry | None:
         """Return the newest entry that can be read, whatever was changed in it or before it; None if there is none."""
-        for number in sorted(self._numbers("audit"), reverse=True):
+        for number in sorted(self.numbers("audit"), reverse=True):
             try:
                 return self.read(number)
             except AuditError:
@@ -150,7 +150,7 @@ class AuditTrail:
 
         :param trusted: public keys. If there are some, an entry that none of them signed is passed over.
         """
-        for number in sorted(self._numbers("applied"), reverse=True):
+        for number in sorted(self.numbers("applied"), reverse=True):
             entry = self._as_applied(self.read(number))
             if not trusted or self._is_signed(entry, trusted):
                 return entry
@@ -160,15 +160,22 @@ class AuditTrail:
         """
         Read an entry.
 
-        :raises AuditError: if it is missing or cannot be read
+        :raises AuditError: if it is missing, cannot be read, or is another one
         """
         key = self._key(number)
         try:
-            return Entry.load(self.store.get(key))
+            entry = Entry.load(self.store.get(key))
         except FileNotFoundError:
             raise AuditError(f"{key} is missing from {self.store.uri}: restore it from a backup") from None
         except ValueError as error:
             raise AuditError(f"{key} in {self.store.uri} is damaged ({error}): restore it from a backup") from error
+        # A copy has its signature and its mark under its own number: decided on, it would never be the newest.
+        if (entry.model, entry.number) != (self.model, number):
+            raise AuditError(
+                f"{key} in {self.store.uri} holds entry {entry.number} of {entry.model}: no transition wrote it there. "
+                "Delete it; where another entry was there before, restore that one from a backup"
+            )
+        return entry
 
     def append(self, entry: Entry) -> bool:
         """Write an entry; False if another process has written one of that number."""
@@ -235,7 +242,7 @@ class AuditTrail:
 
     def flaws(self) -> Iterator[Flaw]:
         """Iterate over everything that is missing or was changed, where :meth:`newest_first` ends at the first."""
-        known = {*self._numbers("audit"), *self._numbers("applied")}
+        known = self.numbers("audit", "applied")
         after: Entry | None = None
         # Of a gap, which a number far away makes long, the last one stands for all.
         for number in sorted(known | {number - 1 for number in known if number > 1}, reverse=True):
@@ -281,9 +288,17 @@ class AuditTrail:
                 f"{entry.digest[:12]}..., and was {expected[:12]}...; restore it from a backup"
             )
 
-    def _numbers(self, folder: str) -> list[int]:
-        found = map(_NAME.fullmatch, self.store.list(f"models/{self.model}/{folder}"))
-        return [int(match[1]) for match in found if match]
+    def numbers(self, *folders: str) -> set[int]:
+        """
+        Return the numbers of what lies in these folders of the trail: ``audit``, ``applied``, ``seals``. A file of
+        another name, or in a folder below, is somebody's copy.
+        """
+        found: set[int] = set()
+        for folder in folders:
+            place = f"models/{self.model}/{folder}"
+            name = re.compile(rf"{re.escape(place)}/(\d{{12}}){_ENDINGS[folder]}", re.ASCII)
+            found.update(int(match[1]) for match in map(name.fullmatch, self.store.list(place)) if match)
+        return found
 
     def written_by(self, who: str, action: str) -> dict[str, Artifact]:
         """Return the newest entry of one author and action, as an artifact to be signed; empty if there is none."""

@@ -16,7 +16,6 @@ from mlops.signing.seals import Seal, entry_key, seal_key
 from mlops.store import Store
 
 _READERS: Final = 16
-_NUMBER: Final = re.compile(r"models/.+/(?:audit|applied|seals)/(\d{12})(?:\.json)?")
 _DECISION: Final = re.compile(r"models/[^/]+/decisions/\d+-[0-9a-f]{32}-\d{1,9}\.json", re.ASCII)
 """See :func:`mlops.signing.decision.decision_key`."""
 
@@ -87,15 +86,9 @@ class TrailCheck:
         return before, [*found, *self._decisions(stored)]
 
     def _stored(self) -> dict[int, _Stored]:
-        folder = f"models/{self.model}"
-        numbers = {
-            int(match[1])
-            for name in ("audit", "applied", "seals")
-            for match in map(_NUMBER.fullmatch, self.store.list(f"{folder}/{name}"))
-            if match
-        }
-        ordered = sorted(numbers | ({self.anchor.number} if self.anchor else set()))
         trail = AuditTrail(self.store, self.model)
+        numbers = trail.numbers("audit", "applied", "seals")
+        ordered = sorted(numbers | ({self.anchor.number} if self.anchor else set()))
 
         def read(number: int) -> _Stored:
             marker = self._read(trail.marker_key(number))

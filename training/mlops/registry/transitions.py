@@ -112,27 +112,14 @@ class Transitions:
         :param is_done: function that says, from the registry as it is now, that nothing is to be done any more
         """
 
-        def is_ours(entry: Entry) -> bool:
-            if (entry.who, entry.action) != (by.who, action):
-                return False
-            before = self.trail.read(entry.number - 1).stages if entry.number > 1 else Stages()
-            try:
-                return decide(before, entry.at) == (entry.version, entry.stages)
-            except StepError:  # what is decided on now was not to be done then: the entry is about another version
-                return False
-
-        while True:
-            last = settle() if settle else self.settled(watched, is_ours)
+        def made_of(last: Entry | None, at: str, writer: str) -> Entry | None:
+            """Return the entry of this transition, to come after another one; None if nothing is to be done."""
             stages = last.stages if last else Stages()
-            at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            decision = None if is_done() else decide(stages, at)
-            if decision is None:
-                if last is None:
-                    raise BadConfigError(f"model {self.registry.name!r} has no versions in any stage, and no aliases")
-                return last
+            if (decision := decide(stages, at)) is None:
+                return None
             version, after = decision
             live = after.live.get(version) or stages.live.get(version)
-            entry = Entry(
+            return Entry(
                 number=last.number + 1 if last else 1,
                 at=at,
                 model=self.registry.name,
@@ -147,12 +134,31 @@ class Transitions:
                 approver=live.approver if live else None,
                 previous=last.digest if last else None,
                 stages=after,
-                writer=uuid.uuid4().hex,
+                writer=writer,
             )
+
+        def is_ours(entry: Entry) -> bool:
+            if (entry.who, entry.action) != (by.who, action):
+                return False
+            before = self.trail.read(entry.number - 1) if entry.number > 1 else None
+            try:
+                # The whole of it: whoever runs this answers with a signature for all that the entry says.
+                return made_of(before, entry.at, entry.writer) == entry
+            except StepError:  # what is decided on now was not to be done then: the entry is about another version
+                return False
+
+        while True:
+            last = settle() if settle else self.settled(watched, is_ours)
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            entry = None if is_done() else made_of(last, at, uuid.uuid4().hex)
+            if entry is None:
+                if last is None:
+                    raise BadConfigError(f"model {self.registry.name!r} has no versions in any stage, and no aliases")
+                return last
             # Where another process was first, its entry is looked at, and everything is decided anew.
             if self.trail.append(entry):
                 logger.info(
-                    "%s version %s: %s -> %s (%s)", entry.model, version, entry.from_stage, entry.to_stage, by.why
+                    "%s version %s: %s -> %s (%s)", entry.model, entry.version, entry.from_stage, entry.to_stage, by.why
                 )
                 return self._apply(entry, watched, is_ours)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from mlops.contract.recipe_bundles import ZIP_DATE
 from mlops.contract.refs import CheckpointRef, ReportRef
-from mlops.contract.step import BadConfigError
+from mlops.contract.step import BadConfigError, BadDataError
 from mlops.store import Store
 from mlops.tracking.run import MODEL_PACKAGE
 
@@ -45,6 +45,7 @@ def unarchived(store: Store, report: ReportRef, scratch: Path) -> Path:
     Return the folder of a report's package, with the weights. No code of it is run.
 
     :param scratch: folder to make it in
+    :raises BadDataError: where the package names a place for its weights that is not its own
     :raises DamagedObjectError: where a stored object is missing, or not the one that was written
     :raises BadConfigError: where the report has none
     """
@@ -56,7 +57,17 @@ def unarchived(store: Store, report: ReportRef, scratch: Path) -> Path:
     folder = scratch / f"package-{report.digest()[:12]}"
     with zipfile.ZipFile(io.BytesIO(store.read(artifact))) as archive:
         archive.extractall(folder)
+        own = {(folder / name).resolve() for name in archive.namelist()}
     named = folder / _WEIGHTS
-    (folder / named.read_text()).write_bytes(store.read(report.parent.artifacts["weights"]))
+    name = named.read_text()
+    target = (folder / name).resolve()
+    # Who may write the store may write a package: it must choose no file of this machine, nor of its own code.
+    if target in own or target.is_dir() or not target.is_relative_to(folder.resolve()):
+        raise BadDataError(
+            f"the package {artifact.key} in {store.uri} puts its weights at {name!r}, which is no new file in its own "
+            "folder: somebody has changed it. Trigger the night with another setting (a seed, say), so that it is made "
+            "again"
+        )
+    target.write_bytes(store.read(report.parent.artifacts["weights"]))
     named.unlink()
     return folder
