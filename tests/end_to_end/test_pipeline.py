@@ -345,7 +345,7 @@ def test_a_pipeline_judges_what_somebody_tried_out(
         assert (second.state, second.asked) == ("queued", {"judged_experiment": other})
         client.cancel(second)
         stays = mlops(airflow, "runs", "remove", "/".join(training.split("/")[1:3]), "--delete")
-        assert f"stays: {version.parent.place} judged a training of it" in stays.stderr
+        assert f"stays: {version.parent.place} judged what was made from experiments/" in stays.stderr
         assert "IDENTICAL" in mlops(airflow, "reproduce", f"judging/{version.version}").stdout
 
         waiting = client.ask_stage("judging", version.version)

@@ -135,6 +135,18 @@ def test_what_cannot_be_is_said_and_nothing_is_written(terminal: Terminal) -> No
     assert "is there already: call the new pipeline otherwise by --name" in again.stderr
 
 
+def test_of_a_recipe_both_files_are_written_or_none(terminal: Terminal) -> None:
+    """Broken: after a full disk, or Ctrl-C, the next try refuses the name, for half a pipeline that nobody wrote."""
+    rows = [[f"2024-01-{day:02}", "abc"[day % 3], day * 1.5] for day in range(1, 31)]
+    write(terminal.home / "data/t.csv", "at word price", rows)
+    (terminal.home / "dags/t.pipeline.yaml").symlink_to("nowhere/t.yaml")
+    failed = terminal.mlops("init", "data/t.csv")
+    assert failed.returncode == 2
+    assert "dags/t.pipeline.yaml: No such file or directory; nothing was written" in failed.stderr.replace("\n", "")
+    assert not (terminal.home / "include/t/features.py").exists()
+    assert terminal.mlops("init", "data/t.csv").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("answers", "label", "event_time"), [(["word", "none"], "word", "read_at"), (["", ""], "price", "at")]
 )

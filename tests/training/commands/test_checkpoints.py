@@ -95,6 +95,20 @@ def test_verify_names_the_damaged_file(mlops: Run, store: Store) -> None:
     assert mlops("verify", "ranking", "--step", "30").returncode == 0
 
 
+def test_verify_of_a_step_looks_at_every_training_that_has_it(mlops: Run, store: Store) -> None:
+    """Broken: the first training that ended early would hide that a later one's checkpoint is damaged."""
+    early = Checkpoints(store=store, place=PLACE.replace("0208", "0207"), ranks=Ranks())
+    early.save(10, {"model": {"w": torch.zeros(10)}}, {}, best_step=10)
+    early.wait()
+    for path in Path(store.uri.removeprefix("file://")).glob(f"{PLACE}/checkpoints/step-00000030-*/rank-*"):
+        path.write_bytes(b"")
+    done = mlops("verify", "ranking", "--step", "30")
+    assert (done.returncode, "step-00000030" in done.stdout) == (1, True)
+    assert mlops("verify", "ranking", "--step", "20").returncode == 0
+    nowhere = mlops("verify", "ranking", "--step", "40")
+    assert (nowhere.returncode, "has no checkpoint of step 40" in nowhere.stderr) == (2, True)
+
+
 def test_restore_goes_back_and_forth(mlops: Run, store: Store, checkpoints: Checkpoints) -> None:
     """Broken: a training that went astray could not be taken back, or what it had done would be lost at once."""
     done = mlops("restore", "ranking", "10")

@@ -251,6 +251,28 @@ def test_what_a_pipeline_has_judged_never_gets_old(store: Store, mlops: Run) -> 
     assert {key.split("/")[4] for key in store.list("experiments/ana/toy/train")} == {"good"}
 
 
+def test_what_another_experiment_rests_on_is_not_removed(store: Store, mlops: Run) -> None:
+    """Broken: a version in production, or a colleague's training, has lost the snapshot that it came from."""
+    whole = moved(chain()[ReportRef], "experiments/ana/toy")
+    commit_lineage(store, whole)
+    theirs = replace(whole.parent, place="experiments/bo/other/train/key", parent=whole.ancestor(FeaturesRef))
+    commit_lineage(store, theirs)
+    before = set(store.list(""))
+    said = mlops("remove", "ana/toy", "--delete")
+    assert said.returncode == 2
+    assert f"stays: {theirs.place} was made from experiments/ana/toy/features/key" in said.stderr
+    # Of another pipeline than the experiment's, too.
+    commit_lineage(store, replace(whole, place="pipelines/other/evaluate/key", parent=theirs))
+    said = mlops("remove", "ana/toy", "--delete", "--force")
+    assert said.returncode == 2
+    assert "pipelines/other/evaluate/key judged what was made from experiments/ana/toy/features/key" in said.stderr
+    assert before <= set(store.list(""))
+    store.delete(list(store.list("pipelines")))
+    assert mlops("remove", "ana/toy", "--delete", "--force").returncode == 0
+    assert not list(store.list("experiments/ana"))
+    assert mlops("remove", "bo/other", "--delete").returncode == 0
+
+
 def test_what_is_cut_off_while_it_goes_is_no_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: a ref would name files that are gone, and the next run takes it for what it is to make."""
     train(store, "experiments/ana/toy", "a", judged="experiments/ana/toy")

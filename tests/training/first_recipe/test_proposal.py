@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -19,7 +20,7 @@ from mlops.contract.sections.ingest import Ingest
 from mlops.contract.step import BadConfigError, BadDataError
 from mlops.first_recipe.files import features_text, pipeline_text
 from mlops.first_recipe.proposal import Proposal, propose
-from mlops.first_recipe.table import Table, read_table
+from mlops.first_recipe.table import MOST_ROWS, Table, read_table
 
 NOW = datetime(2024, 6, 5, 12, tzinfo=UTC)  # a Wednesday
 Propose = Callable[..., Proposal]
@@ -248,3 +249,94 @@ def test_tables_of_nothing_are_refused(read: Callable[..., Table], tmp_path: Pat
         read("a,b\n", "t.csv")
     with pytest.raises(BadConfigError, match="there is no such file"):
         read_table(tmp_path / "none.csv", tmp_path, tmp_path, NOW)
+
+
+def test_rows_behind_the_first_ones_decide_too(read: Callable[..., Table]) -> None:
+    """Broken: a recipe of a large table would fail at the first row that is not like those that were looked at."""
+    x = [float(number % 7) for number in range(MOST_ROWS)]
+    table = read(
+        pl.DataFrame(
+            {
+                "x": [*x, None, 1.0, 2.0], "z": [*x, float("nan"), 1.0, 2.0], "whole": [*x, 1.0, 2.0, 3.0],
+                "label": [*(number % 2 for number in range(MOST_ROWS)), 2, None, 1],
+            }
+        )
+    )  # fmt: skip
+    found = proposal(table)
+    assert (found.objective, list(found.classes)) == ("multiclass", [0, 1, 2])
+    assert found.where == "~nw.col('label').is_null()"
+    assert found.transforms == {
+        "x": "Passthrough('x', missing=\"indicator\")", "z": "Passthrough('z', missing=\"indicator\")",
+        "whole": "Passthrough('whole')",
+    }  # fmt: skip
+
+
+def test_features_of_two_columns_have_different_names(read: Callable[..., Table]) -> None:
+    """Broken: the first run would fail for a name that the recipe, and not the person, has chosen."""
+    size, columns = 60, dict[str, list[Any]]()
+    columns["age"] = [None if n % 9 == 0 else float(n % 50) for n in range(size)]
+    columns["age_missing"] = [n % 2 for n in range(size)]
+    columns["kind"] = ["a", "b", "c"] * 20
+    columns["kind_id"] = [n % 3 for n in range(size)]
+    columns["v"] = [[float(n % 5), 1.0] for n in range(size)]
+    columns["v_0"] = [n % 5 for n in range(size)]
+    found = proposal(read(pl.DataFrame({**columns, "y": [n * 0.5 for n in range(size)]})))
+    assert list(found.transforms) == ["age", "kind", "v"]
+    assert found.left_out == {
+        "age_missing": "the column 'age' has a feature 'age_missing' already: rename one of the two",
+        "kind_id": "the column 'kind' has a feature 'kind_id' already: rename one of the two",
+        "v_0": "the column 'v' has a feature 'v_0' already: rename one of the two",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [
+        ("id", True),
+        ("ID", True),
+        ("user_id", True),
+        ("userId", True),
+        ("CUSTOMERID", True),
+        ("Order ID", True),
+        *((name, False) for name in ("paid", "humid", "Paid", "grid")),
+    ],
+)
+def test_numbers_that_differ_in_each_row_are_ids_where_they_are_called_so(
+    read: Callable[..., Table], name: str, *, is_id: bool
+) -> None:
+    """Broken: what was paid would not be learnt from, or the number of the row would be."""
+    rows = {name: [7 * n % 61 for n in range(60)], "x": [1, 2] * 30, "y": [0.5, 1.5] * 30}
+    found = proposal(read(pl.DataFrame(rows)))
+    assert (name in found.left_out) == is_id
+
+
+def test_packed_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """Broken: a download that was cut off is answered by a traceback."""
+    rows = "".join(f"{n % 7};{n}\n" for n in range(40))
+    broken = {
+        "plain.csv.gz": rows.encode(), "cut.csv.gz": gzip.compress(rows.encode())[:30], "plain.csv.zst": rows.encode(),
+        "plain.csv.zip": rows.encode(), "empty.csv.zip": b"",
+    }  # fmt: skip
+    for name, data in broken.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(BadDataError, match=rf"{name}: cannot be read as \.(gz|zip|zst): .*pack it again"):
+            read_table(tmp_path / name, tmp_path, tmp_path / "scratch", NOW)
+    with zipfile.ZipFile(tmp_path / "none.csv.zip", "w"):
+        pass
+    with pytest.raises(BadDataError, match="none.csv.zip holds 0 files"):
+        read_table(tmp_path / "none.csv.zip", tmp_path, tmp_path / "scratch", NOW)
+    with pytest.raises(BadDataError, match="cannot be read: File name too long"):
+        read_table(tmp_path / f"{'x' * 300}.csv", tmp_path, tmp_path / "scratch", NOW)
+
+
+def test_the_separator_of_a_packed_file_is_found_out(tmp_path: Path) -> None:
+    """Broken: the table would be one column, whose name has semicolons."""
+    rows = "x;y\n" + "".join(f"{n % 7};{n}\n" for n in range(40))
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.mkdir("folder")
+        archive.writestr("folder/t.csv", rows)
+    with pa.output_stream(str(tmp_path / "t.csv.zst"), compression="zstd") as packed:
+        packed.write(rows.encode())
+    for name in ("t.csv.zip", "t.csv.zst"):
+        table = read_table(tmp_path / name, tmp_path, tmp_path / f"scratch of {name}", NOW)
+        assert (table.source, table.rows.columns) == ({"path": name, "separator": ";"}, ["x", "y"])

@@ -537,3 +537,10 @@ class TestServingLog:
             nights.validate(dataset, serving_log={**source, "path": "log.csv", "event_time": "at"})
         with pytest.raises(BadConfigError, match=r"known are \.parquet"):
             nights.validate(dataset, serving_log={**source, "path": "log.xlsx"})
+
+    def test_a_malformed_instant_is_found_behind_a_missing_one(self, nights):
+        """Broken: one request without an instant, and the malformed ones after it are left out without a word."""
+        (nights.home / "log.csv").write_text("departure,carrier\n,AA\n2013-02-07T10:00:00Z,AA\nyesterday,AA\n")
+        log = {"path": "log.csv", "event_time": "departure", "null_values": []}
+        with pytest.raises(BadDataError, match="holds yesterday, which is no instant"):
+            nights.validate(nights.ingest(table([100, 100, 100])), serving_log=log)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from mlops.contract.sections.validate import Drift, Newest
+from mlops.contract.sections.validate import Drift, Newest, Volume
 from mlops.validation.anomalies import Anomaly
 from mlops.validation.baselines import PREVIOUS, Reference
 from mlops.validation.chance import most_by_chance
@@ -215,8 +215,12 @@ def test_a_small_day_may_lack_by_chance_more_than_the_window(
     assert {anomaly.column for anomaly in verdict.anomalies} == (set() if fits else {column})
 
 
-@pytest.mark.parametrize(("num_rows", "share"), [(14, 0.34), (500, 0.01), (20, 0.5), (10, 0.0), (10, 1.0)])
+@pytest.mark.parametrize(
+    ("num_rows", "share"),
+    [(14, 0.34), (500, 0.01), (20, 0.5), (10, 0.0), (10, 1.0), (400, 0.92), (500, 0.9), (480, 0.95)],
+)
 def test_chance_is_the_binomial_distributions(num_rows: int, share: float) -> None:
+    """Broken: with a few hundred rows nearly all of which have a value, chance would be said to do anything."""
     rest, hit = 1 - NormalDist().cdf(4), Fraction(share)
     above, most = Fraction(1), -1
     while above > rest:
@@ -251,6 +255,21 @@ def test_a_day_that_failed_does_not_become_what_is_usual(
     mended[broken[0]] = frames[broken[0]]
     verdict = examined(mended, DAYS, schema_of(SCHEMA), volume=None, drift=None, references=[passed])
     assert [anomaly.periods for anomaly in verdict.anomalies] == [(broken[0],)]
+
+
+@pytest.mark.parametrize("place", [-2, -8])
+def test_a_day_of_too_few_rows_stops_the_nights_after_it_too(
+    schema_of: Callable[[str], Schema], examined: Any, place: int
+) -> None:
+    """Broken: the night after trains on half a day, and its repair is refused as a change of what has passed."""
+    frames = {day: trips(day, 1_000) for day in DAYS}
+    passed = Reference(name=PREVIOUS, description="", num_rows=dict.fromkeys(DAYS[:place], 1_000))
+    settings: dict[str, Any] = {"volume": Volume(), "newest": None, "drift": None, "references": [passed]}
+    assert examined(frames, DAYS, schema_of(SCHEMA), **settings).passed
+    # A week before the newest it would be what that is compared with.
+    frames[DAYS[place]] = frames[DAYS[place]].head(500)
+    [anomaly] = examined(frames, DAYS, schema_of(SCHEMA), **settings).anomalies
+    assert (anomaly.kind, anomaly.periods) == ("COMPARATOR_LOW_NUM_EXAMPLES", (DAYS[place],))
 
 
 def test_of_a_week_the_newest_day_is_judged_and_of_weeks_that_failed_all() -> None:

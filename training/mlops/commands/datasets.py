@@ -29,6 +29,7 @@ from mlops.data.snapshots.snapshot_diff import compare_period
 from mlops.data.snapshots.snapshot_verification import find_damage
 
 _SNAPSHOT = "NAME, NAME@VERSION (its first 6 characters do, where no other begins so) or NAME@YYYY-MM-DD (last day)"
+_MOST_HOURS = 876_000
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -60,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
     sub.add_argument("name", nargs="?", metavar="NAME")
     sub = command("gc", _gc, "remove blobs that no manifest names", as_json=False)
     sub.add_argument(
-        "--grace-hours", type=_positive, default=168.0, metavar="HOURS",
+        "--grace-hours", type=_hours, default=168.0, metavar="HOURS",
         help="keep younger ones: longer than any ingest takes (default: %(default)g)",
     )  # fmt: skip
     sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
@@ -217,10 +218,15 @@ def _print_json(console: Console, document: Any) -> None:
     console.out(json.dumps(document, indent=1, ensure_ascii=False, default=str), highlight=False)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
+def _hours(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of hours, got {text!r}") from None
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be > 0, got {text}: an ingest at work needs its new blobs")
+    if value > _MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST_HOURS}, a hundred years, got {text}")
     return value
 
 

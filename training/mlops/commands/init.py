@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -81,9 +83,7 @@ def _init(options: argparse.Namespace, places: Places, console: Console) -> int:
             table, label=label, objective=options.objective, event_time=event_time, zone=options.time_zone, today=today
         )  # fmt: skip
     texts = [features_text(name, proposal), pipeline_text(name, table, proposal, today)]
-    for path, text in zip(written, texts, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    _write(dict(zip(written, texts, strict=True)))
     shown = Shown("column", "type", "use")
     for column, dtype in table.rows.schema.items():
         if column == proposal.label:
@@ -107,6 +107,25 @@ def _init(options: argparse.Namespace, places: Places, console: Console) -> int:
         markup=False, soft_wrap=True,
     )  # fmt: skip
     return 0
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """
+    Write new files, all or none: the next try would refuse a pipeline of which one is there.
+
+    :raises BadConfigError: where one cannot be written
+    """
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    except BaseException as error:  # Ctrl-C, too
+        for each in texts:
+            with contextlib.suppress(OSError):
+                each.unlink()
+        if isinstance(error, OSError):
+            raise BadConfigError(f"cannot write {path}: {error.strerror}; nothing was written") from error
+        raise
 
 
 def _name(options: argparse.Namespace) -> str:

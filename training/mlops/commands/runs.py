@@ -15,13 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mlops.commands import Places, Subparsers
-from mlops.commands.runs_expired import Place, expired, judged, under_way
+from mlops.commands.runs_expired import Place, expired, judged, of_others, rests_on, under_way
 from mlops.contract.refs import INPUT, CheckpointRef, ReportRef
 from mlops.contract.settings import flat_settings, replaced_settings
 from mlops.contract.step import EXPERIMENTS, BadConfigError, StepInput
 from mlops.store import REF_FILE, Store, Stored
+from mlops.store_errors import DamagedObjectError
 
 _EXPERIMENT = "USER/PIPELINE or USER/PIPELINE.NAME, as `mlops run` says it"
+_FORCE = "also what may be under way (steps that failed look the same), and what other experiments' results rest on"
 _MOST_DAYS = 36_500
 
 
@@ -63,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> None:
     sub.set_defaults(run=_remove)
     sub.add_argument("experiment", metavar="EXPERIMENT", help=_EXPERIMENT)
     sub.add_argument("--delete", action="store_true", help="do it; without it is only said what would be removed")
-    sub.add_argument("--force", action="store_true", help="also what may be under way: steps that failed look the same")
+    sub.add_argument("--force", action="store_true", help=_FORCE)
 
 
 def _list(options: argparse.Namespace, places: Places, console: Console) -> int:
@@ -85,11 +87,15 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
     if not options.delete:
         console.print(f"{EXPERIMENTS}/{name}: {len(objects)} objects, {size}; to remove them: --delete", soft_wrap=True)
         return 0
-    pipeline = name.split("/")[1].partition(".")[0]
-    if (report := next(judged(places.store, pipeline, f"{EXPERIMENTS}/{name}/"), None)) is not None:
+    ours = f"{EXPERIMENTS}/{name}/"
+    # A training of another experiment, too, may have been made from this one's snapshot or features.
+    if (report := next(judged(places.store, ours), None)) is not None:
         raise BadConfigError(
-            f"{EXPERIMENTS}/{name} stays: {report.place} judged a training of it, on which a registered model may rest"
+            f"{EXPERIMENTS}/{name} stays: {report.place} judged what was made from {rests_on(report, ours)}, on which "
+            "a registered model may rest"
         )
+    if not options.force:
+        _check_others(places.store, name)
     if not options.force and (place := next(under_way(places.store, name, datetime.now(UTC)), None)) is not None:
         raise BadConfigError(
             f"{EXPERIMENTS}/{name} stays: {place.name} has no result, and was written at "
@@ -98,6 +104,26 @@ def _remove(options: argparse.Namespace, places: Places, console: Console) -> in
     _delete(places.store, objects)
     console.print(f"removed {len(objects)} objects, {size}; the data that nothing else names: mlops datasets gc")
     return 0
+
+
+def _check_others(store: Store, name: str) -> None:
+    """
+    Check that no other experiment's result rests on what this one has made.
+
+    :raises BadConfigError: where one does, or nobody can tell
+    """
+    try:
+        other = next(of_others(store, name), None)
+    except DamagedObjectError as error:
+        raise BadConfigError(
+            f"{EXPERIMENTS}/{name} stays: whether another experiment rests on it cannot be told. {error}; where it is "
+            "not needed any more: --force"
+        ) from error
+    if other is not None:
+        raise BadConfigError(
+            f"{EXPERIMENTS}/{name} stays: {other.place} was made from {rests_on(other, f'{EXPERIMENTS}/{name}/')}. "
+            "Remove that experiment first; where its results are not needed any more: --force"
+        )
 
 
 def _expire(options: argparse.Namespace, places: Places, console: Console) -> int:

@@ -86,9 +86,8 @@ def expired(store: Store, asked: Sequence[str], before: datetime, now: datetime)
                     rested |= _lineage(ref)
                 elif place.may_run(now):
                     told.running.append(place)
-    for pipeline in store.folders("pipelines"):
-        for ref in judged(store, pipeline, f"{EXPERIMENTS}/"):
-            rested |= _lineage(ref)
+    for ref in judged(store, f"{EXPERIMENTS}/"):
+        rested |= _lineage(ref)
     for name in asked:
         told = found[name.split("/")[0]]
         for place in places.get(name, []):
@@ -108,12 +107,35 @@ def under_way(store: Store, name: str, now: datetime) -> Iterator[Place]:
     return (place for place in _places(store, name) if place.may_run(now))
 
 
-def judged(store: Store, pipeline: str, below: str) -> Iterator[ReportRef]:
-    """Return the evaluations of a pipeline's own runs that are of trainings below a place (``mlops register``)."""
-    for key in store.folders(f"pipelines/{pipeline}/evaluate"):
-        ref = store.committed(f"pipelines/{pipeline}/evaluate/{key}")
-        if isinstance(ref, ReportRef) and ref.parent.place.startswith(below):
-            yield ref
+def judged(store: Store, below: str) -> Iterator[ReportRef]:
+    """Return the evaluations of pipelines' own runs that rest on anything below a place (``mlops register``)."""
+    for pipeline in store.folders("pipelines"):
+        for key in store.folders(f"pipelines/{pipeline}/evaluate"):
+            ref = store.committed(f"pipelines/{pipeline}/evaluate/{key}")
+            if isinstance(ref, ReportRef) and rests_on(ref, below):
+                yield ref
+
+
+def of_others(store: Store, name: str) -> Iterator[Ref]:
+    """
+    Yield the results of other experiments that rest on what an experiment has made (``mlops run --dataset``).
+
+    :param name: of the experiment, ``USER/...``
+    :raises DamagedObjectError: where one of them cannot be read, so that nobody knows what it rests on
+    """
+    for user in store.folders(EXPERIMENTS):
+        for other in store.folders(f"{EXPERIMENTS}/{user}"):
+            if f"{user}/{other}" == name:
+                continue
+            for place in _places(store, f"{user}/{other}"):
+                ref = store.committed(place.name) if place.is_step else None
+                if ref is not None and rests_on(ref, f"{EXPERIMENTS}/{name}/"):
+                    yield ref
+
+
+def rests_on(ref: Ref, below: str) -> str | None:
+    """Return the newest place below a folder in a ref's lineage; None if there is none."""
+    return next((each.place for each in ref.lineage() if each.place.startswith(below)), None)
 
 
 def _places(store: Store, name: str) -> Iterator[Place]:

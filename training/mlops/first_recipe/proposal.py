@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _LABELS: Final = ("label", "target", "y", "class", "outcome")
 _FEW_NUMBERS: Final = 20
 """Different whole numbers of a label that are taken for classes, at most."""
 _MOST_CATEGORIES: Final = 1_000
+_ID: Final = re.compile(r"(?:^|[^a-z])id$", re.IGNORECASE)
+"""A name that ends with the word: ``user_id``, and not ``paid``."""
 _FEWEST_PERIODS: Final = 10
 """Periods with rows below which the newest are not held out."""
 _MOST_PERIODS: Final = 365
@@ -99,8 +102,8 @@ def propose(
             f"--event-time {event_time}: its values are no dates or times of ISO 8601, such as 2013-02-09 or "
             "2013-02-09T05:00:00Z"
         )
-    values = table.rows.get_column(label)
-    found, classes = _objective(values.drop_nulls(), objective)
+    lacking, values = _of_all_rows(table, label)
+    found, classes = _objective(values, objective)
     notes: list[str] = []
     if objective is None and classes and values.dtype.is_numeric():
         taken = f"the {len(classes)} values of {label} are taken for classes"
@@ -108,18 +111,22 @@ def propose(
     when = _time(table, event_time, zone, today) if event_time else None
     if event_time and when is None:
         notes.append(f"all rows are of {event_time} from {today} on, a day that is not over: they are taken as undated")
-    transforms, left_out = dict[str, str](), dict[str, str]()
+    transforms, left_out, features = dict[str, str](), dict[str, str](), dict[str, str]()
     for name in table.rows.columns:
         if name == label or (when is not None and name == when.column):
             continue
         if name in instants:
             left_out[name] = "a time: derive what matters of it, such as the hour or the days since"
             continue
-        made, why = _transform(table.rows.get_column(name))
-        if why is not None:
-            left_out[name] = why
+        made = _transform(table.rows.get_column(name), lacks_some=bool(lacking[name]))
+        if isinstance(made, str):
+            left_out[name] = made
             continue
-        transforms[name] = made
+        if (twice := next((each for each in made.features if each in features), None)) is not None:
+            left_out[name] = f"the column {features[twice]!r} has a feature {twice!r} already: rename one of the two"
+            continue
+        features |= dict.fromkeys(made.features, name)
+        transforms[name] = made.code
         if _gives_away(table.rows, name, label, found):
             notes.append(f"{name} alone tells the label: leave it out if it is known only afterwards")
     if not transforms:
@@ -128,7 +135,7 @@ def propose(
         label=label,
         objective=found,
         classes=classes,
-        where=_where(table, label),
+        where=_where(label, lacking[label]),
         time=when,
         transforms=transforms,
         left_out=left_out,
@@ -148,21 +155,46 @@ def likely_time(table: Table, instants: Sequence[str]) -> str | None:
     return next((name for name, each in columns.items() if not each.null_count() and each.n_unique() > 1), None)
 
 
-def _where(table: Table, label: str) -> str | None:
-    column = pl.col(label)
-    is_nan = column.is_nan() if table.all_rows.collect_schema()[label].is_float() else pl.lit(False)
-    there = table.all_rows.select(null=column.is_null().any(), nan=is_nan.any()).collect(engine="streaming")
-    lacking = [f"nw.col({label!r}).is_{kind}()" for kind, some in there.row(0, named=True).items() if some]
-    return f"~{lacking[0]}" if len(lacking) == 1 else f"~({' | '.join(lacking)})" if lacking else None
+def _of_all_rows(table: Table, label: str) -> tuple[Mapping[str, Sequence[str]], pl.Series]:
+    """
+    Look at every row, for what the first ones may not show.
+
+    :return: for each column which of ``null`` and ``nan`` it holds; and the label's different values
+    :raises BadConfigError: where the column can be no label
+    """
+    dtype = table.rows.schema[label]
+    if not (dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
+        raise BadConfigError(f"--label {label}: the column is {dtype}; a label is a number, a class or a text")
+    schema, held = table.all_rows.collect_schema(), list[pl.Expr]()
+    for number, (name, kind) in enumerate(schema.items()):
+        held.append(pl.col(name).is_null().any().alias(f"null {number}"))
+        if kind.is_float():
+            held.append(pl.col(name).is_nan().any().alias(f"nan {number}"))
+    value = pl.col(label).cast(dtype)
+    values = table.all_rows.select(value.fill_nan(None) if dtype.is_float() else value).drop_nulls().unique()
+    some, distinct = pl.collect_all([table.all_rows.select(held), values], engine="streaming")
+    lacking: dict[str, list[str]] = {name: [] for name in schema}
+    for alias, is_there in some.row(0, named=True).items():
+        what, _, place = alias.partition(" ")
+        if is_there:
+            lacking[schema.names()[int(place)]].append(what)
+    return lacking, distinct.to_series()
+
+
+def _where(label: str, lacking: Sequence[str]) -> str | None:
+    tests = [f"nw.col({label!r}).is_{kind}()" for kind in lacking]
+    return f"~{tests[0]}" if len(tests) == 1 else f"~({' | '.join(tests)})" if tests else None
 
 
 def _objective(values: pl.Series, asked: Objective | None) -> tuple[Objective, Sequence[object]]:
-    """Return what is learnt, and the label's values where they are classes that need names."""
+    """
+    Return what is learnt, and the label's values where they are classes that need names.
+
+    :param values: of the label, each once
+    """
     name, dtype = values.name, values.dtype
     number = dtype.is_numeric()
-    if not (number or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)):
-        raise BadConfigError(f"--label {name}: the column is {dtype}; a label is a number, a class or a text")
-    distinct = (values if number or dtype == pl.Boolean else values.cast(pl.String)).unique().sort()
+    distinct = (values if number or dtype == pl.Boolean else values.cast(pl.String)).sort()
     size = distinct.len()
     if size < 2:
         raise BadDataError(f"the label {name!r} is the same in all rows: name another column by --label")
@@ -193,40 +225,51 @@ def _objective(values: pl.Series, asked: Objective | None) -> tuple[Objective, S
     return objective, [] if objective == "binary" and classes == [0, 1] else classes
 
 
-def _transform(column: pl.Series) -> tuple[str, str | None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Transform:
+    code: str
+    features: Sequence[str]
+    """Names of the features that it makes."""
+
+
+def _transform(column: pl.Series, *, lacks_some: bool) -> _Transform | str:
     """
     Numbers as they are and categories as ids, for trees.
 
-    :return: code of the column's transform; or the reason why it is left out
+    :param lacks_some: whether any row of the whole table has no value
+    :return: the column's transform; or the reason why it is left out
     """
     name, dtype, present = column.name, column.dtype, column.drop_nulls()
-    missing = ', missing="indicator"' if column.null_count() else ""
+    missing, marks = (', missing="indicator"', [f"{name}_missing"]) if lacks_some else ("", [])
     if not present.len():
-        return "", "no row has a value"
+        return "no row has a value"
     if isinstance(dtype, pl.List | pl.Array):
         sizes = present.list.len() if isinstance(dtype, pl.List) else present.arr.len()
         if sizes.n_unique() != 1 or not pl.Series(dtype=dtype.inner).dtype.is_numeric():
-            return "", "lists of several lengths, or not of numbers"
-        return f"Vector({name!r}, size={sizes[0]}{missing})", None
+            return "lists of several lengths, or not of numbers"
+        numbers = [f"{name}_{place}" for place in range(sizes[0])]
+        return _Transform(code=f"Vector({name!r}, size={sizes[0]}{missing})", features=[*numbers, *marks])
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Categorical, pl.Enum)):
-        return "", f"{dtype}: derive numbers or categories from it"
+        return f"{dtype}: derive numbers or categories from it"
     distinct = present.n_unique()
     if distinct == 1:
-        return "", "the same in all rows"
+        return "the same in all rows"
     if dtype.is_integer() and distinct == column.len() > _FEW_NUMBERS and _names_rows(present):
-        return "", "another number in each row"
+        return "another number in each row"
     if dtype.is_numeric() or dtype == pl.Boolean:
-        return f"Passthrough({name!r}{missing})", None
+        return _Transform(code=f"Passthrough({name!r}{missing})", features=[name, *marks])
     if distinct > max(2, present.len() // 2):
-        return "", "text that is another one in most rows"
-    if distinct > _MOST_CATEGORIES:
-        return f'Hash({name!r}, buckets=1024, encoding="id"{missing})', None
-    return f'Vocabulary({name!r}, encoding="id"{missing})', None
+        return "text that is another one in most rows"
+    many = distinct > _MOST_CATEGORIES
+    code = f"Hash({name!r}, buckets=1024, " if many else f"Vocabulary({name!r}, "
+    # A missing category is the id 0, and has no feature of its own.
+    return _Transform(code=f'{code}encoding="id"{missing})', features=[f"{name}_id"])
 
 
 def _names_rows(numbers: pl.Series) -> bool:
     """Whether numbers, all different, are ids: they are called so, or count the rows."""
-    return numbers.name.lower().endswith("id") or bool((numbers.diff().drop_nulls() == 1).all())
+    called = _ID.search(numbers.name) or numbers.name.endswith(("Id", "ID"))
+    return bool(called) or bool((numbers.diff().drop_nulls() == 1).all())
 
 
 def _gives_away(rows: pl.DataFrame, name: str, label: str, objective: Objective) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from mlops.contract.section import check_section
 from mlops.contract.sources import FileSource
@@ -25,6 +27,8 @@ MOST_ROWS: Final = 200_000
 """Rows whose values are looked at, the first of the table."""
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _CENTURY: Final = 36_500
+_LONGEST_LINE: Final = 1 << 20
+"""Most bytes of the first line that are looked at."""
 _SURELY: Final = 0.95
 _ROUNDS: Final = 8
 """Readings of a file, at most: each may show a text that stands for no number."""
@@ -74,8 +78,12 @@ def read_table(path: Path, home: Path, scratch: Path, now: datetime) -> Table:
     :raises BadConfigError: where there is no such file
     :raises BadDataError: where it cannot be read as a table, or has no rows
     """
-    if not path.is_file():
-        raise BadConfigError(f"{path}: there is no such file")
+    try:
+        if not path.is_file():
+            raise BadConfigError(f"{path}: there is no such file")
+        path.open("rb").close()
+    except OSError as error:
+        raise BadDataError(f"{path}: cannot be read: {error.strerror}") from error
     source: dict[str, Any] = {"path": _called(path, home)}
     if ".csv" in path.suffixes and (separator := _separator(path)) != ",":
         source["separator"] = separator
@@ -104,19 +112,34 @@ def _called(path: Path, home: Path) -> str:
 
 
 def _separator(path: Path) -> str:
-    """What is between the fields of the first line; ``,`` where it is packed in a way that only the source unpacks."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            file: Any = io.TextIOWrapper(archive.open(archive.namelist()[0]), errors="replace")
-            head = file.readline()
-    elif path.suffix == ".gz":
-        with gzip.open(path, "rt", errors="replace") as file:
-            head = file.readline()
-    elif path.suffix == ".csv":
-        with path.open(errors="replace") as file:
-            head = file.readline()
-    else:
-        return ","
+    """
+    What is between the fields of the first line; ``,`` where a packed file is none that the source takes.
+
+    :raises BadDataError: where it cannot be unpacked
+    """
+    try:
+        with contextlib.ExitStack() as opened:
+            if path.suffix == ".zip":
+                archive = opened.enter_context(zipfile.ZipFile(path))
+                members = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(members) != 1:  # the source says so
+                    return ","
+                file: Any = opened.enter_context(archive.open(members[0]))
+            elif path.suffix == ".gz":
+                file = opened.enter_context(gzip.open(path))
+            elif path.suffix == ".zst":
+                file = opened.enter_context(pa.input_stream(str(path), compression="zstd"))
+            elif path.suffix == ".csv":
+                file = opened.enter_context(path.open("rb"))
+            else:
+                return ","
+            lines = file.read(_LONGEST_LINE).splitlines()
+    # RuntimeError: a zip with a password, or packed in a way that Python does not know.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise BadDataError(
+            f"{path}: cannot be read as {path.suffix}: {error}; pack it again, or name it by what it is"
+        ) from error
+    head = lines[0].decode(errors="replace") if lines else ""
     return max(_SEPARATORS, key=head.count)
 
 

@@ -31,11 +31,12 @@ def most_by_chance(num_rows: int, share: float, deviations: float) -> int:
     if share in (0, 1) or expected > _EXACT:
         return min(num_rows, math.ceil(expected + deviations * math.sqrt(expected * (1 - share))))
     rest = 1 - NormalDist().cdf(deviations)
-    exactly = math.exp(num_rows * math.log1p(-share))
-    above = 1 - exactly
+    # As a logarithm: the chance of no hit at all may be smaller than any float, and that of many hits is not.
+    log_exactly = num_rows * math.log1p(-share)
+    above = 1 - math.exp(log_exactly)
     for hit in range(num_rows):
         if above <= rest:
             return hit
-        exactly *= (num_rows - hit) / (hit + 1) * share / (1 - share)
-        above -= exactly
+        log_exactly += math.log((num_rows - hit) / (hit + 1) * share / (1 - share))
+        above -= math.exp(log_exactly)
     return num_rows

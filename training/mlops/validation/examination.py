@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
@@ -91,6 +91,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
 
     :raises BadConfigError: where the settings ask for periods or columns that are not there
     """
+    data = replace(data, periods=replace(data.periods, failed=_new_periods(data).new[:-1]))
     anomalies = _check_volume(data, config)
     grain = data.periods.grain
     compared = data.periods.compared(config.volume) if config.volume is not None else None
@@ -152,7 +153,7 @@ def examine(data: Examined, schema: Schema, config: Validate) -> ValidationResul
 
 
 def _check_volume(data: Examined, config: Validate) -> list[Anomaly]:
-    """Check that every period has rows, as many as an earlier one, and as many as in the previous snapshot."""
+    """Check that each period has rows, a new one as many as one before it, and all as many as in the last snapshot."""
     num_rows = data.rows.num_rows
     anomalies = check_periods(data.periods, num_rows)
     if config.volume is not None:

@@ -142,7 +142,8 @@ def _with_instants(log: pl.LazyFrame, config: ServingLog) -> pl.LazyFrame:
     dtype, instant = columns[config.event_time], pl.col(config.event_time)
     if dtype == pl.String:
         parsed = instant.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
-        example = log.select(instant.filter(parsed.is_null()).first()).collect().item()
+        # A request without an instant is of no period: it must not be the example that hides a malformed one.
+        example = log.select(instant.filter(instant.is_not_null(), parsed.is_null()).first()).collect().item()
         if example is None:
             return log.with_columns(parsed)
     elif isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:

@@ -66,12 +66,18 @@ def check_volume(periods: WindowPeriods, num_rows: Mapping[str, int], config: Vo
     """
     Compare the newest period's rows with an earlier one's, by TFDV's ``num_examples_drift_comparator``.
 
-    A newest period without rows is left to :func:`check_periods`.
+    So is each period of an earlier night that did not pass: it is still in the window, and what the source lost of it
+    would be learnt from the night after. Periods without rows are left to :func:`check_periods`.
 
     :raises BadConfigError: where the earlier period lies before the window
     """
-    newest, earlier = periods.newest, periods.compared(config)
-    if earlier is None or not num_rows.get(newest):
+    judged = [period for period in (*periods.failed, periods.newest) if num_rows.get(period)]
+    return [anomaly for period in judged for anomaly in _check_period(period, periods, num_rows, config)]
+
+
+def _check_period(period: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> list[Anomaly]:
+    earlier = periods.compared(config, period)
+    if earlier is None:
         return []
     # Without previous statistics TFDV would skip the check in silence.
     if not num_rows.get(earlier):
@@ -80,15 +86,15 @@ def check_volume(periods: WindowPeriods, num_rows: Mapping[str, int], config: Vo
                 column=None,
                 kind=NOT_COMPARABLE,
                 title="Volume cannot be checked",
-                expected=f"rows on {earlier}, to compare {newest} with",
-                found=f"{newest} has {num_rows[newest]} rows, {earlier} had none: the volume cannot be compared",
+                expected=f"rows on {earlier}, to compare {period} with",
+                found=f"{period} has {num_rows[period]} rows, {earlier} had none: the volume cannot be compared",
                 periods=(earlier,),
                 fix=f"Load {earlier} at the source and run the ingest again, or change validate.volume.against",
             )
         ]
-    if not _has_drifted(num_rows[newest], num_rows[earlier], config):
+    if not _has_drifted(num_rows[period], num_rows[earlier], config):
         return []
-    ratio = num_rows[newest] / num_rows[earlier]
+    ratio = num_rows[period] / num_rows[earlier]
     name = anomalies_pb2.AnomalyInfo.Type.Name
     info = anomalies_pb2.AnomalyInfo
     return [
@@ -97,10 +103,10 @@ def check_volume(periods: WindowPeriods, num_rows: Mapping[str, int], config: Vo
             kind=name(info.COMPARATOR_LOW_NUM_EXAMPLES if ratio < 1 else info.COMPARATOR_HIGH_NUM_EXAMPLES),
             title="Too few rows" if ratio < 1 else "Too many rows",
             expected=f"{_rows(num_rows[earlier] * config.low)} to {_rows(num_rows[earlier] * config.high)} rows",
-            found=f"{newest} has {num_rows[newest]} rows, {earlier} had {num_rows[earlier]}: "
+            found=f"{period} has {num_rows[period]} rows, {earlier} had {num_rows[earlier]}: "
             f"ratio {ratio:.3f} is outside {config.low:g} .. {config.high:g}",
-            periods=(newest,),
-            fix=_advice(periods, num_rows, config),
+            periods=(period,),
+            fix=_advice(period, periods, num_rows, config),
         )
     ]
 
@@ -155,16 +161,15 @@ def check_against_previous(
     ]
 
 
-def _advice(periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> str:
-    newest = periods.newest
+def _advice(period: str, periods: WindowPeriods, num_rows: Mapping[str, int], config: Volume) -> str:
     advice = (
-        f"If the source delivered all of {newest} (a holiday, a storm), run this night with a larger "
+        f"If the source delivered all of {period} (a holiday, a storm), run this night with a larger "
         f"validate.volume.tolerance; else load the {periods.grain} again at the source and run the ingest again"
     )
-    alike = periods.compared(config.model_copy(update={"against": None}))
+    alike = periods.compared(config.model_copy(update={"against": None}), period)
     usual = num_rows.get(alike) if alike is not None else None
-    has_other = config.against is not None and alike != periods.compared(config)
-    if has_other and usual and not _has_drifted(num_rows[newest], usual, config):
+    has_other = config.against is not None and alike != periods.compared(config, period)
+    if has_other and usual and not _has_drifted(num_rows[period], usual, config):
         # Most such nights are Saturdays.
         kind = "weekday" if periods.grain == "day" else "time"
         advice = (

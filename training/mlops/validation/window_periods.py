@@ -28,6 +28,8 @@ class WindowPeriods:
     """Those in which there must be rows, or are some; never none."""
     gaps: int | None = None
     """The most periods in a row without rows, where any may be without."""
+    failed: Sequence[str] = ()
+    """Those of earlier nights that have not passed: nothing is compared with them."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -41,25 +43,29 @@ class WindowPeriods:
     def newest(self) -> str:
         return self.looked_at[-1]
 
-    def compared(self, volume: Volume) -> str | None:
+    def compared(self, volume: Volume, period: str | None = None) -> str | None:
         """
-        Return the earlier period that the newest one's rows are compared with: one of its kind, unless ``against``
-        says another distance, and like it one in which the calendar expects rows, or not.
+        Return the earlier period that a period's rows are compared with: one of its kind, unless ``against`` says
+        another distance, and like it one in which the calendar expects rows, or not.
 
+        :param period: None: the newest
         :return: None if the window has none
         :raises BadConfigError: where ``against`` is longer than the window
         """
+        period = self.newest if period is None else period
         if volume.against is not None and volume.against >= len(self.all) > 1:
             raise BadConfigError(
                 f"validate.volume.against is {volume.against}, but the snapshot's window has "
                 f"{counted(len(self.all), self.grain)}, from {self.all[0]} to {self.all[-1]}: there is nothing to "
-                f"compare {self.newest} with. Set ingest.window to at least {volume.against + 1}, or "
+                f"compare {period} with. Set ingest.window to at least {volume.against + 1}, or "
                 "validate.volume to null"
             )
-        alike = [each for each in self.looked_at[-2::-1] if (each in self.expected) == (self.newest in self.expected)]
+        expected, failed = set(self.expected), set(self.failed)
+        before = [each for each in reversed(self.looked_at) if each < period and each not in failed]
+        alike = [each for each in before if (each in expected) == (period in expected)]
         names = {number_of(each, self.grain): each for each in alike}
         distances = [volume.against] if volume.against else ALIKE[self.grain]
-        found = before_alike(number_of(self.newest, self.grain), list(names), distances)
+        found = before_alike(number_of(period, self.grain), list(names), distances)
         return None if found is None else names[found]
 
 
